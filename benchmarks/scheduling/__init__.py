@@ -1,0 +1,1 @@
+"""Scheduling, measured: the tables and plots of docs/scheduling.md."""

@@ -1,0 +1,42 @@
+"""Measures scheduling and writes what it found into docs/scheduling.md: `python -m benchmarks.scheduling [STAGE…]`.
+
+Stages: published, churn, mixes, speed. Each keeps its figures in `results/STAGE.json`; the tables and plots are drawn
+from those, so that a stage can be run again by itself. All of them take about an hour on one core.
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+from benchmarks.scheduling import stages
+from benchmarks.scheduling.report import write_report
+
+RESULTS = Path(__file__).parent / "results"
+STAGES = {
+    "published": stages.published,
+    "churn": stages.churn_gate,
+    "mixes": stages.mixes,
+    "speed": stages.speed,
+}
+
+
+def _keep(path: Path, found: list[stages.Found]) -> None:
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def main(names: list[str]) -> None:
+    """Run the stages called so (all without names), then draw everything anew."""
+    unknown = [name for name in names if name not in (*STAGES, "report")]
+    if unknown:
+        sys.exit(f"no stage is called {', '.join(unknown)}; known are {', '.join(STAGES)}, report")
+    RESULTS.mkdir(exist_ok=True)
+    for name in names or STAGES:
+        if name in STAGES:
+            path = RESULTS / f"{name}.json"
+            STAGES[name](partial(_keep, path))
+    write_report(RESULTS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

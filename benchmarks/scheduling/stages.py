@@ -1,0 +1,157 @@
+"""What is measured. Seeds here are never used for choosing a setting."""
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from benchmarks.scheduling.mixes import all_mixes
+from egpu.adapters.traces import read_nodes, read_pods
+from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.simulation.replay import Outcome, run
+from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
+
+DATA = Path("data/openb")
+SEEDS = range(42, 52)
+LOADS = (100, 110, 120, 130)
+POLICIES = ("default", "price-known", "fgd", "best-fit", "gpu-packing", "dot-product", "random")
+CHURN_POLICIES = ("default", "fgd", "best-fit")
+CHURN_SEEDS = range(7001, 7006)
+CHURN_LOADS = (0.8, 0.9, 0.95, 1.0, 1.1)
+LIFETIMES = ("exp:1", "pareto:1")
+CHURN_LENGTH, WARM_UP = 6.0, 1.0
+MIX_SEEDS = (42, 43)
+SPEED_NODES = (1_523, 15_000)
+
+Found = dict[str, Any]
+Keep = Callable[[list[Found]], None]
+"""Told what was found so far, after every case: a stage that is cut short keeps what it has."""
+
+
+def trace() -> tuple[list[Machine], list[Shape]]:
+    """The default trace."""
+    return read_nodes(DATA / "nodes.csv"), read_pods(DATA / "pods.csv")
+
+
+def capacity(machines: Sequence[Machine]) -> int:
+    """In thousandths of a card."""
+    return 1000 * sum(machine.cards for machine in machines)
+
+
+def _replay(policy: str, machines: list[Machine], pods: list[Shape], seed: int, *, fragmentation: bool) -> Outcome:
+    workload = published_arrivals(pods, nodes=len(machines), capacity_milli=capacity(machines), load=1.3, seed=seed)
+    return run(
+        policy, machines, workload, Mix.of(pods), seed=seed, clock=time.perf_counter, fragmentation=fragmentation
+    )
+
+
+def published(keep: Keep) -> None:
+    """The published protocol on the default trace, ten seeds."""
+    machines, pods = trace()
+    found: list[Found] = []
+    for seed in track(SEEDS, "published"):
+        for policy in POLICIES:
+            outcome = _replay(policy, machines, pods, seed, fragmentation=seed in SEEDS[:3])
+            found.append(
+                {
+                    "policy": policy,
+                    "seed": seed,
+                    "alloc": {str(load): round(outcome.allocated_at(load), 4) for load in LOADS},
+                    "curve": [
+                        (point.arrived_percent, round(point.allocated_percent, 3), round(point.fragmented_percent, 3))
+                        for point in outcome.curve
+                    ]
+                    if seed in SEEDS[:3]
+                    else [],
+                }
+            )
+        keep(found)
+
+
+def churn_gate(keep: Keep) -> None:
+    """Poisson arrivals and departures, every policy on the same numbers."""
+    machines, pods = trace()
+    found: list[Found] = []
+    cases = [(lifetime, load, seed) for seed in CHURN_SEEDS for lifetime in LIFETIMES for load in CHURN_LOADS]
+    for lifetime, load, seed in track(cases, "churn"):
+        workload = _churn(machines, pods, lifetime, load, seed)
+        for policy in CHURN_POLICIES:
+            outcome = run(policy, machines, workload, Mix.of(pods), seed=seed, clock=time.perf_counter)
+            found.append(
+                {
+                    "lifetime": lifetime,
+                    "load": load,
+                    "seed": seed,
+                    "policy": policy,
+                    "refused_gpu_percent": round(outcome.refused_gpu_percent, 4),
+                }
+            )
+        keep(found)
+
+
+def _churn(machines: list[Machine], pods: list[Shape], lifetime: str, load: float, seed: int) -> Workload:
+    return churn(
+        pods,
+        nodes=len(machines),
+        capacity_milli=capacity(machines),
+        load=load,
+        lifetime=Lifetime.parse(lifetime),
+        lifetimes=CHURN_LENGTH,
+        warm_up=WARM_UP,
+        seed=seed,
+    )
+
+
+def mixes(keep: Keep) -> None:
+    """Other job mixes, the published protocol."""
+    machines, pods = trace()
+    found: list[Found] = []
+    for name, other in track(all_mixes(pods, machines, 2024).items(), "mixes", total=16):
+        for seed in MIX_SEEDS:
+            for policy in CHURN_POLICIES:
+                outcome = _replay(policy, machines, other, seed, fragmentation=False)
+                found.append(
+                    {
+                        "mix": name,
+                        "seed": seed,
+                        "policy": policy,
+                        "alloc": {str(load): round(outcome.allocated_at(load), 4) for load in LOADS},
+                    }
+                )
+        keep(found)
+
+
+def speed(keep: Keep) -> None:
+    """Decisions a second on one core, in one process per cluster size and policy so that memory can be told apart."""
+    found: list[Found] = []
+    for nodes in track(SPEED_NODES, "speed"):
+        for policy in CHURN_POLICIES:
+            script = f"from benchmarks.scheduling.stages import one_speed; one_speed({policy!r}, {nodes})"
+            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+            rate, p99, memory = (float(part) for part in done.stdout.split())
+            found.append(
+                {"nodes": nodes, "policy": policy, "per_second": rate, "p99_milliseconds": p99, "memory_mib": memory}
+            )
+        keep(found)
+
+
+def one_speed(policy: str, nodes: int) -> None:
+    """Prints decisions a second, the 99th percentile of one in milliseconds, and the process's peak memory in MiB."""
+    machines, pods = trace()
+    many = [
+        Machine(f"{machine.name}-{at}", machine.cpu_milli, machine.ram_mib, machine.cards, machine.model)
+        for at, machine in ((at, machines[at % len(machines)]) for at in range(nodes))
+    ]
+    random = np.random.default_rng(1)
+    drawn = [pods[int(at)] for at in random.integers(len(pods), size=len(pods) * nodes // len(machines))]
+    workload = published_arrivals(drawn, nodes=nodes, capacity_milli=capacity(many), load=1.3, seed=1)
+    outcome = run(policy, many, workload, Mix.of(pods), seed=1, clock=time.perf_counter)
+    p99 = 1000 * float(np.percentile(outcome.decision_seconds, 99))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stdout.write(f"{outcome.decisions_per_second:.0f} {p99:.3f} {memory:.0f}\n")

@@ -1,0 +1,24 @@
+/* egpu-enter: runs a command with its own view of a few paths. See main.c for the command line. */
+#ifndef EGPU_ENTER_H
+#define EGPU_ENTER_H
+
+#include <stdbool.h>
+
+enum {
+    ENTER_FAILED = 125,    /* egpu-enter itself could not do what was asked; nothing was run */
+    ENTER_NOT_RUN = 126,   /* the command was found but could not be executed */
+    ENTER_NOT_FOUND = 127, /* there is no such command */
+};
+
+/* Prints one line, "egpu-enter: …", and ends the process with ENTER_FAILED. */
+_Noreturn void enter_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* mounts.c: a private mount namespace (and a user namespace, when that is what it takes). */
+bool enter_unshare(const char **why); /* false: not possible here; *why says what was refused */
+void enter_bind(const char *source, const char *target, bool read_only);
+void enter_preload(char *const *libraries, int count);
+
+/* supervise.c: returns in the child that goes on to exec; the caller's process has ended by then. */
+void enter_supervise(const char *directory);
+
+#endif

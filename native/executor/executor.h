@@ -1,0 +1,96 @@
+/* The executor: a parent that accepts (main.c) and, for each client process, a child with a GPU address space of its own:
+ *
+ *   session.c   the child's life: driver, connection, loop, replies    handles.c    what the client's handles stand for
+ *   calls.c     operations with forms of their own                     decoders.c   generated: the others
+ *   sandbox.c   what the child may still do once it has its GPU
+ *
+ * Whatever comes from the client is hostile until checked: a wrong length, an unknown number or a gap ends the session; a wrong handle is
+ * an error of the call.
+ */
+#ifndef EGPU_EXECUTOR_H
+#define EGPU_EXECUTOR_H
+
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+
+#include <stdlib.h>
+
+#include "driver_table.h"
+#include "special.h"
+
+#define EXIT_NO_DRIVER 5
+#define EXIT_GRACE 10
+#define EXIT_VIOLATION 11
+#define EXIT_GONE 12
+
+struct settings {
+    const char *driver, *lease;
+    int grace_seconds;
+};
+
+/* One call being decoded and carried out. */
+struct task {
+    struct reader in;
+    struct writer out;
+    struct wire_header header;
+    CUresult bad;        /* a handle that is none: the answer, instead of a call */
+    bool violated;       /* the session ends */
+    uint64_t context;    /* the wire's */
+    uint64_t destroyed;  /* handle to be forgotten when the call succeeds */
+    const uint8_t *data; /* what is left of the payload: data of a copy */
+    size_t data_bytes;
+    uint8_t *large;      /* a reply too long for `out`: the session's to free */
+    size_t large_bytes;
+};
+
+#define OPERATION_BLOCKS 1 /* may wait for the GPU */
+
+struct operation {
+    CUresult (*run)(struct task *task);
+    int flags;
+};
+extern const struct operation generated_operations[OP_COUNT];
+extern const struct operation special_operations[OP_COUNT];
+static inline const struct operation *operation_of(uint16_t op) {
+    if (op >= OP_COUNT) return NULL;
+    const struct operation *operation = special_operations[op].run ? &special_operations[op] : &generated_operations[op];
+    return operation->run ? operation : NULL;
+}
+
+/* ---- session.c ------------------------------------------------------------------------------------------------------------- */
+
+typedef void (*driver_pointer)(void);
+driver_pointer driver_function(egpu_driver_id id); /* NULL: this driver has none */
+int session_run(const struct settings *settings, int control);
+void session_callback(uint64_t id, CUresult status); /* from a thread of the driver: tells the client and waits for it */
+int session_receive_fd(void);                         /* a descriptor that came over the socket, or -1 */
+uint8_t *session_bulk(uint64_t offset, size_t bytes); /* in the shared area, or NULL */
+
+/* Everything is decoded: whether to go on with the call. */
+static inline CUresult task_refused(struct task *task, bool known) {
+    if (task->in.bad || task->in.left != 0) {
+        task->violated = true;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (task->bad != CUDA_SUCCESS) return task->bad;
+    return known ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* ---- handles.c ------------------------------------------------------------------------------------------------------------- */
+
+bool handles_init(void);
+uint64_t task_handle(struct task *task, unsigned kind, int destroy);
+uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad);
+void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value);
+void handle_unbind(struct task *task, unsigned kind);
+/* The handle for something that the driver found: the client's own, or one that is chosen now. `task->destroyed` may name its parent. */
+uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
+uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent);
+
+static inline size_t attribute_bytes(int attribute) { return attribute >= 1 && attribute <= 3 ? 4 : 8; }
+
+/* ---- sandbox.c ------------------------------------------------------------------------------------------------------------- */
+
+bool sandbox_enter(void);
+
+#endif

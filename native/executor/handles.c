@@ -1,0 +1,144 @@
+/* What the client's handles stand for. Two tables, of those that the client chose and of those that we did; an entry is found by
+ * index, and all of the handle is compared. A map leads from the driver's values back. */
+#define _GNU_SOURCE
+#include "executor.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+struct entry {
+    uint64_t id; /* 0: free */
+    uint64_t value;
+    uint64_t parent;
+};
+
+static struct entry *tables[2];
+static uint32_t used[2] = {1, 1}; /* indexes below were used */
+static uint32_t generation;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* (kind, value) → id, open addressing; ids of removed entries stay as marks until the map is rebuilt. */
+static uint64_t *map;
+static uint32_t map_size, map_used;
+
+bool handles_init(void) {
+    for (int i = 0; i < 2; i++) {
+        tables[i] = mmap(NULL, WIRE_INDEXES * sizeof **tables, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (tables[i] == MAP_FAILED) return false;
+    }
+    map_size = 1024;
+    map = calloc(map_size, sizeof *map);
+    return map != NULL;
+}
+
+static struct entry *entry_of(uint64_t id) {
+    struct entry *entry = &tables[wire_is_executors(id)][wire_index(id)];
+    return id != 0 && __atomic_load_n(&entry->id, __ATOMIC_ACQUIRE) == id ? entry : NULL;
+}
+
+static uint32_t slot_of(unsigned kind, uint64_t value) {
+    uint64_t hash = (value ^ (uint64_t)kind << 56) * UINT64_C(0x9e3779b97f4a7c15);
+    return (uint32_t)(hash >> 32) & (map_size - 1);
+}
+
+static void map_put(uint64_t id, unsigned kind, uint64_t value) {
+    if (map_used * 2 >= map_size) {
+        uint32_t old_size = map_size;
+        uint64_t *old = map, *grown = calloc((size_t)old_size * 2, sizeof *grown);
+        if (grown == NULL) return;
+        map = grown;
+        map_size = old_size * 2;
+        map_used = 0;
+        for (uint32_t i = 0; i < old_size; i++) {
+            struct entry *entry = old[i] ? entry_of(old[i]) : NULL;
+            if (entry != NULL) map_put(old[i], wire_kind_of(old[i]), entry->value);
+        }
+        free(old);
+    }
+    uint32_t slot = slot_of(kind, value);
+    while (map[slot] != 0 && map[slot] != id) slot = (slot + 1) & (map_size - 1);
+    if (map[slot] == 0) map_used++;
+    map[slot] = id;
+}
+
+static uint64_t map_get(unsigned kind, uint64_t value) {
+    for (uint32_t slot = slot_of(kind, value); map[slot] != 0; slot = (slot + 1) & (map_size - 1)) {
+        struct entry *entry = entry_of(map[slot]);
+        if (entry != NULL && entry->value == value && wire_kind_of(map[slot]) == kind) return map[slot];
+    }
+    return 0;
+}
+
+uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad) {
+    if (handle == 0 && (kind == KIND_context || kind == KIND_stream)) return 0;
+    struct entry *entry = entry_of(handle);
+    unsigned is = wire_kind_of(handle);
+    if (entry != NULL && (is == kind || (kind == KIND_function && is == KIND_kernel))) return entry->value;
+    if (*bad == CUDA_SUCCESS)
+        *bad = kind == KIND_context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+    return 0;
+}
+
+uint64_t task_handle(struct task *task, unsigned kind, int destroy) {
+    uint64_t handle = get_word(&task->in);
+    if (destroy) task->destroyed = handle;
+    return handle_value(kind, handle, &task->bad);
+}
+
+void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value) {
+    uint32_t index = wire_index(handle);
+    pthread_mutex_lock(&lock);
+    struct entry *entry = &tables[0][index];
+    if (index == 0 || wire_is_executors(handle) || handle != wire_without_server(handle) || wire_kind_of(handle) != kind || entry->id != 0) {
+        task->violated = true; /* the driver's object is lost with the session */
+    } else {
+        entry->value = value;
+        entry->parent = task->context;
+        __atomic_store_n(&entry->id, handle, __ATOMIC_RELEASE);
+        if (index >= used[0]) used[0] = index + 1;
+        map_put(handle, kind, value);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* What belongs to a context or a module goes with it. */
+static void drop(uint64_t id) {
+    struct entry *entry = entry_of(id);
+    if (entry == NULL) return;
+    __atomic_store_n(&entry->id, 0, __ATOMIC_RELEASE);
+    unsigned kind = wire_kind_of(id);
+    if (kind != KIND_context && kind != KIND_module && kind != KIND_library) return;
+    for (int table = 0; table < 2; table++)
+        for (uint32_t i = 1; i < used[table]; i++)
+            if (tables[table][i].id != 0 && tables[table][i].parent == id) drop(tables[table][i].id);
+}
+
+void handle_unbind(struct task *task, unsigned kind) {
+    (void)kind;
+    pthread_mutex_lock(&lock);
+    drop(task->destroyed);
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent) {
+    if (value == 0) return 0;
+    pthread_mutex_lock(&lock);
+    uint64_t id = map_get(kind, value);
+    if (id == 0) {
+        uint32_t index = used[1] < WIRE_INDEXES ? used[1]++ : 0;
+        for (uint32_t i = 1; index == 0 && i < WIRE_INDEXES; i++)
+            if (tables[1][i].id == 0) index = i;
+        if (index != 0) {
+            id = wire_handle(kind, true, ++generation, index);
+            struct entry *entry = &tables[1][index];
+            entry->value = value;
+            entry->parent = parent;
+            __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);
+            map_put(id, kind, value);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return id;
+}
+
+uint64_t handle_of(struct task *task, unsigned kind, uint64_t value) { return handle_of_child(kind, value, task->context); }

@@ -1,0 +1,84 @@
+/* The container's GPU time on one device: the bucket that launches are paid from, the window in which they may start,
+ * and the ring that counts overlapping work once. All of it lies in the usage file, shared by the container's processes. */
+#include "interposer.h"
+
+enum {
+    BURST_NS = 20000000,
+    DEBT_NS = 2000000000, /* no debt lasts longer: a damaged usage file must not stop us for good */
+    REFILL_NS = 1000,
+    WINDOW_LENIENCE = 32,
+};
+
+uint64_t share_of(uint64_t time_ns, uint32_t ppm) { return (uint64_t)((unsigned __int128)time_ns * ppm / EGPU_PPM); }
+
+void bucket_debit(int device, int64_t cost_ns) {
+    if (cost_ns != 0) __atomic_fetch_sub(&slice_usage()->devices[device].bucket_ns, cost_ns, __ATOMIC_ACQ_REL);
+}
+
+static int64_t refill(struct egpu_usage_device *totals, uint32_t rate_ppm, uint64_t burst_ns, uint64_t now) {
+    uint64_t last = __atomic_load_n(&totals->bucket_time_ns, __ATOMIC_RELAXED);
+    if (last == 0 || now <= last || now - last >= REFILL_NS) {
+        if (__atomic_compare_exchange_n(&totals->bucket_time_ns, &last, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+            uint64_t elapsed = last == 0 || now < last || now - last > DEBT_NS ? burst_ns : now - last;
+            int64_t after = __atomic_add_fetch(&totals->bucket_ns, (int64_t)share_of(elapsed, rate_ppm), __ATOMIC_ACQ_REL);
+            int64_t burst = (int64_t)share_of(burst_ns, rate_ppm), floor = -(int64_t)share_of(DEBT_NS, rate_ppm);
+            int64_t bounded = after > burst ? burst : after < floor ? floor : after;
+            if (bounded != after) __atomic_compare_exchange_n(&totals->bucket_ns, &after, bounded, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+        }
+    }
+    return __atomic_load_n(&totals->bucket_ns, __ATOMIC_ACQUIRE);
+}
+
+uint64_t bucket_wait_ns(int device, uint64_t now) {
+    policy_look();
+    uint32_t rate_ppm = LIMIT(device, grant_ppm);
+    if (!is_metered(device) || rate_ppm == 0 || rate_ppm >= EGPU_PPM) return 0;
+    /* With a window it is the window that limits; the bucket only sees to it that what runs over is paid back. */
+    uint64_t period_ns = LIMIT(device, window_period_us) * 1000ull;
+    if (period_ns != 0) rate_ppm += rate_ppm / WINDOW_LENIENCE;
+    int64_t tokens = refill(&slice_usage()->devices[device], rate_ppm, period_ns > BURST_NS ? period_ns : BURST_NS, now);
+    return tokens > 0 ? 0 : (uint64_t)((double)(1 - tokens) * EGPU_PPM / rate_ppm);
+}
+
+uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until) {
+    uint64_t period = LIMIT(device, window_period_us) * 1000ull, epoch = LIMIT(device, window_epoch_ns);
+    uint64_t start = LIMIT(device, window_start_us) * 1000ull, length = LIMIT(device, window_length_us) * 1000ull;
+    *until = UINT64_MAX;
+    if (period == 0 || length == 0 || length >= period) return 0;
+    uint64_t phase = (now - epoch + period - start % period) % period; /* since our window began */
+    if (phase < length) {
+        *until = now + (length - phase);
+        return 0;
+    }
+    return period - phase;
+}
+
+/* ---- what overlaps is counted once ---- */
+
+enum { WORD_BITS = 48 };
+
+/* Sets `bits` of one word; returns how many were not set before. */
+static unsigned mark(uint64_t *word, uint64_t round, uint64_t bits) {
+    uint64_t before = __atomic_load_n(word, __ATOMIC_RELAXED), tag = round << WORD_BITS;
+    for (;;) {
+        uint64_t set = before >> WORD_BITS == tag >> WORD_BITS ? before & ((1ull << WORD_BITS) - 1) : 0;
+        if (__atomic_compare_exchange_n(word, &before, tag | set | bits, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return (unsigned)__builtin_popcountll(bits & ~set);
+    }
+}
+
+uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns) {
+    struct egpu_usage_coverage *coverage = &slice_usage()->coverage[device];
+    enum { GRAINS = WORD_BITS * EGPU_COVERAGE_WORDS };
+    /* To the nearest grain: of many intervals as much is lost as is won. */
+    uint64_t from = (start_ns + EGPU_COVERAGE_GRAIN_NS / 2) / EGPU_COVERAGE_GRAIN_NS, to = (end_ns + EGPU_COVERAGE_GRAIN_NS / 2) / EGPU_COVERAGE_GRAIN_NS;
+    if (to <= from) return 0;
+    uint64_t fresh = to - from > GRAINS ? to - from - GRAINS : 0;
+    for (from += fresh; from < to;) {
+        uint64_t word = from / WORD_BITS, first = from % WORD_BITS, count = WORD_BITS - first;
+        if (count > to - from) count = to - from;
+        fresh += mark(&coverage->words[word % EGPU_COVERAGE_WORDS], word / EGPU_COVERAGE_WORDS & 0xffff, ((1ull << count) - 1) << first);
+        from += count;
+    }
+    return fresh * EGPU_COVERAGE_GRAIN_NS;
+}

@@ -1,0 +1,139 @@
+/* What devices are: answered from the snapshot that came with the welcome. */
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <stdio.h>
+
+static CUresult device_of(CUdevice ordinal, const struct device **device) {
+    unsigned local;
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS) return result;
+    struct link *link = link_of_device(ordinal, &local);
+    if (link == NULL) return CUDA_ERROR_INVALID_DEVICE;
+    *device = &link->devices[local];
+    return atomic_load_explicit(&link->dead, memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetCount(int *count) {
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS) return result;
+    if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *count = 0;
+    for (unsigned i = 0; i < link_count; i++) *count += (int)links[i]->device_count;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    const struct device *is;
+    if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = device_of(ordinal, &is);
+    if (result == CUDA_SUCCESS) *device = ordinal;
+    return result;
+}
+
+API CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal) {
+    const struct device *is;
+    if (name == NULL || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = device_of(ordinal, &is);
+    if (result == CUDA_SUCCESS) snprintf(name, (size_t)length, "%s", is->is.name);
+    return result;
+}
+
+API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal) {
+    const struct device *is;
+    if (uuid == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = device_of(ordinal, &is);
+    if (result == CUDA_SUCCESS) memcpy(uuid->bytes, is->is.uuid, sizeof uuid->bytes);
+    return result;
+}
+
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) { return cuDeviceGetUuid_v2(uuid, ordinal); }
+
+API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal) {
+    const struct device *is;
+    if (major == NULL || minor == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = device_of(ordinal, &is);
+    if (result == CUDA_SUCCESS) *major = (int)is->is.major, *minor = (int)is->is.minor;
+    return result;
+}
+
+API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice ordinal) {
+    const struct device *is;
+    if (id == NULL || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = device_of(ordinal, &is);
+    if (result != CUDA_SUCCESS) return result;
+    if (strlen(is->is.pci) >= (size_t)length) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(id, is->is.pci, strlen(is->is.pci) + 1);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS) return result;
+    unsigned domain = 0, bus, slot, other_domain, other_bus, other_slot;
+    if (device == NULL || id == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+        domain = 0;
+        if (sscanf(id, "%x:%x", &bus, &slot) != 2) return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned i = 0; i < link_count; i++)
+        for (unsigned d = 0; d < links[i]->device_count; d++) {
+            if (sscanf(links[i]->devices[d].is.pci, "%x:%x:%x", &other_domain, &other_bus, &other_slot) != 3) continue;
+            if (other_domain != domain || other_bus != bus || other_slot != slot) continue;
+            *device = (int)(links[i]->first_ordinal + d);
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* What differs from the card itself, because the program's memory is not where the card is. */
+static bool differs(const struct link *link, CUdevice_attribute attribute, int *value) {
+    switch ((int)attribute) {
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
+    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: *value = 0; return true;
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+        if (link->uses_shared) return false;
+        *value = 0;
+        return true;
+    default: return false;
+    }
+}
+
+API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal) {
+    const struct device *is;
+    unsigned local;
+    if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = device_of(ordinal, &is);
+    if (result != CUDA_SUCCESS) return result;
+    if ((int)attribute < 1 || (unsigned)attribute >= WIRE_ATTRIBUTES || is->attributes[attribute] == WIRE_NO_ATTRIBUTE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!differs(link_of_device(ordinal, &local), attribute, value)) *value = is->attributes[attribute];
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDriverGetVersion(int *version) {
+    if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *version = 0x7fffffff;
+    for (unsigned i = 0; i < link_count; i++)
+        if ((int)links[i]->driver_version < *version) *version = (int)links[i]->driver_version;
+    if (link_count == 0) *version = CUDA_VERSION; /* before cuInit nobody has been asked */
+    return CUDA_SUCCESS;
+}
+
+/* Cards of two servers do not reach each other. */
+API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    unsigned local;
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS) return result;
+    struct link *a = link_of_device(device, &local), *b = link_of_device(peer, &local);
+    if (can == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (a == NULL || b == NULL) return CUDA_ERROR_INVALID_DEVICE;
+    if (a == b) return forward_cuDeviceCanAccessPeer(can, device, peer);
+    *can = 0;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,105 @@
+/* How programs find the driver's functions, cuInit, occupancy that needs the program's own code, and what there is not. */
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <stdio.h>
+
+#include "driver_table.h"
+#include "not_supported.h"
+
+API CUresult cuInit(unsigned int flags) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool tried;
+    static CUresult answer;
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    if (!tried || answer != CUDA_SUCCESS) { /* a lease that was not there may be there now */
+        answer = links_open();
+        tried = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return answer == CUDA_SUCCESS ? call_ready() : answer;
+}
+
+/* ---- functions by name ----------------------------------------------------------------------------------------------------------- */
+
+void *driver_entry(int id); /* entries.c */
+
+static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+    if (symbol == NULL || *symbol == 0 || entry == NULL || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+    egpu_driver_status found;
+    int known = CUDA_VERSION;
+    if (link_count) known = (int)links[0]->driver_version;
+    const egpu_driver_fn *function = egpu_driver_query(symbol, version < known ? version : known, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
+    *entry = function == NULL ? NULL : driver_entry((int)(function - egpu_driver_functions));
+    if (status != NULL) *status = (CUdriverProcAddressQueryResult)found;
+    return function == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+API CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+    return look_up(symbol, entry, version, flags, status);
+}
+
+API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags) { return look_up(symbol, entry, version, flags, NULL); }
+
+/* ---- what there is not ------------------------------------------------------------------------------------------------------------ */
+
+static void say_once(const char *what, const char *why) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static const char *told[256];
+    pthread_mutex_lock(&lock);
+    unsigned i = 0;
+    while (i < 256 && told[i] != NULL && told[i] != what) i++;
+    bool first = i < 256 && told[i] == NULL;
+    if (first) told[i] = what;
+    pthread_mutex_unlock(&lock);
+    if (first) fprintf(stderr, "egpu: %s %s\n", what, why);
+}
+
+CUresult not_supported(const char *what) {
+    say_once(what, "is not supported on a remote GPU");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+int egpu_driver_not_supported(const char *symbol) { return not_supported(symbol); }
+
+API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+    (void)id;
+    if (table != NULL) *table = NULL;
+    say_once("cuGetExportTable", "has nothing to offer on a remote GPU: undocumented tables are not forwarded");
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+API CUresult cuProfilerStart(void) { return call_ready(); }
+API CUresult cuProfilerStop(void) { return call_ready(); }
+
+/* ---- occupancy with the program's own function of the block size --------------------------------------------------------------------- */
+
+API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block_size, CUfunction handle, CUoccupancyB2DSize shared_of, size_t shared,
+                                                       int limit, unsigned int flags) {
+    struct link *link;
+    struct function *function;
+    CUresult result = context_needed(&link);
+    if (result != CUDA_SUCCESS) return result;
+    if (min_grid == NULL || block_size == NULL || flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
+    if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS) return result;
+    CUdevice device;
+    int processors = 0, best = 0, largest = (int)function->max_threads;
+    if ((result = cuCtxGetDevice(&device)) != CUDA_SUCCESS) return result;
+    if ((result = cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)) != CUDA_SUCCESS) return result;
+    if (limit > 0 && limit < largest) largest = limit;
+    for (int size = largest; size > 0; size -= size % 32 ? size % 32 : 32) {
+        int blocks = 0;
+        result = forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, handle, size, shared_of ? shared_of(size) : shared, flags);
+        if (result != CUDA_SUCCESS) return result;
+        if (blocks * size <= best) continue;
+        best = blocks * size;
+        *block_size = size;
+        *min_grid = blocks * processors;
+    }
+    return best ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of, size_t shared, int limit) {
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block_size, function, shared_of, shared, limit, 0);
+}

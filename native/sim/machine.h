@@ -1,0 +1,100 @@
+/* The shared machine: opening it, its process table, who owns which memory, and who had the card's time.
+ *
+ * Nothing here knows CUDA or NVML. A process that only looks (NVML) opens the machine and never joins it.
+ */
+#ifndef EGPU_SIM_MACHINE_API_H
+#define EGPU_SIM_MACHINE_API_H
+
+#include "sim_machine.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct machine {
+  int fd; /* -1: closed, or inherited through fork */
+  struct sim_header *header;
+  struct sim_card *cards;
+  struct sim_process *processes;
+  size_t mapped_bytes;
+  uint64_t pid_namespace;
+  int slot; /* ours in the process table, -1 when not joined */
+  pthread_mutex_t table; /* the OFD lock excludes processes, this excludes threads */
+  char directory[4096]; /* of the library: machine and dev are looked for here */
+};
+
+/* 0, or an errno: ENOENT no machine beside the library, EPROTO not a machine file of this layout. */
+int machine_open(struct machine *machine, const char *directory);
+void machine_close(struct machine *machine);
+
+/* The directory of the shared object holding `symbol`, as it was named when loaded (links not followed). */
+int machine_library_directory(const void *symbol, char *directory, size_t size);
+
+#define SIM_UUID_TEXT 41
+void machine_uuid_text(const struct sim_card *card, char text[SIM_UUID_TEXT]);
+
+/* Does <directory>/dev/nvidia<minor> open, and is it this card? */
+bool machine_card_visible(const struct machine *machine, const struct sim_card *card);
+
+/* Take a slot of the process table. 0, or ENOSPC when SIM_MAX_PROCESSES live processes use the machine. */
+int machine_join(struct machine *machine);
+
+/* Is the owner of this slot still there? Cheap enough for process lists. */
+bool machine_process_alive(struct machine *machine, int slot);
+
+/* Give back what dead processes held. Returns how many were found. */
+int machine_reap(struct machine *machine);
+
+/* ---- memory: a run of chunks of a card's memory ---- */
+struct chunk_run {
+  uint32_t first;
+  uint32_t count;
+};
+
+/* `count` chunks in as few runs as there are holes; *runs is malloc'ed. 0, ENOMEM (the card is full; the dead were reaped), or
+ * ENOBUFS (no host memory). */
+int machine_take_chunks(struct machine *machine, struct sim_card *card, uint32_t count, struct chunk_run **runs,
+                        size_t *run_count);
+/* Punches the contents out, then gives the chunks back. */
+void machine_give_chunks(struct machine *machine, struct sim_card *card, const struct chunk_run *runs, size_t run_count);
+
+uint32_t machine_free_chunks(struct machine *machine, struct sim_card *card);
+
+/* Managed memory: chunks that whoever needs them takes away. Returns how many of `want` there were. */
+uint32_t machine_hold_evictable(struct machine *machine, struct sim_card *card, uint32_t want);
+void machine_drop_evictable(struct machine *machine, struct sim_card *card, uint32_t count);
+
+/* ---- what several processes hold: memory and events (shared.c) ---- */
+struct shared_ref {
+  uint32_t index;
+  uint32_t generation;
+};
+
+/* Turn chunks of this process into shared ones. 0, or ENOSPC: the table is full. */
+int machine_share_chunks(struct machine *machine, struct sim_card *card, const struct chunk_run *runs, size_t run_count,
+                         struct shared_ref *ref);
+/* Hold what another process shares. 0, ENOENT (gone), ENOBUFS. */
+int machine_hold_chunks(struct machine *machine, struct shared_ref ref, struct sim_card **card, struct chunk_run **runs,
+                        size_t *run_count);
+/* The last to let go gives the chunks back. */
+void machine_drop_shared(struct machine *machine, struct shared_ref ref);
+int machine_share_event(struct machine *machine, struct sim_card *card, uint32_t flags, struct shared_ref *ref);
+int machine_hold_event(struct machine *machine, struct shared_ref ref);
+struct sim_shared *machine_shared(struct machine *machine, struct shared_ref ref);
+
+/* Contexts of this process on a card; the first brings the process into NVML's lists. */
+void machine_count_context(struct machine *machine, struct sim_card *card, int change);
+
+/* ---- time ---- */
+
+/* Take up to *duration_ns of the card's time, not before `earliest_ns`; returns when it starts, *duration_ns is what was given.
+ * Waits while other processes have their time slice. Nobody's death can hold the card. The time is charged to this process. */
+uint64_t machine_take_time(struct machine *machine, struct sim_card *card, uint64_t earliest_ns, uint64_t *duration_ns);
+
+/* A stream of this process has begun (+1) or ended (-1) to want the card. */
+void machine_count_runnable(struct machine *machine, struct sim_card *card, int change);
+
+/* Busy nanoseconds in [from_ns, to_ns), in whole buckets; *window_ns receives the length really covered. */
+uint64_t machine_busy_in(const struct sim_busy *busy, uint64_t from_ns, uint64_t to_ns, uint64_t *window_ns);
+
+#endif

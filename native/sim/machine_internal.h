@@ -1,0 +1,18 @@
+/* Between the files that make up the shared machine: machine.c, shared.c, arbiter.c. */
+#ifndef EGPU_SIM_MACHINE_INTERNAL_H
+#define EGPU_SIM_MACHINE_INTERNAL_H
+
+#include "machine.h"
+
+void machine_table_lock(struct machine *machine);
+void machine_table_unlock(struct machine *machine);
+
+/* With the table locked: */
+_Atomic uint32_t *machine_chunk_table(struct machine *machine, const struct sim_card *card);
+void machine_recount(struct machine *machine);
+void machine_punch(struct machine *machine, const struct sim_card *card, uint32_t first, uint32_t count);
+/* Which process a chunk with this owner is charged to; -1: none. */
+int machine_charged_slot(struct machine *machine, uint32_t owner);
+void machine_bury_shared(struct machine *machine, int slot);
+
+#endif

@@ -1,0 +1,77 @@
+/* One launch while it runs: threads are run in turn, each until it ends, waits for others or has used its time slice. */
+#ifndef EGPU_PTX_EXEC_H
+#define EGPU_PTX_EXEC_H
+
+#include "internal.h"
+
+enum {
+    WARP_SIZE = 32,
+    MAX_THREADS = 1024,
+    BARRIERS = 16,
+    RANGE_CACHE = 32,          /* a power of two; memory instructions take turns at the places */
+    SLICE_INSTRUCTIONS = 8192, /* a spinning thread lets the others run after so many */
+};
+
+enum thread_state {
+    THREAD_READY,
+    THREAD_AT_BARRIER,
+    THREAD_AT_WARP, /* at an instruction that its warp carries out together */
+    THREAD_EXITED,
+    THREAD_FAILED,
+};
+
+struct frame {
+    const struct function *function;
+    const struct ins *call; /* in the caller; NULL at the bottom */
+    union slot *registers;
+    uint32_t local_base;
+};
+
+/* What a live thread needs; windows are handed from thread to thread as they end, which keeps them in the cache. */
+struct window {
+    struct window *next;
+    union slot *slots;
+    uint8_t *local;
+    struct frame *frames;
+};
+
+struct thread {
+    enum thread_state state;
+    uint32_t index; /* in the block */
+    uint32_t depth;
+    uint32_t barrier; /* which, when at one */
+    const struct ins *pc;
+    struct window *window; /* NULL before the first instruction */
+    uint64_t clock;        /* instructions executed */
+};
+
+struct exec {
+    const egpu_ptx_kernel *kernel;
+    const egpu_ptx_launch *launch;
+    union slot **templates; /* per function: its constants with this launch's addresses */
+    uint8_t *shared;
+    uint64_t shared_bytes;
+    uint32_t block[3]; /* %ctaid of the block that runs */
+    uint64_t fuel; /* instructions left */
+    egpu_ptx_stats stats;
+    egpu_ptx_status status;
+    egpu_ptx_fault fault;
+    egpu_ptx_range ranges[RANGE_CACHE];
+
+    /* of the thread that runs */
+    uint8_t *local;
+    uint32_t local_base;
+};
+
+/* Run until it ends, waits, or its slice is over (then it is still READY). Failures are in x->status and x->fault. */
+enum thread_state exec_thread(struct exec *x, struct thread *thread);
+
+/* Carry out what whole groups of a warp's threads wait at. True if any thread may go on. `forced`: release partial groups. */
+bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool forced);
+
+uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which); /* a special register */
+uint64_t globaltimer(const egpu_ptx_launch *launch);
+
+static inline union slot *thread_registers(const struct thread *t) { return t->window->frames[t->depth].registers; }
+
+#endif

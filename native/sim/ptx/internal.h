@@ -1,0 +1,192 @@
+/* Shared by the parts of the interpreter: the decoded form of a module. Parse → this → execute. */
+#ifndef EGPU_PTX_INTERNAL_H
+#define EGPU_PTX_INTERNAL_H
+
+#include "ptx.h"
+
+/* A register. Little-endian, so a narrow read is the low part of a wide write. */
+union slot {
+    uint64_t u64;
+    int64_t s64;
+    uint32_t u32;
+    int32_t s32;
+    uint16_t u16;
+    int16_t s16;
+    uint8_t u8;
+    int8_t s8;
+    float f32;
+    double f64;
+};
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "register slots are read by their low bytes");
+
+/*
+ * A decoded instruction. d, a, b and c are always slot numbers of the function's register frame (0 when unused): constants and
+ * special registers live in the frame too, so no operation has variants for immediates.
+ */
+struct ins {
+    uint16_t op, aux;
+    uint16_t d, a, b, c;
+    int32_t imm;
+};
+_Static_assert(sizeof(struct ins) == 16, "four instructions per cache line");
+
+enum op {
+#define OP(name, ...) OP_##name,
+#include "ops.def"
+#undef OP
+    OP_COUNT
+};
+
+enum special { /* special registers that do not change while a thread runs */
+    SR_TID_X, SR_TID_Y, SR_TID_Z, SR_NTID_X, SR_NTID_Y, SR_NTID_Z, SR_CTAID_X, SR_CTAID_Y, SR_CTAID_Z, SR_NCTAID_X,
+    SR_NCTAID_Y, SR_NCTAID_Z, SR_LANEID, SR_WARPID, SR_NWARPID, SR_SMID, SR_NSMID, SR_GRIDID, SR_LANEMASK_EQ,
+    SR_LANEMASK_LE, SR_LANEMASK_LT, SR_LANEMASK_GE, SR_LANEMASK_GT, SR_DYNAMIC_SMEM_SIZE, SR_TOTAL_SMEM_SIZE, SR_ZERO,
+    SR_COUNT
+};
+
+/* Generic addresses: device memory is where the driver put it; the other spaces are windows no host address can be in. */
+#define WINDOW_SHIFT 60
+#define WINDOW_SHARED (UINT64_C(1) << WINDOW_SHIFT)
+#define WINDOW_LOCAL (UINT64_C(2) << WINDOW_SHIFT)
+#define WINDOW_PARAM (UINT64_C(3) << WINDOW_SHIFT)
+#define WINDOW_CODE (UINT64_C(4) << WINDOW_SHIFT) /* "addresses" of functions: window + index */
+
+/* Of aux of cvta, isspacep and the atomics. */
+enum space { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_PARAM, SPACE_FRAME, SPACE_CONST };
+
+enum round { ROUND_NEAREST, ROUND_ZERO, ROUND_DOWN, ROUND_UP };
+enum shfl_mode { SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
+enum vote_mode { VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
+enum redux_mode { REDUX_ADD, REDUX_MIN_S, REDUX_MIN_U, REDUX_MAX_S, REDUX_MAX_U, REDUX_AND, REDUX_OR, REDUX_XOR };
+enum bar_mode { BAR_SYNC, BAR_ARRIVE, BAR_AND, BAR_OR, BAR_POPC };
+enum prmt_mode { PRMT_PLAIN, PRMT_F4E, PRMT_B4E, PRMT_RC8, PRMT_ECL, PRMT_ECR, PRMT_RC16 };
+
+struct variable {
+    const char *name;
+    uint64_t size, align;
+    uint64_t address;   /* device address once allocated; shared: offset within one launch's layout */
+    uint8_t *init;      /* NULL: zeros */
+    enum { VAR_GLOBAL, VAR_CONST, VAR_SHARED } kind;
+    bool external;      /* .extern: undefined, or dynamic shared memory */
+    uint32_t index, line;
+};
+
+struct data_reloc { /* an address inside a .global initialiser */
+    struct variable *holder, *target;
+    uint64_t offset, addend;
+    unsigned bytes;
+};
+
+struct const_reloc { /* a slot of a function's template that holds the address of a variable */
+    uint16_t slot;
+    struct variable *target;
+    uint64_t addend;
+    bool generic;
+};
+
+struct special_slot {
+    uint16_t slot;
+    uint16_t which;
+};
+
+/* A formal parameter or return value: a register, or bytes of the frame's local memory. */
+struct formal {
+    bool in_register;
+    uint16_t slot;
+    uint32_t offset, size, align;
+    const char *name;
+};
+
+struct actual {
+    bool in_register;
+    uint16_t slot;
+    uint32_t offset, size;
+};
+
+struct call_site {
+    struct function *callee; /* NULL: indirect, through a slot */
+    uint32_t args, returns;
+    struct actual *actuals;  /* returns first, then arguments */
+};
+
+struct branch_table {
+    uint32_t count;
+    uint32_t *targets;
+};
+
+struct function {
+    const char *name;
+    bool entry, defined;
+    uint32_t index, line;
+
+    struct ins *code;
+    uint32_t *lines; /* of the source, per instruction */
+    uint32_t code_count;
+
+    union slot *constants; /* the first const_count slots of every frame */
+    uint32_t const_count, slot_count, register_words;
+    struct const_reloc *relocs;
+    uint32_t reloc_count;
+    struct special_slot *specials;
+    uint32_t special_count;
+
+    struct formal *params, *returns;
+    uint32_t param_count, return_count;
+    uint32_t frame_bytes; /* local memory: .local, and .param of calls */
+
+    struct call_site *calls;
+    uint32_t call_count;
+    struct branch_table *tables;
+    uint32_t table_count;
+    struct variable **shared; /* shared variables it names itself */
+    uint32_t shared_count;
+    bool indirect;     /* it calls through a pointer */
+    int visit;         /* of the call graph's depth-first search */
+};
+
+struct egpu_ptx_kernel {
+    egpu_ptx_kernel_info info;
+    struct function *function;
+    egpu_ptx_module *module;
+    struct function **reachable; /* itself first */
+    uint32_t reachable_count;
+    struct variable **shared;    /* in layout order; offsets below */
+    uint32_t *shared_offsets;
+    uint32_t shared_count;
+    uint32_t stack_slots, stack_bytes, stack_frames; /* one thread's, for the deepest chain of calls */
+};
+
+struct egpu_ptx_module {
+    struct arena *arena;
+    egpu_ptx_allocator allocator;
+    struct function **functions;
+    uint32_t function_count;
+    struct variable **variables;
+    uint32_t variable_count;
+    struct data_reloc *data_relocs;
+    uint32_t data_reloc_count;
+    egpu_ptx_kernel *kernels;
+    uint32_t kernel_count;
+    egpu_ptx_global *globals;
+    uint32_t global_count;
+    uint64_t image_address, image_size; /* all .global and .const in one allocation */
+    uint8_t *image_host;
+    uint32_t ptx_version, target;
+};
+
+/* arena.c: memory freed all at once. Out of memory returns NULL. */
+struct arena *arena_new(void);
+void *arena_alloc(struct arena *arena, size_t size); /* zeroed, 16-byte aligned */
+void arena_free(struct arena *arena);
+
+/* half.c: conversions to and from 16-bit floats, rounding to nearest even unless said otherwise. */
+float half_to_float(uint16_t bits);
+uint16_t half_from_double(double value, enum round mode);
+uint16_t bfloat_from_double(double value, enum round mode);
+static inline float bfloat_to_float(uint16_t bits)
+{
+    union { uint32_t u; float f; } v = {.u = (uint32_t)bits << 16};
+    return v.f;
+}
+
+#endif

@@ -1,0 +1,108 @@
+/* Operations whose parameters do not follow from the driver table: one struct each, which begins the payload. */
+#ifndef EGPU_WIRE_SPECIAL_H
+#define EGPU_WIRE_SPECIAL_H
+
+#include "wire.h"
+
+/* COPY_IN: host to device. `bytes` of data follow. stream and wait as in the struct: wait = the call was not an Async one. */
+struct wire_copy_in {
+    uint64_t to, stream;
+    uint32_t bytes, wait;
+};
+
+/* COPY_OUT: device to host; the reply carries `bytes` of data. */
+struct wire_copy_out {
+    uint64_t from, stream;
+    uint32_t bytes, wait;
+};
+
+/* COPY_RECT_IN/_OUT: rows of a rectangle, packed on the wire. */
+struct wire_copy_rows {
+    uint64_t device, stream;
+    uint64_t pitch;
+    uint32_t width, rows, wait, zero;
+};
+
+/* COPY_RECT: within the device. */
+struct wire_copy_rect {
+    uint64_t to, to_pitch, from, from_pitch, width, rows, stream;
+    uint32_t wait, zero;
+};
+
+/* COPY_IN_SHARED, COPY_OUT_SHARED: the data are in the bulk area. */
+struct wire_copy_shared {
+    uint64_t device, stream;
+    uint32_t bytes, wait;
+    uint64_t offset;
+};
+
+/* COPY_HOST_IN, COPY_HOST_OUT: the data are in host memory that both processes map (HOST_MAP). */
+struct wire_copy_host {
+    uint64_t device, host, bytes, stream;
+    uint32_t wait, zero;
+};
+
+/* IMAGE: a part of a module's image; data follow. The last part completes it. */
+struct wire_image {
+    uint8_t digest[32];
+    uint64_t total, offset;
+    uint32_t bytes, zero;
+};
+
+/* MODULE_LOAD, LIBRARY_LOAD: of a known image, or of the `inline_bytes` that follow. The reply: see wire_loaded. */
+struct wire_load {
+    uint8_t digest[32];
+    uint64_t total, handle;
+    uint32_t inline_bytes, log_bytes; /* log_bytes: room for each of the JIT's logs */
+};
+
+/* Reply of a load: `known` = 0: send the image and ask again. Otherwise functions follow, then the logs as blocks (info, error). */
+struct wire_loaded {
+    uint32_t known, functions;
+};
+
+/* A function or kernel: then its name as a string and `parameters` times {offset u32, size u32}. */
+struct wire_function {
+    uint64_t handle;
+    uint32_t parameters, max_threads;
+};
+#define WIRE_MAX_FUNCTIONS 2048u
+#define WIRE_MAX_PARAMETERS 1024u
+
+/* FUNCTION_INFO: asks for the above about one handle. */
+struct wire_function_info {
+    uint64_t handle;
+};
+
+enum { WIRE_LAUNCH_COOPERATIVE = 1, WIRE_LAUNCH_EX = 2 };
+
+/* LAUNCH: then attribute_count CUlaunchAttributes and argument_bytes of arguments, packed as the kernel declares them. */
+struct wire_launch {
+    uint64_t function, stream;
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes, flags;
+    uint32_t attribute_count, argument_bytes;
+};
+
+/* HOST_CALLBACK: cuLaunchHostFunc or cuStreamAddCallback; the client runs callback `id` when CALLBACK says so. */
+struct wire_host_callback {
+    uint64_t id, stream;
+    uint32_t with_status, zero;
+};
+
+/* HOST_MAP: the memfd comes over the socket, before this frame, in the same order. */
+struct wire_host_map {
+    uint64_t address, bytes;
+    uint32_t flags, zero;
+};
+struct wire_host_unmap {
+    uint64_t address;
+};
+
+/* POINTER_ATTRIBUTE: reply: 8 bytes. */
+struct wire_pointer_attribute {
+    uint64_t pointer;
+    uint32_t attribute, zero;
+};
+
+#endif

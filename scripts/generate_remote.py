@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# ruff: noqa: E402, E501  the path is set before the imports; tables read better unbroken
+"""Generate or check what the remote client and the executor have in common, from native/driver/driver_table.json.
+
+scripts/generate_remote.py            write native/wire/ops.{txt,h}, native/remote/stubs.{c,h}, native/executor/decoders.c, docs/wire-functions.md
+scripts/generate_remote.py --check    change nothing; exit 1 and name what differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from remote_codec import functions, ops, render
+
+DEFINED = re.compile(r"^API CUresult (cu\w+)\(", re.MULTILINE)
+FILLED = re.compile(r"^FILL\w*\((cu\w+), [\w ]+, (cu\w+)\)", re.MULTILINE)  # memory.c's macro for the kinds of memset
+
+
+def hand_written() -> set[str]:
+    """Symbols that the client's own sources define: the exported names as the linker sees them."""
+    found: set[str] = set()
+    for source in sorted((ROOT / "native" / "remote").glob("*.c")):
+        if source.name != "stubs.c":
+            text = source.read_text()
+            found |= set(DEFINED.findall(text)) | {name for pair in FILLED.findall(text) for name in pair}
+    return found
+
+
+def main() -> int:
+    """Run the tool; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if something is not up to date")
+    check: bool = parser.parse_args().check
+    table = json.loads((ROOT / "native/driver/driver_table.json").read_text())["functions"]
+    carried = functions.carried(table)
+    numbers = ops.read(ROOT / "native/wire/ops.txt")
+    ops.extend(numbers, [f.symbol for f in carried], functions.kinds(table))
+    hand = hand_written()
+    files = {
+        "native/wire/ops.txt": numbers.text(),
+        "native/wire/ops.h": render.ops_header(numbers),
+        "native/remote/stubs.c": render.client(carried, table, hand),
+        "native/remote/stubs.h": render.client_header(carried),
+        "native/executor/decoders.c": render.executor(carried),
+        "docs/wire-functions.md": render.document(carried, table, hand),
+    }
+    stale = [name for name, text in files.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != text]
+    if check:
+        for name in stale:
+            print(f"{name} is not up to date: run scripts/generate_remote.py", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        (ROOT / name).write_text(files[name])
+    print(f"{len(carried)} functions carried, {len(hand)} by hand, {len(stale)} files written")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

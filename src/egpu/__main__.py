@@ -1,0 +1,5 @@
+"""`python -m egpu` is `egpu`."""
+
+from egpu.cli import main
+
+main()

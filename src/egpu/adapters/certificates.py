@@ -1,0 +1,152 @@
+"""Certificates for the webhook: an authority of our own, a serving certificate from it, and when to renew each.
+
+The serving certificate lives SERVING_DAYS and is renewed when a third of that is left; the authority lives CA_DAYS and
+is renewed a year before its end. While an authority is being replaced the bundle holds the old and the new one, so that
+a server still holding the old certificate is trusted until it reloads.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from egpu.errors import CorruptData
+
+CA_DAYS = 3650
+CA_RENEW_DAYS = 365
+SERVING_DAYS = 90
+CLOCK_SKEW = timedelta(minutes=5)
+MAX_BUNDLED = 2
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM texts. `ca_bundle` holds the current authority first, then one it replaced, if any."""
+
+    ca_bundle: bytes
+    ca_key: bytes
+    certificate: bytes
+    key: bytes
+
+
+def issue(hosts: Sequence[str], *, now: datetime, previous: Certificates | None = None) -> Certificates:
+    """New certificates for `hosts` (DNS names and IP addresses), keeping the previous authority while it is good.
+
+    Raises CorruptData when `previous` is not what we wrote.
+    """
+    authority = None if previous is None else _authority(previous)
+    if authority is None or _end(authority[0]) - now < timedelta(days=CA_RENEW_DAYS):
+        old = [] if previous is None else x509.load_pem_x509_certificates(previous.ca_bundle)
+        authority = _new_authority(now)
+        bundle = [authority[0], *(one for one in old if _end(one) > now)][:MAX_BUNDLED]
+    else:
+        assert previous is not None
+        bundle = [one for one in x509.load_pem_x509_certificates(previous.ca_bundle) if _end(one) > now]
+    ca, ca_key = authority
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder(_name(hosts[0]), ca.subject, key.public_key(), now, SERVING_DAYS)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return Certificates(
+        b"".join(one.public_bytes(serialization.Encoding.PEM) for one in bundle),
+        _pem(ca_key),
+        certificate.public_bytes(serialization.Encoding.PEM),
+        _pem(key),
+    )
+
+
+def renewal_reason(certificates: Certificates, hosts: Sequence[str], *, now: datetime) -> str | None:
+    """Why these certificates must be replaced now, or None when they need not."""
+    try:
+        ca, _ = _authority(certificates)
+        serving = x509.load_pem_x509_certificate(certificates.certificate)
+        key = serialization.load_pem_private_key(certificates.key, None)
+        names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, CorruptData, x509.ExtensionNotFound) as error:
+        return f"they cannot be read: {error}"
+    if key.public_key() != serving.public_key():
+        return "the key is not the certificate's"
+    try:
+        serving.verify_directly_issued_by(ca)
+    except Exception:
+        return "the certificate is not the authority's"
+    if missing := [host for host in hosts if _general_name(host) not in list(names)]:
+        return f"the certificate does not name {', '.join(missing)}"
+    if _end(serving) - now < timedelta(days=SERVING_DAYS / 3):
+        return f"the certificate ends at {_end(serving):%Y-%m-%d}"
+    if _end(ca) - now < timedelta(days=CA_RENEW_DAYS):
+        return f"the authority ends at {_end(ca):%Y-%m-%d}"
+    return None
+
+
+def _authority(certificates: Certificates) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        ca = x509.load_pem_x509_certificates(certificates.ca_bundle)[0]
+        key = serialization.load_pem_private_key(certificates.ca_key, None)
+    except (ValueError, TypeError, IndexError) as error:
+        raise CorruptData(f"certificate authority: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
+        raise CorruptData("certificate authority: the key is not the certificate's")
+    return ca, key
+
+
+def _new_authority(now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("elastic-gpu webhook authority")
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    certificate = (
+        _builder(name, name, key.public_key(), now, CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate, key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _end(certificate: x509.Certificate) -> datetime:
+    return certificate.not_valid_after_utc
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,6 @@
+"""kubelet's two gRPC APIs over unix sockets, typed: device plugin v1beta1 and pod-resources v1, both ends of each.
+
+The `.proto` files are ours, with the documented names and field numbers; `*_pb2*` beside them are generated
+(`scripts/generate_protos.py`). Nothing outside this package sees a generated message: the rest of the program
+speaks the frozen dataclasses of `deviceplugin` and `podresources`.
+"""

@@ -1,0 +1,148 @@
+"""Pod-resources API v1: who holds which device ids on this node, as kubelet knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from egpu.adapters.kubelet import channels
+from egpu.adapters.kubelet import podresources_pb2 as pb
+from egpu.adapters.kubelet import podresources_pb2_grpc as pb_grpc
+
+#: Under the kubelet directory.
+SOCKET = "pod-resources/kubelet.sock"
+
+CALL_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class ContainerHoldings:
+    """Device ids by resource name. Plain init containers never appear; kubelet does not list them."""
+
+    namespace: str
+    pod: str
+    container: str
+    devices: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@dataclass(frozen=True)
+class PodHoldings:
+    """One pod of the node. The API gives no UID: two entries of one name are two pods, an old and a new one."""
+
+    namespace: str
+    name: str
+    containers: tuple[ContainerHoldings, ...]
+
+
+class PodResources:
+    """A client of the kubelet whose directory is `kubelet_dir`; connects anew for every question."""
+
+    def __init__(self, kubelet_dir: Path) -> None:
+        self._socket = kubelet_dir / SOCKET
+
+    async def pods(self) -> tuple[PodHoldings, ...]:
+        """Every active pod. Raises Unavailable."""
+        async with channels.channel(self._socket) as channel:
+            stub: Any = cast(Any, pb_grpc).PodResourcesListerStub(channel)
+            reply: pb.ListPodResourcesResponse = await channels.call(
+                stub.List(pb.ListPodResourcesRequest()), "pod-resources List", timeout_seconds=CALL_TIMEOUT_SECONDS
+            )
+        return tuple(_pod_in(pod) for pod in reply.pod_resources)
+
+    async def pod(self, namespace: str, name: str) -> PodHoldings:
+        """One pod. Raises Unavailable, also when kubelet does not know the pod."""
+        async with channels.channel(self._socket) as channel:
+            stub: Any = cast(Any, pb_grpc).PodResourcesListerStub(channel)
+            request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+            reply: pb.GetPodResourcesResponse = await channels.call(
+                stub.Get(request), f"pod-resources Get {namespace}/{name}", timeout_seconds=CALL_TIMEOUT_SECONDS
+            )
+        return _pod_in(reply.pod_resources)
+
+    async def allocatable(self) -> dict[str, tuple[str, ...]]:
+        """Every device id that kubelet could give out, by resource name."""
+        async with channels.channel(self._socket) as channel:
+            stub: Any = cast(Any, pb_grpc).PodResourcesListerStub(channel)
+            reply: pb.AllocatableResourcesResponse = await channels.call(
+                stub.GetAllocatableResources(pb.AllocatableResourcesRequest()),
+                "pod-resources GetAllocatableResources",
+                timeout_seconds=CALL_TIMEOUT_SECONDS,
+            )
+        return _joined(reply.devices)
+
+
+class _Lister(pb_grpc.PodResourcesListerServicer):
+    def __init__(
+        self, pods: Callable[[], Sequence[PodHoldings]], allocatable: Callable[[], dict[str, tuple[str, ...]]]
+    ) -> None:
+        self._pods = pods
+        self._allocatable = allocatable
+
+    async def List(self, request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:  # noqa: N802
+        return pb.ListPodResourcesResponse(pod_resources=[_pod_out(pod) for pod in self._pods()])
+
+    async def Get(self, request: pb.GetPodResourcesRequest, context: Any) -> pb.GetPodResourcesResponse:  # noqa: N802
+        for pod in self._pods():
+            if (pod.namespace, pod.name) == (request.pod_namespace, request.pod_name):
+                return pb.GetPodResourcesResponse(pod_resources=_pod_out(pod))
+        await context.abort(
+            grpc.StatusCode.UNKNOWN, f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
+        )
+        raise AssertionError("abort does not return")
+
+    async def GetAllocatableResources(  # noqa: N802
+        self, request: pb.AllocatableResourcesRequest, context: Any
+    ) -> pb.AllocatableResourcesResponse:
+        return pb.AllocatableResourcesResponse(devices=_split(self._allocatable()))
+
+
+async def serve_pod_resources(
+    kubelet_dir: Path,
+    pods: Callable[[], Sequence[PodHoldings]],
+    allocatable: Callable[[], dict[str, tuple[str, ...]]],
+) -> grpc.aio.Server:
+    """kubelet's side, answering from the two functions, one entry per device id as Kubernetes 1.36 does."""
+    server = channels.server()
+    cast(Any, pb_grpc).add_PodResourcesListerServicer_to_server(_Lister(pods, allocatable), server)
+    await channels.listen(server, kubelet_dir / SOCKET)
+    return server
+
+
+def _joined(entries: Sequence[pb.ContainerDevices]) -> dict[str, tuple[str, ...]]:
+    ids: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        ids[entry.resource_name] = (*ids.get(entry.resource_name, ()), *entry.device_ids)
+    return ids
+
+
+def _split(devices: dict[str, tuple[str, ...]]) -> list[pb.ContainerDevices]:
+    return [
+        pb.ContainerDevices(resource_name=resource, device_ids=[each])
+        for resource, ids in devices.items()
+        for each in ids
+    ]
+
+
+def _pod_in(pod: pb.PodResources) -> PodHoldings:
+    return PodHoldings(
+        namespace=pod.namespace,
+        name=pod.name,
+        containers=tuple(
+            ContainerHoldings(pod.namespace, pod.name, each.name, _joined(each.devices)) for each in pod.containers
+        ),
+    )
+
+
+def _pod_out(pod: PodHoldings) -> pb.PodResources:
+    return pb.PodResources(
+        name=pod.name,
+        namespace=pod.namespace,
+        containers=[
+            pb.ContainerResources(name=each.container, devices=_split(each.devices)) for each in pod.containers
+        ],
+    )

@@ -1,0 +1,48 @@
+"""The reflectors of one process: started together, ready together."""
+
+import asyncio
+import time
+from typing import Any
+
+from egpu.adapters.kubernetes.client import Client, T
+from egpu.adapters.kubernetes.reflector import Reflector
+
+
+class Caches:
+    """`add` the kinds a process needs, register handlers, then `run()`."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._reflectors: list[Reflector[Any]] = []
+
+    def add(
+        self,
+        kind: type[T],
+        *,
+        namespace: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> Reflector[T]:
+        reflector = Reflector(self.client, kind, namespace=namespace, labels=labels, fields=fields)
+        self._reflectors.append(reflector)
+        return reflector
+
+    async def run(self) -> None:
+        """For ever; a handler's error ends it."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run(), name=f"reflector {reflector.kind.__name__}")
+
+    async def synced(self) -> None:
+        """Returns when every kind has been listed once."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    def not_ready(self) -> str | None:
+        """What is still missing, for /readyz."""
+        missing = [one.kind.__name__ for one in self._reflectors if not one.synced.is_set()]
+        return f"not listed yet: {', '.join(missing)}" if missing else None
+
+    def age_seconds(self) -> float:
+        """How long ago the kind heard from longest ago was heard from."""
+        return time.monotonic() - min(one.last_contact for one in self._reflectors)

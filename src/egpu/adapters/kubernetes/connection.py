@@ -1,0 +1,58 @@
+"""From a kubeconfig (or a pod's service account) to an HTTP client. lightkube reads the files and authenticates."""
+
+import ipaddress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import yaml
+from lightkube import KubeConfig
+from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.config.models import User
+from lightkube.core.exceptions import ConfigError
+
+from egpu.errors import InvalidInput
+
+MAX_CONNECTIONS = 256
+REQUEST_TIMEOUT_SECONDS = 10.0
+# Shorter than any server's own limit (uvicorn: 5 s), so that a request never rides a connection that is being closed.
+KEEPALIVE_SECONDS = 3.0
+
+
+def connect(kubeconfig: Path | str | None = None, *, context: str | None = None) -> tuple[httpx2.AsyncClient, str]:
+    """An HTTP client for the cluster, and the context's namespace.
+
+    With no file given: the pod's service account if there is one, else $KUBECONFIG, else ~/.kube/config.
+
+    Raises:
+        InvalidInput: there is no such file or context, or it cannot be read.
+    """
+    try:
+        files = KubeConfig.from_env() if kubeconfig is None else KubeConfig.from_file(kubeconfig)
+        config = files.get(context)
+        assert config is not None, "without a default, lightkube raises instead"
+        user = config.user or User()
+        server = config.cluster.server
+        http = httpx2.AsyncClient(
+            base_url=server,
+            auth=user_auth(user),
+            verify=verify_cluster(config.cluster, user, config.abs_file, trust_env=False),
+            timeout=httpx2.Timeout(REQUEST_TIMEOUT_SECONDS),
+            limits=httpx2.Limits(
+                max_connections=MAX_CONNECTIONS, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_SECONDS
+            ),
+            trust_env=not _is_loopback(server),  # a proxy never stands between us and this very machine
+            headers={"User-Agent": "elastic-gpu"},
+        )
+    except (ConfigError, OSError, AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:
+        source = kubeconfig or "service account, $KUBECONFIG or ~/.kube/config"
+        raise InvalidInput("kubeconfig", f"cannot use {source}: {error}") from error
+    return http, config.namespace
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

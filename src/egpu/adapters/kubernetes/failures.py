@@ -1,0 +1,64 @@
+"""HTTP and Status errors of the API server, said in our own exception tree."""
+
+import httpx2
+import msgspec
+
+from egpu.errors import (
+    AlreadyExists,
+    Conflict,
+    ElasticGPUError,
+    Gone,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
+
+READ_METHODS = frozenset({"GET", "HEAD"})
+
+
+class Status(msgspec.Struct):
+    """metav1.Status, the API server's own error form."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+
+
+def from_status(status: Status, what: str, *, method: str = "GET") -> ElasticGPUError:
+    """The error that a Status stands for. `what` names the request in the message."""
+    text = f"{what}: {status.message or status.reason or f'HTTP {status.code}'}"
+    match status.code:
+        case 404:
+            return NotFound(text)
+        case 409 if status.reason == "AlreadyExists":
+            return AlreadyExists(text)
+        case 409:
+            return Conflict(text)
+        case 410:
+            return Gone(text)
+        case 429:
+            return Unavailable(text)  # turned away before it was looked at
+        case code if code >= 500:
+            return Unavailable(text) if method in READ_METHODS else OutcomeUnknown(text)
+        case _:
+            return Refused(text)
+
+
+def from_response(response: httpx2.Response, what: str) -> ElasticGPUError:
+    """The error of a response whose body has been read."""
+    try:
+        status = msgspec.json.decode(response.content, type=Status)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        status = Status(message=response.text[:500])
+    status.code = response.status_code
+    return from_status(status, what, method=response.request.method)
+
+
+def from_transport(error: httpx2.HTTPError, what: str, *, method: str) -> ElasticGPUError:
+    """No whole answer came. Only where nothing can have been sent is a write known to be undone."""
+    text = f"{what}: {type(error).__name__} {error}".rstrip()
+    never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+    if method in READ_METHODS or never_sent:
+        return Unavailable(text)
+    return OutcomeUnknown(text)

@@ -1,0 +1,200 @@
+"""A local copy of one kind of object, kept true by list and watch.
+
+Every Python client loses deletions that happen while a watch is broken. Here a list after 410 (or after a watch that
+cannot be resumed) is compared with the copy, and the difference reaches the handlers like any other change.
+
+Handlers are plain functions called in order, inside the event loop: nothing is queued, so nothing can overflow, and a
+handler that fails ends `run()` and with it the process, because a copy that is not true must not be served.
+The copy is bounded by what the API server holds; a page, an event and the waiting time have their own bounds.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic
+
+import structlog
+
+from egpu.adapters.kubernetes.client import Client, T, WatchEvent
+from egpu.api.objects import Object
+from egpu.errors import ElasticGPUError, Gone
+
+MAX_BACKOFF_SECONDS = 5.0
+# A watch failing this often in a row is not resumed any more: the server may have lost its history without saying 410.
+RESUMES = 3
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Change(Generic[T]):
+    """What happened to one object: added (no old), changed, or deleted (no new)."""
+
+    old: T | None
+    new: T | None
+
+    @property
+    def subject(self) -> T:
+        one = self.new if self.new is not None else self.old
+        assert one is not None
+        return one
+
+
+Handler = Callable[[Change[T]], None]
+
+
+class Reflector(Generic[T]):
+    """`get`, `by_uid` and iteration read the copy; `synced` is set when the first list is in; `run()` keeps it true."""
+
+    def __init__(
+        self,
+        client: Client,
+        kind: type[T],
+        *,
+        namespace: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> None:
+        self._client = client
+        self.kind = kind
+        self._namespace, self._labels, self._fields = namespace, labels, fields
+        self._objects: dict[tuple[str, str], T] = {}
+        self._names_by_uid: dict[str, tuple[str, str]] = {}
+        self._handlers: list[Handler[T]] = []
+        self._version: str | None = None
+        self.synced = asyncio.Event()
+        self.last_contact = 0.0
+        """time.monotonic() of the last answer from the server."""
+
+    def on_change(self, handler: Handler[T]) -> None:
+        """Registers a handler; it also gets what is already here, as added objects."""
+        self._handlers.append(handler)
+        for obj in list(self._objects.values()):
+            handler(Change(None, obj))
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        return self._objects.get((namespace, name))
+
+    def by_uid(self, uid: str) -> T | None:
+        key = self._names_by_uid.get(uid)
+        return None if key is None else self._objects.get(key)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._objects.values()))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def absorb(self, obj: T) -> None:
+        """Takes in an answer to our own write, so that the copy is not older than what this process already knows.
+
+        The watch repeats it; an object whose deletion the watch has already told must not be absorbed.
+        """
+        key = (obj.namespace, obj.name)
+        known = self._objects.get(key)
+        if known is not None and known.uid == obj.uid and _newer(obj, known):
+            self._put(key, obj)
+
+    async def run(self) -> None:
+        """Lists and watches for ever; ends only by cancellation or by a handler's exception."""
+        failures = 0
+        while True:
+            started = time.monotonic()
+            try:
+                if self._version is None:
+                    await self._list()
+                    failures = 0
+                await self._follow()
+            except Gone:
+                log.info("history is gone: listing again", kind=self.kind.__name__)
+                self._version = None
+            except ElasticGPUError as error:
+                failures += 1
+                log.warning("list or watch failed", kind=self.kind.__name__, failures=failures, reason=str(error))
+                if failures >= RESUMES:
+                    self._version = None
+                await asyncio.sleep(_backoff(failures))
+                continue
+            if time.monotonic() - started < 1.0:
+                failures += 1  # a server that hangs up at once must not be called in a hot loop
+                await asyncio.sleep(_backoff(failures))
+            else:
+                failures = 0
+
+    async def _list(self) -> None:
+        objects, version = await self._client.list_at(
+            self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields
+        )
+        self.last_contact = time.monotonic()
+        found = {(obj.namespace, obj.name): obj for obj in objects}
+        for key in [key for key in self._objects if key not in found]:
+            self._remove(key)
+        for key, obj in found.items():
+            self._put(key, obj)
+        self._version = version
+        self.synced.set()
+
+    async def _follow(self) -> None:
+        assert self._version is not None
+        events = self._client.watch(
+            self.kind,
+            resource_version=self._version,
+            namespace=self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            timeout_seconds=random.randint(180, 300),
+        )
+        async with aclosing(events):
+            async for event in events:
+                self.last_contact = time.monotonic()
+                self._take(event)
+                self._version = event.identity.resource_version or self._version
+
+    def _take(self, event: WatchEvent[T]) -> None:
+        key = (event.identity.namespace, event.identity.name)
+        match event.type:
+            case "DELETED":
+                self._remove(key, last=event.object)
+            case "ADDED" | "MODIFIED" if event.object is not None:
+                self._put(key, event.object)
+            case _:
+                pass  # a bookmark, or an object that cannot be read: the last readable state stands
+
+    def _put(self, key: tuple[str, str], obj: T) -> None:
+        old = self._objects.get(key)
+        if old is not None and old.uid != obj.uid:
+            self._remove(key)  # deleted and made again under the same name
+            old = None
+        if old is not None and not _newer(obj, old):
+            return
+        self._objects[key] = obj
+        self._names_by_uid[obj.uid] = key
+        self._tell(Change(old, obj))
+
+    def _remove(self, key: tuple[str, str], last: T | None = None) -> None:
+        old = self._objects.pop(key, None)
+        if old is None:
+            return
+        self._names_by_uid.pop(old.uid, None)
+        same = last is not None and last.uid == old.uid
+        self._tell(Change(last if same else old, None))
+
+    def _tell(self, change: Change[T]) -> None:
+        for handler in self._handlers:
+            handler(change)
+
+
+def _newer(obj: Object, known: Object) -> bool:
+    """Whether `obj` may replace `known`: versions of one kind are ordered numbers (a promise since Kubernetes 1.35)."""
+    new, old = obj.metadata.resource_version, known.metadata.resource_version
+    if new.isdigit() and old.isdigit():
+        return int(new) > int(old)
+    return new != old
+
+
+def _backoff(failures: int) -> float:
+    """Seconds; doubles from 0.1, bounded, with jitter."""
+    return min(MAX_BACKOFF_SECONDS, 0.1 * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)

@@ -1,0 +1,256 @@
+"""The cards of this machine, read through NVML with NVIDIA's own Python package (real or simulated library alike).
+
+Everything is keyed by UUID: index and minor number change when the machine boots, and a lost card comes back under
+another index. A reading never raises for one bad card; that card is reported unhealthy, with the reason, and a later
+reading that succeeds makes it healthy again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pynvml as _pynvml  # pyright: ignore[reportMissingTypeStubs] - the package ships none
+import structlog
+
+from egpu.errors import NativeMissing, Unavailable
+
+log = structlog.get_logger(__name__)
+# The package has no type information; every value that leaves this module is converted.
+nvml: Any = cast(Any, _pynvml)
+T = TypeVar("T")
+
+#: XIDs that blame the application, not the card (NVIDIA's XID catalogue; NVIDIA's device plugin ignores the same).
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+#: After a critical XID a card that answers again is trusted once this long has passed without another.
+XID_QUIET_SECONDS = 300.0
+#: At most this many pending events are taken per reading.
+EVENTS_PER_READING = 256
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Card:
+    """One physical card. `tflops` is peak fp32 = cores * 2 * maximum SM clock; None where NVML does not say."""
+
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    memory_mib: int
+    compute_capability: str
+    tflops: float | None = None
+    numa: int | None = None
+    bus_id: str = ""
+    links: tuple[tuple[str, str], ...] = ()  # (other card's UUID, kind of connection), nearest kind only
+    healthy: bool = True
+    reason: str = ""
+
+
+#: NVML's topology levels, in the words of `nvidia-smi topo`.
+_TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+
+
+class NvmlInventory:
+    """Reads the cards again and again. Calls block (milliseconds to seconds): run them in a thread.
+
+    `library` is the NVML to load instead of the system's, for instance a simulated machine's. The package keeps one
+    library per process, so a process serves one machine.
+    """
+
+    def __init__(
+        self,
+        library: Path | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        xid_quiet_seconds: float = XID_QUIET_SECONDS,
+    ) -> None:
+        self._library = library
+        self._clock = clock
+        self._xid_quiet_seconds = xid_quiet_seconds
+        self._open = False
+        self._events: Any = None
+        self._watched: set[str] = set()
+        self._last_xid: dict[str, tuple[int, float]] = {}
+        self._known: dict[str, Card] = {}
+
+    def read(self) -> tuple[Card, ...]:
+        """All cards, by index. A card read once that is gone now stays in the list as unhealthy.
+
+        Raises:
+            NativeMissing: there is no NVML library.
+            Unavailable: the driver does not answer.
+        """
+        self._initialise()
+        try:
+            found = self._cards()
+        except nvml.NVMLError as error:
+            self.close()
+            raise Unavailable(f"NVML does not answer: {error}") from error
+        present = {card.uuid for card in found}
+        lost = [_failed(card, "not found by NVML") for uuid, card in self._known.items() if uuid not in present]
+        cards = tuple(sorted([*found, *lost], key=lambda card: (card.index, card.uuid)))
+        self._known = {card.uuid: card for card in cards}
+        if any(not card.healthy for card in cards):
+            # NVML finds a card that was reset or came back only after a fresh start.
+            self.close()
+        return cards
+
+    def close(self) -> None:
+        if self._open:
+            self._free_events()
+            _quiet(nvml.nvmlShutdown)
+            self._open = False
+
+    def driver_version(self) -> str:
+        """ "" while NVML is not open or does not say."""
+        return str(_quiet(nvml.nvmlSystemGetDriverVersion) or "") if self._open else ""
+
+    def _initialise(self) -> None:
+        if self._open:
+            return
+        if self._library is not None and nvml.nvmlLib is None:
+            try:
+                nvml.nvmlLib = ctypes.CDLL(str(self._library))
+            except OSError as error:
+                raise NativeMissing(f"cannot load {self._library}: {error}") from error
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError_LibraryNotFound as error:
+            raise NativeMissing("libnvidia-ml.so.1 was not found: is the NVIDIA driver installed?") from error
+        except nvml.NVMLError as error:
+            raise Unavailable(f"NVML does not start: {error}") from error
+        self._open = True
+
+    def _cards(self) -> list[Card]:
+        handles: dict[str, Any] = {}
+        cards: list[Card] = []
+        for index in range(int(nvml.nvmlDeviceGetCount())):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                cards.append(self._card(handle, index, uuid))
+                handles[uuid] = handle
+            except nvml.NVMLError as error:
+                # Without a UUID we cannot say which card this is; if it was known it is reported as lost.
+                log.warning("a card does not answer", index=index, reason=str(error))
+        self._take_events(handles)
+        links = _links(handles)
+        return [self._judged(card, links.get(card.uuid, ())) for card in cards]
+
+    def _card(self, handle: Any, index: int, uuid: str) -> Card:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        pci = _quiet(nvml.nvmlDeviceGetPciInfo, handle)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return Card(
+            uuid=uuid,
+            index=index,
+            minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
+            model=_text(nvml.nvmlDeviceGetName(handle)),
+            memory_mib=int(memory.total) // MIB,
+            compute_capability=f"{major}.{minor}",
+            tflops=_tflops(handle),
+            numa=_numa(handle),
+            bus_id=_text(pci.busId) if pci is not None else "",
+            reason=_memory_fault(handle),
+        )
+
+    def _judged(self, card: Card, links: tuple[tuple[str, str], ...]) -> Card:
+        reason = card.reason
+        last = self._last_xid.get(card.uuid)
+        if last is not None:
+            xid, when = last
+            if self._clock() - when < self._xid_quiet_seconds:
+                reason = reason or f"XID {xid}"
+            else:
+                del self._last_xid[card.uuid]
+        return replace(card, links=links, healthy=not reason, reason=reason)
+
+    def _take_events(self, handles: dict[str, Any]) -> None:
+        """Critical XIDs since the last reading. A library without events leaves health to the other checks."""
+        if self._events is None:
+            self._events = _quiet(nvml.nvmlEventSetCreate)
+        if self._events is None:
+            return
+        for uuid in handles.keys() - self._watched:
+            _quiet(nvml.nvmlDeviceRegisterEvents, handles[uuid], nvml.nvmlEventTypeXidCriticalError, self._events)
+            self._watched.add(uuid)
+        for _ in range(EVENTS_PER_READING):
+            event = _quiet(nvml.nvmlEventSetWait_v2, self._events, 0)
+            if event is None:
+                return
+            xid = int(event.eventData)
+            uuid = _quiet(nvml.nvmlDeviceGetUUID, event.device)
+            if uuid is not None and xid not in APPLICATION_XIDS:
+                self._last_xid[_text(uuid)] = (xid, self._clock())
+                log.warning("critical XID", uuid=_text(uuid), xid=xid)
+
+    def _free_events(self) -> None:
+        if self._events is not None:
+            _quiet(nvml.nvmlEventSetFree, self._events)
+        self._events = None
+        self._watched.clear()
+
+
+def _quiet(function: Callable[..., T], *arguments: Any) -> T | None:
+    """None where NVML does not support, or does not answer, one optional question."""
+    try:
+        return function(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _failed(card: Card, reason: str) -> Card:
+    return replace(card, healthy=False, reason=reason)
+
+
+def _tflops(handle: Any) -> float | None:
+    cores = _quiet(nvml.nvmlDeviceGetNumGpuCores, handle)
+    clock_mhz = _quiet(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
+    if not cores or not clock_mhz:
+        return None
+    return round(int(cores) * 2 * int(clock_mhz) / 1e6, 2)
+
+
+def _numa(handle: Any) -> int | None:
+    node = _quiet(nvml.nvmlDeviceGetNumaNodeId, handle)
+    return None if node is None or int(node) < 0 else int(node)
+
+
+def _memory_fault(handle: Any) -> str:
+    """Why the card's memory is not fit for use; "" when it is, or when NVML does not say."""
+    rows = _quiet(nvml.nvmlDeviceGetRemappedRows, handle)
+    if rows is not None and rows[3]:
+        return "a row of memory could not be remapped"
+    if _quiet(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle) == nvml.NVML_FEATURE_ENABLED:
+        return "memory pages wait to be retired: the card needs a reset"
+    return ""
+
+
+def _links(handles: dict[str, Any]) -> dict[str, tuple[tuple[str, str], ...]]:
+    links: dict[str, list[tuple[str, str]]] = {}
+    for one, first in handles.items():
+        for other, second in handles.items():
+            if one == other:
+                continue
+            if _nvlinked(first, second):
+                links.setdefault(one, []).append((other, "NVLink"))
+                continue
+            level = _quiet(nvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
+            if level is not None:
+                links.setdefault(one, []).append((other, _TOPOLOGY.get(int(level), f"level {level}")))
+    return {uuid: tuple(sorted(found)) for uuid, found in links.items()}
+
+
+def _nvlinked(first: Any, second: Any) -> bool:
+    status = _quiet(nvml.nvmlDeviceGetP2PStatus, first, second, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    return status == nvml.NVML_P2P_STATUS_OK

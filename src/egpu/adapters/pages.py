@@ -1,0 +1,405 @@
+"""The policy page and the usage file of a slice, read and written from Python.
+
+The layouts are those of ``native/include/egpu_abi.h``, which also says how live readers take a consistent snapshot of
+a policy and how bytes are reserved; a test compares every offset with the C compiler's.
+
+The two files differ in trust. A policy is ours: anything wrong with it is `CorruptData`. A usage file is written by
+the container and read as a claim: any bytes at all give a `Usage`, clamped to what a claim can mean, never an error.
+"""
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from egpu.errors import CorruptData, InvalidInput
+
+ABI_VERSION: Final = 2
+MAX_DEVICES: Final = 16
+PPM: Final = 1_000_000
+ALLOCATION_GRANULARITY_BYTES: Final = 512
+MEMORY_UNLIMITED: Final = 2**64 - 1
+
+_POLICY_MAGIC: Final = b"EGPUPOL1"
+_POLICY_SIZE: Final = 8192
+_POLICY_HEADER: Final = struct.Struct("<8sIIQ40x")
+_BANK_HEADER: Final = struct.Struct("<QQII40x")
+_POLICY_DEVICE: Final = struct.Struct("<48sIIIIIIQQQQIII12x")
+_BANK_SIZE: Final = _BANK_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size
+_GENERATION_OFFSET: Final = 16
+_CHECKSUM_OFFSET: Final = 8
+_READ_ATTEMPTS: Final = 64
+
+_USAGE_MAGIC: Final = b"EGPUUSG1"
+_USAGE_SLOTS: Final = 1024
+_USAGE_HEADER: Final = struct.Struct("<8sIIII40x")
+_USAGE_HEADER_SIZE: Final = 4096
+_USAGE_SLOTS_OFFSET: Final = _USAGE_HEADER_SIZE + MAX_DEVICES * 128 * 8
+_USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
+_USAGE_SLOT: Final = struct.Struct("<IIIIQQQ24xQ8xQQQ24x8Q8Q")
+_USAGE_SIZE: Final = _USAGE_SLOTS_OFFSET + _USAGE_SLOTS * _USAGE_SLOT.size
+_USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, _USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
+_SLOT_LIVE: Final = 1
+_UINT64: Final = 2**64
+
+
+class Mode(IntEnum):
+    """How the compute time of a device is limited."""
+
+    UNLIMITED = 0
+    CAP = 1
+    SHARE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """When a container may start work on a contended card: of every `period_us` since `epoch_ns` (CLOCK_MONOTONIC),
+    `length_us` from `start_us`. It may wrap around the period's end."""
+
+    epoch_ns: int
+    period_us: int
+    start_us: int
+    length_us: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.length_us <= self.period_us < 2**32 or not 0 <= self.start_us < self.period_us:
+            raise InvalidInput("window", f"{self} is not a part of its period")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePolicy:
+    """What a slice may use of one device.
+
+    `core_ppm` is 1..1,000,000 of the card's time (not read when `mode` is UNLIMITED); `memory_limit_bytes` may be
+    MEMORY_UNLIMITED; `weight` (1..10000) divides idle time in SHARE; `contention_ppm` says how much of a measured GPU
+    interval is the container's own work (1,000,000 when alone on the card). In SHARE, `grant_ppm` is what may be used
+    now, others' idle time included (0: `core_ppm`). `spill_limit_bytes` may be used beyond `memory_limit_bytes`, in
+    managed memory; `overhead_bytes` of the limit are held where the container does not count them.
+    """
+
+    uuid: str
+    minor: int
+    mode: Mode
+    core_ppm: int
+    memory_limit_bytes: int
+    weight: int = 100
+    contention_ppm: int = PPM
+    grant_ppm: int = 0
+    spill_limit_bytes: int = 0
+    overhead_bytes: int = 0
+    window: Window | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.uuid.encode()) < 48:
+            raise InvalidInput("uuid", f"{self.uuid!r} does not fit the policy page (1..47 bytes)")
+        for field, value, low, high in (
+            ("minor", self.minor, 0, 2**32 - 1),
+            ("core_ppm", self.core_ppm, 0 if self.mode is Mode.UNLIMITED else 1, PPM),
+            ("memory_limit_bytes", self.memory_limit_bytes, 0, MEMORY_UNLIMITED),
+            ("weight", self.weight, 1, 10_000),
+            ("contention_ppm", self.contention_ppm, 1, PPM),
+            ("grant_ppm", self.grant_ppm, 0, PPM),
+            ("spill_limit_bytes", self.spill_limit_bytes, 0, MEMORY_UNLIMITED),
+            ("overhead_bytes", self.overhead_bytes, 0, MEMORY_UNLIMITED),
+        ):
+            if not low <= value <= high:
+                raise InvalidInput(field, f"{value} is outside {low}..{high}")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A consistent snapshot of a policy page. `generation` grows with every change."""
+
+    generation: int
+    devices: tuple[DevicePolicy, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUsage:
+    """What a container says it uses of one device (same order as the policy's devices). Bytes and nanoseconds."""
+
+    memory_bytes: int
+    peak_bytes: int
+    refusals: int
+    reaped_bytes: int
+    spill_bytes: int
+    bucket_ns: int
+    gpu_ns: int
+    throttled_ns: int
+    launches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessUsage:
+    """One process on one device. `pid` and `start_time` (clock ticks since boot) are in `pid_namespace`."""
+
+    device: int
+    pid: int
+    start_time: int
+    pid_namespace: int
+    heartbeat_ns: int
+    device_bytes: int
+    managed_bytes: int
+    pool_bytes: int
+    physical_bytes: int
+    array_bytes: int
+    graph_bytes: int
+    spill_bytes: int
+    gpu_ns: int
+    throttled_ns: int
+    launches: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all classes that count against the memory limit (not those that spill beyond it)."""
+        classes = (self.device_bytes, self.managed_bytes, self.pool_bytes, self.physical_bytes)
+        return sum(classes) + self.array_bytes + self.graph_bytes
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One reading of a usage file. `problem` says in words what is wrong with the file; then there is nothing else."""
+
+    devices: tuple[DeviceUsage, ...] = ()
+    processes: tuple[ProcessUsage, ...] = ()
+    problem: str = ""
+
+
+def _checksum(bank: bytes) -> int:
+    """FNV-1a 64 of a bank, with the checksum's own field as zero."""
+    value = 14695981039346656037
+    for byte in bank[:_CHECKSUM_OFFSET] + bytes(8) + bank[_CHECKSUM_OFFSET + 8 :]:
+        value = ((value ^ byte) * 1099511628211) % _UINT64
+    return value
+
+
+def _encode_bank(generation: int, devices: Sequence[DevicePolicy]) -> bytes:
+    lines = b"".join(
+        _POLICY_DEVICE.pack(
+            d.uuid.encode(),
+            d.minor,
+            d.mode,
+            d.core_ppm,
+            d.weight,
+            d.contention_ppm,
+            d.grant_ppm,
+            d.memory_limit_bytes,
+            d.spill_limit_bytes,
+            d.overhead_bytes,
+            *((d.window.epoch_ns, d.window.period_us, d.window.start_us, d.window.length_us) if d.window else [0] * 4),
+        )
+        for d in devices
+    ).ljust(MAX_DEVICES * _POLICY_DEVICE.size, b"\0")
+    draft = _BANK_HEADER.pack(generation, 0, len(devices), 0) + lines
+    return _BANK_HEADER.pack(generation, _checksum(draft), len(devices), 0) + lines
+
+
+def _decode_bank(bank: bytes, generation: int) -> Policy | None:
+    """The bank's policy; None when it is not a whole bank of that generation."""
+    found, checksum, count, _flags = _BANK_HEADER.unpack_from(bank)
+    if found != generation or count > MAX_DEVICES or checksum != _checksum(bank):
+        return None
+    devices: list[DevicePolicy] = []
+    for index in range(count):
+        line = _POLICY_DEVICE.unpack_from(bank, _BANK_HEADER.size + index * _POLICY_DEVICE.size)
+        uuid, minor, mode, core_ppm, weight, contention_ppm, grant_ppm, memory, spill, overhead = line[:10]
+        epoch_ns, period_us, start_us, length_us = line[10:]
+        devices.append(
+            DevicePolicy(
+                uuid=uuid.rstrip(b"\0").decode(),
+                minor=minor,
+                mode=Mode(mode),
+                core_ppm=core_ppm,
+                memory_limit_bytes=memory,
+                weight=weight,
+                contention_ppm=contention_ppm,
+                grant_ppm=grant_ppm,
+                spill_limit_bytes=spill,
+                overhead_bytes=overhead,
+                window=Window(epoch_ns=epoch_ns, period_us=period_us, start_us=start_us, length_us=length_us)
+                if period_us
+                else None,
+            )
+        )
+    return Policy(generation, tuple(devices))
+
+
+def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
+    """Create a policy page, or change the limits in an existing one while its readers run; returns the generation.
+
+    A new page appears whole (written aside, then renamed). An existing one is changed in place: the inactive bank
+    first, the generation that makes it active last, so that a reader sees the old limits or the new ones, and a writer
+    killed in between leaves the old ones. One writer at a time is the caller's duty.
+
+    Raises:
+        InvalidInput: no devices, more than MAX_DEVICES, or the same UUID twice.
+    """
+    uuids = [device.uuid for device in devices]
+    if not 0 < len(uuids) <= MAX_DEVICES or len(set(uuids)) != len(uuids):
+        raise InvalidInput("devices", f"need 1..{MAX_DEVICES} different devices, got {uuids}")
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return _create_policy(path, devices)
+    try:
+        header = os.pread(handle, _POLICY_HEADER.size, 0)
+        if os.fstat(handle).st_size != _POLICY_SIZE or header[:8] != _POLICY_MAGIC:
+            return _create_policy(path, devices)
+        generation = (_POLICY_HEADER.unpack(header)[3] + 1) % _UINT64 or 2
+        bank_offset = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
+        _pwrite_all(handle, _encode_bank(generation, devices), bank_offset)
+        _pwrite_all(handle, struct.pack("<Q", generation), _GENERATION_OFFSET)
+    finally:
+        os.close(handle)
+    return generation
+
+
+def _create_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
+    generation = 1
+    page = bytearray(_POLICY_SIZE)
+    _POLICY_HEADER.pack_into(page, 0, _POLICY_MAGIC, ABI_VERSION, _POLICY_SIZE, generation)
+    start = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
+    page[start : start + _BANK_SIZE] = _encode_bank(generation, devices)
+    _create_file(path, bytes(page), mode=0o644)
+    return generation
+
+
+def _create_file(path: Path, content: bytes, *, mode: int) -> None:
+    """Write beside and rename, so that nobody ever sees half a file."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(handle, mode)
+        _pwrite_all(handle, content, 0)
+    finally:
+        os.close(handle)
+    draft.rename(path)
+
+
+def _pwrite_all(handle: int, content: bytes, offset: int) -> None:
+    while content:
+        written = os.pwrite(handle, content, offset)
+        content, offset = content[written:], offset + written
+
+
+def read_policy(path: Path) -> Policy:
+    """The limits in force.
+
+    Raises:
+        FileNotFoundError: there is no page.
+        CorruptData: the file is not a policy page of this ABI, or no consistent bank was found.
+    """
+    with path.open("rb", buffering=0) as file:
+        for _attempt in range(_READ_ATTEMPTS):
+            page = os.pread(file.fileno(), _POLICY_SIZE, 0)
+            if len(page) != _POLICY_SIZE:
+                raise CorruptData(f"{path} has {len(page)} bytes; a policy page has {_POLICY_SIZE}")
+            magic, version, size, generation = _POLICY_HEADER.unpack_from(page)
+            if magic != _POLICY_MAGIC or version != ABI_VERSION or size != _POLICY_SIZE:
+                raise CorruptData(f"{path} is not a policy page of ABI {ABI_VERSION}")
+            start = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
+            try:
+                policy = _decode_bank(page[start : start + _BANK_SIZE], generation)
+            except (ValueError, InvalidInput) as error:
+                raise CorruptData(f"{path}: {error}") from error
+            if policy is not None:
+                return policy
+    raise CorruptData(f"{path}: no consistent limits in {_READ_ATTEMPTS} attempts (wrong checksum)")
+
+
+def create_usage(path: Path) -> None:
+    """Create an empty usage file that any user of the container may write."""
+    header = _USAGE_HEADER.pack(*_USAGE_OURS)
+    _create_file(path, header.ljust(_USAGE_SIZE, b"\0"), mode=0o666)
+
+
+class UsageReader:
+    """Reads a usage file again and again. The file belongs to the container: it may hold anything, or be gone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> Usage:
+        """What the container says now; `Usage.problem` is set when the file says nothing intelligible."""
+        content = self._content(_USAGE_SIZE)
+        return Usage(problem=content) if isinstance(content, str) else decode_usage(content)
+
+    def read_totals(self) -> Usage:
+        """The same without its processes, for who looks many times a second."""
+        content = self._content(_USAGE_HEADER_SIZE)
+        if isinstance(content, str):
+            return Usage(problem=content)
+        if len(content) != _USAGE_HEADER_SIZE or _USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
+            return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
+        return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
+
+    def _content(self, size: int) -> bytes | str:
+        """At most `size` bytes, or what is wrong. Read, never mapped: the file may shrink at any moment."""
+        try:
+            handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            return f"cannot open: {os.strerror(error.errno or 0)}"
+        try:
+            return os.pread(handle, size, 0)
+        except OSError as error:
+            return f"cannot read: {os.strerror(error.errno or 0)}"
+        finally:
+            os.close(handle)
+
+
+def decode_usage(content: bytes) -> Usage:
+    """A usage file's bytes as a `Usage`; never raises."""
+    if len(content) != _USAGE_SIZE:
+        return Usage(problem=f"has {len(content)} bytes instead of {_USAGE_SIZE}")
+    if _USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
+        return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
+    devices = tuple(_device(content, index) for index in range(MAX_DEVICES))
+    slots = (_slot(content, index) for index in range(_USAGE_SLOTS))
+    return Usage(devices, tuple(slot for slot in slots if slot is not None))
+
+
+def _device(content: bytes, index: int) -> DeviceUsage:
+    offset = _USAGE_HEADER.size + index * _USAGE_DEVICE.size
+    memory, peak, refusals, reaped, spill, bucket, _refilled, gpu, throttled, launches = _USAGE_DEVICE.unpack_from(
+        content, offset
+    )
+    return DeviceUsage(
+        memory_bytes=memory,
+        peak_bytes=peak,
+        refusals=refusals,
+        reaped_bytes=reaped,
+        spill_bytes=spill,
+        bucket_ns=bucket,
+        gpu_ns=gpu,
+        throttled_ns=throttled,
+        launches=launches,
+    )
+
+
+def _slot(content: bytes, index: int) -> ProcessUsage | None:
+    fields = _USAGE_SLOT.unpack_from(content, _USAGE_SLOTS_OFFSET + index * _USAGE_SLOT.size)
+    state, device, pid, _spare, start_time, pid_namespace, heartbeat_ns = fields[:7]
+    _sequence, gpu_ns, throttled_ns, launches = fields[7:11]
+    if state != _SLOT_LIVE or device >= MAX_DEVICES:
+        return None
+    held = [max(0, reserved - released) for reserved, released in zip(fields[11:19], fields[19:27], strict=True)]
+    return ProcessUsage(
+        device=device,
+        pid=pid,
+        start_time=start_time,
+        pid_namespace=pid_namespace,
+        heartbeat_ns=heartbeat_ns,
+        device_bytes=held[0],
+        managed_bytes=held[1],
+        pool_bytes=held[2],
+        physical_bytes=held[3],
+        array_bytes=held[4],
+        graph_bytes=held[5],
+        spill_bytes=held[6],
+        gpu_ns=gpu_ns,
+        throttled_ns=throttled_ns,
+        launches=launches,
+    )

@@ -1,0 +1,219 @@
+"""The pool as a program's side sees it: a connection to the broker, and connections to executors on its servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from egpu import errors
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
+from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
+from egpu.adapters.web import Listen
+from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
+
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 40.0
+"""Longer than the broker waits for executors to start."""
+M = TypeVar("M", bound=messages.Message)
+
+
+def parse_address(text: str, field: str = "--pool") -> Listen:
+    """HOST:PORT of a broker or server, with `egpu://` before it or not. Raises InvalidInput."""
+    listen = Listen.parse(re.sub(r"^[a-z]+://", "", text))
+    if not listen.port:
+        raise InvalidInput(field, f"{text!r} names no port; give HOST:PORT")
+    return listen
+
+
+def machine_id() -> str:
+    """What tells this machine from others as long as it runs; "" where the kernel does not say.
+
+    Programs that are told of a socket on "the same machine" still check that they see it: a container does not.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+async def dial(
+    address: Listen, credentials: Credentials, hello: messages.Hello, *, expect: str
+) -> tuple[Connection, messages.Welcome]:
+    """Connect and be let in. `expect` is the role that the other side's certificate must have, or its whole name.
+
+    Raises:
+        Unavailable: nobody answers there, or says "later".
+        Refused: the other side does not let us in, or is not who it should be.
+        InvalidInput: a plain connection beyond this machine was asked for.
+    """
+    credentials.check_address(address)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(
+                address.host, address.port, ssl=credentials.client_context(), limit=1 << 18
+            )
+    except ssl.SSLError as error:
+        raise Refused(f"{address} does not accept our certificate, or we not its: {error.reason or error}") from error
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"{address} does not answer: {error or 'no connection in time'}") from error
+    connection = Connection(reader, writer)
+    try:
+        _check_server(connection, expect)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connection.send(hello)
+            answer = await connection.receive(limit_bytes=MAX_HELLO_BYTES)
+        return connection, _welcome(answer, address)
+    except TimeoutError as error:
+        await connection.close()
+        raise Unavailable(f"{address} took the connection and says nothing") from error
+    except BaseException:
+        await connection.close()
+        raise
+
+
+def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:
+    if isinstance(answer, messages.Welcome):
+        return answer
+    if isinstance(answer, messages.Rejected):
+        raise (Unavailable if answer.retryable else Refused)(f"{address}: {answer.reason}")
+    raise CorruptData(f"{address} answers a greeting with {type(answer).__name__}")
+
+
+def _check_server(connection: Connection, expect: str) -> None:
+    ssl_object = connection.writer.get_extra_info("ssl_object")
+    if ssl_object is None:
+        connection.peer = LOCAL_PEER
+        return
+    connection.peer = common_name(ssl_object.getpeercert() or {})
+    if connection.peer != expect and connection.peer.partition("/")[0] != expect:
+        raise Refused(f"the certificate there is {connection.peer}'s, not that of {expect}")
+
+
+class PoolClient:
+    """One connection to a broker. `on_ended` is called with a lease and the reason when the broker ended it."""
+
+    def __init__(self, connection: Connection, on_ended: Callable[[str, str], None]) -> None:
+        self._connection = connection
+        self._on_ended = on_ended
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[messages.AnyMessage]] = {}
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def connect(
+        cls, address: Listen, credentials: Credentials, on_ended: Callable[[str, str], None] = lambda _l, _r: None
+    ) -> PoolClient:
+        """Raises as `dial`."""
+        hello = messages.Hello(role="client", secret=credentials.secret())
+        connection, _ = await dial(address, credentials, hello, expect="broker")
+        return cls(connection, on_ended)
+
+    @property
+    def lost(self) -> asyncio.Task[None]:
+        """Ends when the connection does."""
+        return self._listening
+
+    async def acquire(
+        self, *, request: str, holder: str, cards: int, core: int, memory_mib: int, host: str = ""
+    ) -> messages.Granted:
+        """A lease whose executors run. Raises DoesNotFit, Refused, InvalidInput, Unavailable, as the broker answers."""
+        return await self._ask(
+            lambda number: messages.Acquire(
+                number=number, request=request, holder=holder, cards=cards, core=core, memory_mib=memory_mib, host=host
+            ),
+            messages.Granted,
+        )
+
+    async def attach(self, lease: str) -> messages.Granted:
+        """Speak for a lease again after the connection was lost. Raises NotFound, Refused, Unavailable."""
+        return await self._ask(lambda number: messages.Attach(number=number, lease=lease), messages.Granted)
+
+    async def renew(self, lease: str) -> messages.Granted:
+        return await self._ask(lambda number: messages.Renew(number=number, lease=lease), messages.Granted)
+
+    async def resize(self, lease: str, *, core: int | None, memory_mib: int | None) -> messages.Granted:
+        """Other limits; returns once they are in force. Raises NotFound, DoesNotFit, Refused, InvalidInput."""
+        return await self._ask(
+            lambda number: messages.Resize(number=number, lease=lease, core=core, memory_mib=memory_mib),
+            messages.Granted,
+        )
+
+    async def release(self, lease: str, reason: str = "released") -> None:
+        await self._ask(lambda number: messages.Release(number=number, lease=lease, reason=reason), messages.Done)
+
+    async def leases(self) -> tuple[messages.LeaseView, ...]:
+        return (await self._ask(lambda number: messages.ListLeases(number=number), messages.Leases)).leases
+
+    async def servers(self) -> tuple[messages.ServerView, ...]:
+        return (await self._ask(lambda number: messages.ListServers(number=number), messages.Servers)).servers
+
+    async def close(self) -> None:
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+        await self._connection.close()
+
+    async def _ask(self, make: Callable[[int], messages.Message], kind: type[M]) -> M:
+        if self._listening.done():
+            raise Unavailable("the connection to the broker was lost")
+        number = next(self._numbers)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            await self._connection.send(make(number))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await future
+        except TimeoutError as error:
+            raise Unavailable(f"the broker did not answer within {ANSWER_SECONDS:g} s") from error
+        finally:
+            self._waiting.pop(number, None)
+        if isinstance(answer, messages.Failed):
+            raise _error(answer)
+        if not isinstance(answer, kind):
+            raise CorruptData(f"the broker answers with {type(answer).__name__} where {kind.__name__} was due")
+        return answer
+
+    async def _listen(self) -> None:
+        reason = "the connection to the broker was lost"
+        try:
+            while True:
+                message = await self._connection.receive()
+                if isinstance(message, messages.Ended):
+                    self._on_ended(message.lease, message.reason)
+                    continue
+                future = self._waiting.get(getattr(message, "number", 0))
+                if future is not None and not future.done():
+                    future.set_result(message)
+        except ElasticGPUError as error:
+            reason = f"{reason}: {error}"
+        finally:
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(Unavailable(reason))
+
+
+def _error(failed: messages.Failed) -> ElasticGPUError:
+    """The broker's error as the same kind here, where it is a kind of ours that takes one sentence."""
+    kind = getattr(errors, failed.kind, None)
+    if isinstance(kind, type) and issubclass(kind, ElasticGPUError):
+        if issubclass(kind, InvalidInput):
+            field, _, reason = failed.reason.partition(": ")
+            return kind(field, reason)
+        with contextlib.suppress(TypeError):
+            return kind(failed.reason)
+    return Refused(failed.reason)
+
+
+def process_holder() -> str:
+    """This process as a holder: pid and start time, on this machine."""
+    from egpu.adapters.localgpu import start_time  # noqa: PLC0415  loads the native libraries' paths
+
+    return f"process:{socket.gethostname()}:{os.getpid()}:{start_time(os.getpid())}"

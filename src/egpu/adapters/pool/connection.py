@@ -1,0 +1,94 @@
+"""Frames on a stream: a length (u32, big-endian) and that many bytes of one message. And raw bytes, when both agree.
+
+Everything is bounded: what a stranger may say before it is known, what a peer may say after, and what may wait to be
+sent to a peer that does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from egpu.adapters.pool import messages
+from egpu.errors import CorruptData, Unavailable
+
+MAX_HELLO_BYTES: Final = 8 * 1024
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+"""A report of 16 cards with 48 leases each is about 0.5 MB; a list of all leases of a full pool is about 6 MB."""
+RELAY_BYTES: Final = 256 * 1024
+_LENGTH: Final = struct.Struct(">I")
+M = TypeVar("M", bound=messages.Message)
+
+
+class Connection:
+    """One stream. `peer` is who the other side proved to be; "" until then."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.peer = ""
+        sock = writer.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def receive(self, *, limit_bytes: int = MAX_MESSAGE_BYTES) -> messages.AnyMessage:
+        """The next message. Raises Unavailable when the stream ends, CorruptData for what is not a message."""
+        try:
+            (length,) = _LENGTH.unpack(await self.reader.readexactly(_LENGTH.size))
+            if length > limit_bytes:
+                raise CorruptData(f"a message of {length} bytes; {limit_bytes} are the most")
+            return messages.decode(await self.reader.readexactly(length))
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise Unavailable(f"the connection ended: {error}") from error
+
+    async def expect(self, kind: type[M], *, limit_bytes: int = MAX_MESSAGE_BYTES) -> M:
+        """The next message, which has to be of this kind. Raises as `receive`."""
+        message = await self.receive(limit_bytes=limit_bytes)
+        if not isinstance(message, kind):
+            raise CorruptData(f"{type(message).__name__} came where {kind.__name__} was due")
+        return message
+
+    async def send(self, message: messages.Message) -> None:
+        """Raises Unavailable when the stream has ended."""
+        body = messages.encode(message)
+        try:
+            self.writer.write(_LENGTH.pack(len(body)) + body)
+            await self.writer.drain()
+        except OSError as error:
+            raise Unavailable(f"the connection ended: {error}") from error
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self.writer.wait_closed()
+
+
+async def _nothing() -> bytes:
+    return b""
+
+
+async def relay(one: Connection, other: Connection, last_words: Callable[[], Awaitable[bytes]] = _nothing) -> None:
+    """Copy bytes both ways until either side ends, then close both. When `one` ends, `last_words` go to the other."""
+    outward = asyncio.create_task(_copy(one.reader, other.writer))
+    inward = asyncio.create_task(_copy(other.reader, one.writer))
+    try:
+        await asyncio.wait([outward, inward], return_when=asyncio.FIRST_COMPLETED)
+        if outward.done() and (words := await last_words()):
+            other.writer.write(words)
+    finally:
+        for copy in (outward, inward):
+            copy.cancel()
+        await asyncio.gather(outward, inward, return_exceptions=True)
+        await asyncio.gather(one.close(), other.close(), return_exceptions=True)
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(RELAY_BYTES):
+            target.write(data)
+            await target.drain()

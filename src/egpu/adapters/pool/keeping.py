@@ -1,0 +1,154 @@
+"""A lease as its holder keeps it: taken when first needed, renewed, spoken for again after every lost connection, and
+given back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.bridge import Target
+from egpu.adapters.pool.client import PoolClient, machine_id
+from egpu.adapters.pool.security import Credentials
+from egpu.adapters.web import Listen
+from egpu.errors import ElasticGPUError, NotFound, Refused, RetryableError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+RENEW_SECONDS: Final = 5.0
+RECONNECT_SECONDS: Final = 0.1
+RELEASE_SECONDS: Final = 3.0
+TAKE_SECONDS: Final = 60.0
+"""For how long a broker that does not answer is asked for a lease."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to ask for. Percent and MiB per card."""
+
+    holder: str
+    cards: int
+    core: int
+    memory_mib: int
+
+
+class KeptLease:
+    """`take` it, `close` it. `on_taken` is told of it once, `on_ended` when it was taken away, with the reason."""
+
+    def __init__(
+        self,
+        broker: Listen,
+        credentials: Credentials,
+        wanted: Wanted,
+        *,
+        on_taken: Callable[[messages.LeaseView], None] = lambda _: None,
+        on_ended: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._broker = broker
+        self._credentials = credentials
+        self._wanted = wanted
+        self._on_taken = on_taken
+        self._on_ended = on_ended
+        self._request = secrets.token_hex(16)
+        self._client: PoolClient | None = None
+        self._attached: PoolClient | None = None
+        """The connection that speaks for the lease."""
+        self._granted: messages.Granted | None = None
+        self._ended = ""
+        self._renewing: asyncio.Task[None] | None = None
+        self._taking = asyncio.Lock()
+
+    @property
+    def lease(self) -> messages.LeaseView | None:
+        """As it was when it was last renewed."""
+        return None if self._granted is None else self._granted.lease
+
+    async def take(self) -> Target:
+        """The lease, taken now if it was not yet.
+
+        Raises DoesNotFit, Refused, InvalidInput as the broker says; Unavailable when it does not answer; NotFound when
+        the lease has ended.
+        """
+        async with self._taking:
+            if self._ended:
+                raise NotFound(f"the lease ended: {self._ended}")
+            if self._granted is None:
+                self._granted = await self._acquire()
+                self._renewing = asyncio.create_task(self._keep(self._granted.lease.lease))
+                self._on_taken(self._granted.lease)
+            return Target(self._granted.lease.lease, self._granted.lease.parts, self._granted.token)
+
+    async def close(self, reason: str = "its program has ended") -> None:
+        """Give it back; if the broker cannot be told, it finds out by itself."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        if self._client is None:
+            return
+        if self._granted is not None and not self._ended:
+            with contextlib.suppress(ElasticGPUError, TimeoutError):
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await self._client.release(self._granted.lease.lease, reason)
+        await self._client.close()
+        self._client = None
+
+    async def _acquire(self) -> messages.Granted:
+        deadline = time.monotonic() + TAKE_SECONDS
+        while True:
+            try:
+                client = await self._connected()
+                granted = await client.acquire(
+                    request=self._request,
+                    holder=self._wanted.holder,
+                    cards=self._wanted.cards,
+                    core=self._wanted.core,
+                    memory_mib=self._wanted.memory_mib,
+                    host=machine_id(),
+                )
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(RECONNECT_SECONDS)
+            else:
+                self._attached = client
+                return granted
+
+    async def _connected(self) -> PoolClient:
+        if self._client is not None and self._client.lost.done():
+            await self._client.close()
+            self._client = None
+        if self._client is None:
+            self._client = await PoolClient.connect(self._broker, self._credentials, self._on_broker_end)
+        return self._client
+
+    def _on_broker_end(self, _lease: str, reason: str) -> None:
+        self._finish(reason)
+
+    def _finish(self, reason: str) -> None:
+        if not self._ended:
+            self._ended = reason
+            self._on_ended(reason)
+
+    async def _keep(self, lease: str) -> None:
+        """Renew in time; after a lost connection attach at once, again and again: the broker waits only a second."""
+        while not self._ended:
+            try:
+                client = await self._connected()
+                if self._granted is None or client is not self._attached:
+                    self._granted = await client.attach(lease)
+                    self._attached = client
+                else:
+                    self._granted = await client.renew(lease)
+                await asyncio.wait([client.lost], timeout=RENEW_SECONDS)
+            except RetryableError as error:
+                log.info("the broker does not answer", reason=str(error))
+                await asyncio.sleep(RECONNECT_SECONDS)
+            except (NotFound, Refused) as error:
+                self._finish(str(error))

@@ -1,0 +1,220 @@
+"""What broker, servers and programs say to each other: JSON in frames (`egpu.adapters.pool.connection`).
+
+program → broker    Hello(client)  then  Acquire, Attach, Renew, Resize, Release, ListLeases, ListServers
+broker → program    Welcome or Rejected, then an answer with the number of each request, and Ended at any time
+server → broker     Hello(server)  then  Reported, again and again
+broker → server     Welcome or Rejected, then Orders whenever they change
+program → server    Hello(data), Welcome or Rejected, then the bytes of the program and its executor
+"""
+
+from typing import Final
+
+import msgspec
+
+from egpu.api.allocation import CardShare
+from egpu.core.leases import LeaseRecord, Report
+from egpu.errors import CorruptData
+
+VERSION: Final = 1
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag=True):
+    """Unknown fields are ignored, so that a newer peer may say more; an unknown message is an error."""
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """The first message of every connection. `secret` where the pool's shared secret is the authentication; `lease` and
+    `token` for data."""
+
+    version: int = VERSION
+    role: str
+    name: str = ""
+    secret: str = ""
+    lease: str = ""
+    token: str = ""
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """`name` is who the caller is to us."""
+
+    name: str
+    epoch: str = ""
+
+
+class Rejected(Message, frozen=True, kw_only=True):
+    """No; the connection is closed after it. `retryable`: it may be different later."""
+
+    reason: str
+    retryable: bool = False
+
+
+class Acquire(Message, frozen=True, kw_only=True):
+    """Answered with Granted once the executors run. `request` makes asking again harmless."""
+
+    number: int
+    request: str
+    holder: str
+    cards: int
+    core: int
+    memory_mib: int
+    host: str = ""
+
+
+class Attach(Message, frozen=True, kw_only=True):
+    """This connection now speaks for a lease that another one (which broke) held before. Answered with Granted."""
+
+    number: int
+    lease: str
+
+
+class Renew(Message, frozen=True, kw_only=True):
+    """Answered with Granted: a fresh token."""
+
+    number: int
+    lease: str
+
+
+class Resize(Message, frozen=True, kw_only=True):
+    """Answered with Granted once the servers have the new limits in force."""
+
+    number: int
+    lease: str
+    core: int | None = None
+    memory_mib: int | None = None
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """Answered with Done."""
+
+    number: int
+    lease: str
+    reason: str = "released"
+
+
+class ListLeases(Message, frozen=True, kw_only=True):
+    """Answered with Leases."""
+
+    number: int
+
+
+class ListServers(Message, frozen=True, kw_only=True):
+    """Answered with Servers."""
+
+    number: int
+
+
+class CardView(Message, frozen=True, kw_only=True):
+    """One card of a lease, in the order of the ordinals. `used_mib` is None until the server has said it."""
+
+    server: str
+    share: CardShare
+    used_mib: int | None = None
+
+
+class PartView(Message, frozen=True, kw_only=True):
+    """Where a part of a lease runs. `socket`: the executor's, for programs of the same machine."""
+
+    server: str
+    address: str
+    host: str
+    socket: str
+    cards: int
+
+
+class LeaseView(Message, frozen=True, kw_only=True):
+    """A lease as its holder and people see it; no secrets."""
+
+    lease: str
+    holder: str
+    peer: str
+    state: str
+    cards: tuple[CardView, ...]
+    parts: tuple[PartView, ...]
+    over_limit: bool = False
+    gpu_seconds: float = 0.0
+    sessions: int = 0
+
+
+class ServerView(Message, frozen=True, kw_only=True):
+    """A server as people see it. Percent and MiB over all its cards."""
+
+    server: str
+    address: str
+    host: str
+    link_mbps: int
+    connected: bool
+    cards: int
+    leases: int
+    core: int
+    core_free: int
+    memory_mib: int
+    memory_free_mib: int
+
+
+class Granted(Message, frozen=True, kw_only=True):
+    """`token` opens the executors for about a minute: renew in time."""
+
+    number: int
+    lease: LeaseView
+    token: str = ""
+
+
+class Done(Message, frozen=True, kw_only=True):
+    number: int
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """`kind` is the name of the error in `egpu.errors`."""
+
+    number: int
+    kind: str
+    reason: str
+
+
+class Leases(Message, frozen=True, kw_only=True):
+    number: int
+    leases: tuple[LeaseView, ...]
+
+
+class Servers(Message, frozen=True, kw_only=True):
+    number: int
+    servers: tuple[ServerView, ...]
+
+
+class Ended(Message, frozen=True, kw_only=True):
+    """A lease of this connection ended, not by its own wish."""
+
+    lease: str
+    reason: str
+
+
+class Reported(Message, frozen=True, kw_only=True):
+    report: Report
+
+
+class Orders(Message, frozen=True, kw_only=True):
+    """Everything that shall run on the server; what is not named shall end."""
+
+    epoch: str
+    version: int
+    leases: tuple[LeaseRecord, ...]
+
+
+Request = Acquire | Attach | Renew | Resize | Release | ListLeases | ListServers
+AnyMessage = (
+    Hello | Welcome | Rejected | Request | Granted | Done | Failed | Leases | Servers | Ended | Reported | Orders
+)  # fmt: skip
+
+_decoder = msgspec.json.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """Raises CorruptData for anything that is not one of ours."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise CorruptData(f"not a message of the pool: {error}") from error

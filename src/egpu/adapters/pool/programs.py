@@ -1,0 +1,133 @@
+"""A command whose GPUs are the pool's: `egpu run --pool`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from egpu.adapters import native
+from egpu.adapters.localrun import why_no_private_mounts
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.bridge import Bridge, Target, fill
+from egpu.adapters.pool.keeping import KeptLease, Wanted
+from egpu.adapters.pool.security import Credentials
+from egpu.adapters.web import Listen
+from egpu.errors import ElasticGPUError
+
+_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_OF_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status` as a shell counts it (128 + N for signal N); `lease` None when the command never used a GPU."""
+
+    status: int
+    lease: messages.LeaseView | None
+
+
+async def run_in_pool(
+    command: Sequence[str],
+    broker: Listen,
+    credentials: Credentials,
+    wanted: Wanted,
+    *,
+    note: Callable[[str], None],
+) -> Outcome:
+    """Run a command to its end. The lease is taken at its first CUDA call and given back when it has ended.
+
+    Raises NativeMissing when the remote libraries were not built, InvalidInput for an address beyond this machine
+    without TLS.
+    """
+    credentials.check_address(broker)
+    kept = KeptLease(
+        broker,
+        credentials,
+        wanted,
+        on_taken=lambda lease: note(f"lease {lease.lease}: {_places(lease)}"),
+        on_ended=lambda reason: note(f"the lease was taken away: {reason}"),
+    )
+
+    async def take() -> Target:
+        try:
+            return await kept.take()
+        except ElasticGPUError as error:
+            note(f"no lease: {error}")
+            raise
+
+    directory = Path(tempfile.mkdtemp(prefix="egpu-run-", dir=_short_directory()))
+    bridge = Bridge(directory, credentials, take)
+    try:
+        libraries = fill(directory)
+        await bridge.open()
+        status = await _execute(_arguments(command, directory, libraries, note))
+    finally:
+        await kept.close()
+        await bridge.close()
+        shutil.rmtree(directory, ignore_errors=True)
+    return Outcome(status, kept.lease)
+
+
+def _short_directory() -> str | None:
+    """Socket paths are short: not below a long TMPDIR."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return runtime if 0 < len(runtime) < 60 and os.access(runtime, os.W_OK) else "/tmp"  # noqa: S108  mkdtemp: ours alone
+
+
+def _places(lease: messages.LeaseView) -> str:
+    return ", ".join(
+        f"{card.share.core} % and {card.share.memory_mib} MiB of {card.share.model or card.share.uuid} on {card.server}"
+        for card in lease.cards
+    )
+
+
+def _arguments(
+    command: Sequence[str], directory: Path, libraries: Sequence[Path], note: Callable[[str], None]
+) -> list[str]:
+    enter = str(native.path("egpu-enter"))
+    environment = {"LD_LIBRARY_PATH": _joined(str(directory), os.environ.get("LD_LIBRARY_PATH"))}
+    arguments = [enter]
+    refused = why_no_private_mounts(enter)
+    if refused:
+        environment["LD_PRELOAD"] = _joined(*map(str, libraries), os.environ.get("LD_PRELOAD"))
+        note(f"weaker: {refused}; a command that clears its environment does not find the pool's GPUs")
+    else:
+        for library in libraries:
+            arguments += ["--preload", str(library)]
+    for name, value in environment.items():
+        arguments += ["--env", f"{name}={value}"]
+    return [*arguments, "--", *command]
+
+
+def _joined(*parts: str | None) -> str:
+    return ":".join(part for part in parts if part)
+
+
+async def _execute(arguments: Sequence[str]) -> int:
+    """Run to the end; signals sent to us go to the command, unless a terminal sent them to it, too."""
+    loop = asyncio.get_running_loop()
+    child = await asyncio.create_subprocess_exec(*arguments)
+    shared = sys.stdin is not None and sys.stdin.isatty()
+
+    def forward(number: signal.Signals) -> None:
+        if not (shared and number in _OF_TERMINAL):
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(number)
+
+    for number in _FORWARDED:
+        loop.add_signal_handler(number, forward, number)
+    try:
+        code = await child.wait()
+    finally:
+        for number in _FORWARDED:
+            loop.remove_signal_handler(number)
+    return code if code >= 0 else 128 - code

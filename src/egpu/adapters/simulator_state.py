@@ -1,0 +1,315 @@
+"""The bytes of a simulated machine (native/sim/sim_machine.h), and the models of card they describe."""
+
+import fcntl
+import os
+import struct
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import yaml
+
+from egpu.errors import CorruptData
+
+MAX_CARDS: Final = 16
+_PROFILES: Final = Path(__file__).with_name("profiles")
+
+# The layout of native/sim/sim_machine.h.
+_MAGIC: Final = b"EGPUSIM1"
+_LAYOUT: Final = 2
+_HEADER: Final = struct.Struct("<8sIIIIQQQQII64s256sQQQII")
+_CARD: Final = struct.Struct("<16s96s7Ii3Q30I16I2f3Q")
+_PAGE: Final = 4096
+CARDS_OFFSET: Final = _PAGE
+CARD_BYTES: Final = _PAGE
+_MAX_PROCESSES: Final = 1024
+_PROCESS_BYTES: Final = 128 + MAX_CARDS * 1048
+_SHARED_BYTES: Final = 1024 * 176
+_WINDOW_OFFSET: Final = 3136  # sim_card.utilization_window_ms
+CLOCK_OFFSET: Final = 1032  # sim_header.clock_ns, clock_changes, clock_sleepers
+MANUAL_START_NS: Final = 10_000_000_000  # so that windows of utilisation reach back to something
+MANUAL_CLOCK: Final = 1
+FIFO: Final = 2
+_CHUNK_BYTES: Final = 2 << 20
+_LOCKS: Final = 1 << 60  # SIM_LOCK_TABLE; the processes' locks follow
+
+_ARCHITECTURES: Final = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9}
+_BRANDS: Final = {"tesla": 2, "geforce": 5, "nvidia": 14}
+_ECC: Final = {"off": 0, "on": 1, "none": 2}
+_PCIE_MBYTES_PER_SECOND_PER_LANE: Final = {3: 985, 4: 1969, 5: 3938}
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model of card, with the figures its maker publishes (profiles/*.yaml). Units are in the names."""
+
+    name: str
+    architecture: str
+    brand: str
+    compute_capability: str
+    memory_mib: int
+    sm_count: int
+    cores_per_sm: int
+    max_threads_per_sm: int
+    max_blocks_per_sm: int
+    shared_kib_per_block: int
+    shared_kib_per_block_optin: int
+    shared_kib_per_sm: int
+    l2_kib: int
+    sm_clock_mhz: int
+    memory_clock_mhz: int
+    memory_bus_bits: int
+    memory_gbytes_per_second: int
+    tflops_fp32: float
+    tflops_fp16: float
+    fp64_ratio: int
+    async_engines: int
+    power_idle_watts: int
+    power_limit_watts: int
+    power_min_watts: int
+    temperature_idle_celsius: int
+    temperature_slowdown_celsius: int
+    pcie_generation: int
+    pcie_width: int
+    pci_device_id: int
+    pci_subsystem_id: int
+    nvlink_version: int
+    nvlink_count: int
+    ecc: str
+    mig: bool
+    utilization_window_ms: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """One simulated card of a machine."""
+
+    index: int
+    minor: int
+    uuid: str
+    profile: str
+    model: str
+    memory_mib: int
+    pci_bus_id: str
+    device: Path
+
+
+@cache
+def profiles() -> Mapping[str, Profile]:
+    """Every known model of card, by its short name (``A100-80G``)."""
+    found: dict[str, Profile] = {}
+    for path in sorted(_PROFILES.glob("*.yaml")):
+        try:
+            found[path.stem.upper()] = msgspec.convert(yaml.safe_load(path.read_text()), Profile)
+        except (msgspec.ValidationError, yaml.YAMLError) as error:
+            raise CorruptData(f"card profile {path}: {error}") from error
+    return found
+
+
+@dataclass(frozen=True)
+class StateHeader:
+    """What the first bytes of a machine's file say.
+
+    `creator` is (pid, start in ticks, pid namespace), None of a machine that outlives it.
+    """
+
+    node_name: str
+    cards: int
+    created_unix_ns: int
+    flags: int
+    creator: tuple[int, int, int] | None
+
+
+def read_header(path: Path) -> StateHeader | None:
+    """None when the file is not a machine of this layout."""
+    try:
+        with path.open("rb") as file:
+            fields = _HEADER.unpack(file.read(_HEADER.size))
+    except (OSError, struct.error):
+        return None
+    if fields[0] != _MAGIC or fields[1] != _LAYOUT:
+        return None
+    creator = (fields[16], fields[14], fields[15]) if fields[16] else None
+    return StateHeader(fields[12].rstrip(b"\0").decode(errors="replace"), fields[3], fields[8], fields[10], creator)
+
+
+def bus_number(index: int) -> int:
+    """PCI bus of the card of that index."""
+    return 0x07 + 8 * index
+
+
+def _numa_node(index: int, count: int) -> int:
+    """Two sockets when there are many cards, as in the usual eight-card server."""
+    return index * 2 // count if count > 4 else 0
+
+
+def _links(index: int, cards: Sequence[Card]) -> list[int]:
+    """Links from a card to each other card: as many as it has, spread evenly over the cards of its own model."""
+    profile = profiles()[cards[index].profile]
+    peers = [card.index for card in cards if card.profile == cards[index].profile and card.index != index]
+    if profile.nvlink_count < len(peers):  # not enough for everybody: a ring
+        count = len(cards)
+        peers = [peer for peer in peers if (peer - index) % count in (1, count - 1)]
+    each = profile.nvlink_count // len(peers) if peers else 0
+    return [each if other in peers else 0 for other in range(MAX_CARDS)]
+
+
+def _round_up(value: int, to: int) -> int:
+    return (value + to - 1) // to * to
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since the computer did; 0 when there is none of that number."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def has_users(path: Path) -> bool:
+    """Does a live process use the machine? Each holds an OFD lock beyond the data (native/sim/sim_machine.h)."""
+    try:
+        with path.open("rb") as file:
+            # struct flock: type, whence, start, length, pid
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKS, 0, 0)
+            answer: bytes = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)
+    except OSError:
+        return True  # not known to be unused
+    return struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK
+
+
+def pid_namespace() -> int:
+    """The inode that tells pid namespaces apart."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def write_state(
+    path: Path,
+    node_name: str,
+    cards: Sequence[Card],
+    *,
+    context_mib: int,
+    timeslice_us: int,
+    flags: int = 0,
+    persistent: bool = False,
+) -> None:
+    """Write a new machine's file; everything dynamic in it begins as zeros (holes)."""
+    cards_offset = _PAGE
+    processes_offset = cards_offset + MAX_CARDS * _PAGE
+    shared_offset = processes_offset + _MAX_PROCESSES * _PROCESS_BYTES
+    at = _round_up(shared_offset + _SHARED_BYTES, _PAGE)
+    chunk_offsets: list[int] = []
+    for card in cards:
+        chunk_offsets.append(at)
+        at = _round_up(at + 4 * (card.memory_mib // 2), _PAGE)
+    records: list[bytes] = []
+    for card, chunk_offset in zip(cards, chunk_offsets, strict=True):
+        memory_offset = _round_up(at, 1 << 30)
+        at = memory_offset + (card.memory_mib << 20)
+        records.append(
+            _pack_card(
+                cards,
+                card,
+                memory_offset=memory_offset,
+                chunk_offset=chunk_offset,
+                context_chunks=(context_mib + 1) // 2,
+                timeslice_us=timeslice_us,
+            )
+        )
+    header = _HEADER.pack(
+        _MAGIC,
+        _LAYOUT,
+        _PAGE,
+        len(cards),
+        _MAX_PROCESSES,
+        cards_offset,
+        processes_offset,
+        at,
+        time.time_ns(),
+        13000,
+        flags,
+        b"580.95.05",
+        node_name.encode(),
+        shared_offset,
+        0 if persistent else start_ticks(os.getpid()),
+        0 if persistent else pid_namespace(),
+        0 if persistent else os.getpid(),
+        0,
+    )
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "r+b") as file:
+        file.truncate(at)
+        for index, record in enumerate(records):
+            file.seek(cards_offset + index * _PAGE)
+            file.write(record)
+            file.seek(cards_offset + index * _PAGE + _WINDOW_OFFSET)
+            file.write(struct.pack("<I", profiles()[cards[index].profile].utilization_window_ms))
+        if flags & MANUAL_CLOCK:
+            file.seek(CLOCK_OFFSET)
+            file.write(struct.pack("<Q", MANUAL_START_NS))
+        file.seek(0)
+        file.write(header)  # last: a file without it is no machine
+
+
+def _pack_card(
+    cards: Sequence[Card], card: Card, *, memory_offset: int, chunk_offset: int, context_chunks: int, timeslice_us: int
+) -> bytes:
+    profile = profiles()[card.profile]
+    major, _, minor = profile.compute_capability.partition(".")
+    lane = _PCIE_MBYTES_PER_SECOND_PER_LANE[profile.pcie_generation]
+    return _CARD.pack(
+        uuid.UUID(card.uuid.removeprefix("GPU-")).bytes,
+        profile.name.encode(),
+        card.index,
+        card.minor,
+        0,
+        bus_number(card.index),
+        0,
+        profile.pci_device_id,
+        profile.pci_subsystem_id,
+        _numa_node(card.index, len(cards)),
+        profile.memory_mib << 20,
+        memory_offset,
+        chunk_offset,
+        (profile.memory_mib << 20) // _CHUNK_BYTES,
+        context_chunks,
+        int(major),
+        int(minor),
+        profile.sm_count,
+        profile.cores_per_sm,
+        profile.max_threads_per_sm,
+        profile.max_blocks_per_sm,
+        profile.shared_kib_per_block << 10,
+        profile.shared_kib_per_block_optin << 10,
+        profile.shared_kib_per_sm << 10,
+        profile.l2_kib << 10,
+        profile.sm_clock_mhz,
+        profile.memory_clock_mhz,
+        profile.memory_bus_bits,
+        profile.fp64_ratio,
+        profile.async_engines,
+        profile.power_idle_watts * 1000,
+        profile.power_limit_watts * 1000,
+        profile.power_min_watts * 1000,
+        profile.temperature_idle_celsius,
+        profile.temperature_slowdown_celsius,
+        profile.pcie_generation,
+        profile.pcie_width,
+        _ECC[profile.ecc],
+        int(profile.mig),
+        _BRANDS[profile.brand],
+        _ARCHITECTURES[profile.architecture],
+        profile.nvlink_version,
+        profile.nvlink_count,
+        *_links(card.index, cards),
+        profile.tflops_fp32,
+        profile.tflops_fp16,
+        profile.memory_gbytes_per_second * 10**9,
+        lane * profile.pcie_width * 10**6,
+        timeslice_us * 1000,
+    )

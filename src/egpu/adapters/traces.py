@@ -1,0 +1,119 @@
+"""Traces as CSV files: openb's columns, and the same with a column for card memory, which `egpu export-trace` writes.
+
+    nodes   sn, cpu_milli, memory_mib, gpu, model [, gpu_memory_mib]
+    pods    cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec [, gpu_memory_mib, name, …]
+
+`gpu_milli` is per card, `gpu_spec` the accepted models joined by `|`. Columns not named here are ignored.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from egpu.core.packing.shapes import WHOLE_CARD, Machine, Shape
+from egpu.errors import InvalidInput
+
+MAX_ROWS: Final = 5_000_000
+_NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+
+
+def read_nodes(path: Path) -> list[Machine]:
+    """Every node, in the file's order. Raises InvalidInput naming file and line."""
+    machines: list[Machine] = []
+    names: set[str] = set()
+    for place, row in _rows(path, _NODE_COLUMNS):
+        name = row["sn"]
+        if name in names:
+            raise InvalidInput(place, f"a second node is called {name!r}")
+        names.add(name)
+        machines.append(
+            Machine(
+                name=name,
+                cpu_milli=_amount(place, row, "cpu_milli"),
+                ram_mib=_amount(place, row, "memory_mib"),
+                cards=_amount(place, row, "gpu"),
+                model=row["model"] or "",
+                card_memory_mib=_amount(place, row, "gpu_memory_mib"),
+            )
+        )
+    if not machines:
+        raise InvalidInput(str(path), "no node is listed")
+    return machines
+
+
+def read_pods(path: Path) -> list[Shape]:
+    """Every pod's shape, in the file's order. Raises InvalidInput naming file and line."""
+    shapes: list[Shape] = []
+    known: dict[Shape, Shape] = {}
+    for place, row in _rows(path, _POD_COLUMNS):
+        cards, core = _amount(place, row, "num_gpu"), _amount(place, row, "gpu_milli")
+        if cards > 1 and core < WHOLE_CARD:
+            raise InvalidInput(place, f"{cards} cards of {core} thousandths: several cards are asked for whole")
+        models = tuple(sorted({model for model in (row.get("gpu_spec") or "").split("|") if model}))
+        try:
+            shape = Shape(
+                cpu_milli=_amount(place, row, "cpu_milli"),
+                ram_mib=_amount(place, row, "memory_mib"),
+                cards=cards,
+                core_milli=core if cards else 0,
+                card_memory_mib=_amount(place, row, "gpu_memory_mib") if cards else 0,
+                models=models if cards else (),
+            )
+        except InvalidInput as error:
+            raise InvalidInput(place, error.reason) from error
+        shapes.append(known.setdefault(shape, shape))
+    if not shapes:
+        raise InvalidInput(str(path), "no pod is listed")
+    return shapes
+
+
+def write_nodes(path: Path, machines: Iterable[Machine]) -> None:
+    """In the format that `read_nodes` reads."""
+    rows = [(m.name, m.cpu_milli, m.ram_mib, m.cards, m.model, m.card_memory_mib) for m in machines]
+    _write(path, (*_NODE_COLUMNS, "gpu_memory_mib"), rows)
+
+
+def write_pods(path: Path, shapes: Iterable[Shape]) -> None:
+    """In the format that `read_pods` reads. Names of pods and their owners are not written."""
+    rows = [(s.cpu_milli, s.ram_mib, s.cards, s.core_milli, "|".join(s.models), s.card_memory_mib) for s in shapes]
+    _write(path, (*_POD_COLUMNS, "gpu_spec", "gpu_memory_mib"), rows)
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Every line as `file:line` and its columns."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = [column for column in needed if column not in (reader.fieldnames or ())]
+            if missing:
+                found = ", ".join(reader.fieldnames or ()) or "nothing"
+                raise InvalidInput(str(path), f"the columns {', '.join(missing)} are missing; found {found}")
+            for count, row in enumerate(reader):
+                if count >= MAX_ROWS:
+                    raise InvalidInput(str(path), f"more than {MAX_ROWS} lines")
+                yield f"{path}:{reader.line_num}", row
+    except OSError as error:
+        raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(str(path), f"is not a CSV file: {error}") from error
+
+
+def _amount(place: str, row: Mapping[str, str], column: str) -> int:
+    """A number that is not negative; an empty or missing field is 0."""
+    text = (row.get(column) or "").strip() or "0"
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 2**53 or value != int(value):
+        raise InvalidInput(place, f"{column} is {text!r}, not a whole number of 0 or more")
+    return int(value)

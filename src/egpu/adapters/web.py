@@ -1,0 +1,182 @@
+"""Serving HTTP from inside a process that has other things to do: health, readiness, metrics, TLS, clean shutdown."""
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from egpu.errors import InvalidInput
+
+GRACE_SECONDS = 2
+BACKLOG = 1024
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where to listen; port 0 takes any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Listen":
+        """From "host:port", "[v6]:port" or ":port" (every interface). Raises InvalidInput."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise InvalidInput("listen", f"{text!r} is not HOST:PORT, such as 127.0.0.1:8080")
+        return cls(host.strip("[]") or "0.0.0.0", int(port))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def open_socket(listen: Listen) -> socket.socket:
+    """A listening socket. Raises InvalidInput saying which address cannot be had, and why."""
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    # With the protocol said outright: asyncio turns Nagle's delay off (40 ms an answer) only on sockets that say TCP.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((listen.host, listen.port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise InvalidInput("listen", f"cannot listen on {listen}: {error.strerror or error}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def bound(sock: socket.socket) -> Listen:
+    """The address that the socket really has."""
+    host, port = sock.getsockname()[:2]
+    return Listen(host, port)
+
+
+class TLS:
+    """A server's TLS context whose certificate can be replaced while it serves (new handshakes get the new one)."""
+
+    def __init__(self, *, client_ca: Path | None = None) -> None:
+        """`client_ca`: only clients with a certificate from it are let in. Raises InvalidInput."""
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if client_ca is not None:
+            try:
+                self.context.load_verify_locations(cafile=client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise InvalidInput("client-ca", f"cannot use {client_ca}: {error}") from error
+            self.context.verify_mode = ssl.CERT_REQUIRED
+
+    def load_files(self, certificate: Path, key: Path) -> None:
+        """Raises InvalidInput."""
+        try:
+            self.context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidInput("tls", f"cannot use {certificate} with {key}: {error}") from error
+
+    def load(self, certificate: bytes, key: bytes) -> None:
+        """From PEM texts (the library reads only files: they exist for a moment, for us alone). Raises InvalidInput."""
+        with tempfile.TemporaryDirectory(prefix="egpu-tls-") as folder:
+            paths = Path(folder, "tls.crt"), Path(folder, "tls.key")
+            for path, content in zip(paths, (certificate, key), strict=True):
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+            self.load_files(*paths)
+
+
+def health_routes(
+    not_ready: Callable[[], str | None] = lambda: None, *, registry: CollectorRegistry = REGISTRY
+) -> list[BaseRoute]:
+    """/healthz (the event loop turns), /readyz (503 with the reason `not_ready` gives), /metrics."""
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        reason = not_ready()
+        return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", status_code=503)
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+
+
+def health_app(not_ready: Callable[[], str | None] = lambda: None) -> Starlette:
+    """An application that serves nothing but its health."""
+    return Starlette(routes=health_routes(not_ready))
+
+
+async def body_within(request: Request, limit_bytes: int) -> bytes:
+    """The request's body. Raises InvalidInput once it is larger than the limit, without reading on."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit_bytes:
+            raise InvalidInput("body", f"larger than {limit_bytes} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling: the supervisor has it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Cuts idle connections first: over TLS a polite close waits for a client that is not listening."""
+        for connection in list(self.server_state.connections):
+            cycle = getattr(connection, "cycle", None)
+            transport = connection.transport
+            if (cycle is None or cycle.response_complete) and transport.get_write_buffer_size() == 0:
+                transport.abort()
+        await super().shutdown(sockets)
+
+
+async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | None = None) -> None:
+    """Serves until cancelled, then answers what has begun for at most GRACE_SECONDS."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(list(sockets)))
+    try:
+        await asyncio.shield(serving)
+    finally:
+        server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([serving], timeout=GRACE_SECONDS + 1)
+        for sock in sockets:
+            sock.close()

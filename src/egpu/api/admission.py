@@ -1,0 +1,72 @@
+"""`admission.k8s.io/v1` AdmissionReview, as an API server sends it to a webhook and reads it back."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import field
+
+from egpu.api.wire import Wire
+
+API_VERSION: Final = "admission.k8s.io/v1"
+
+
+class GroupVersionKind(Wire, frozen=True, kw_only=True):
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class GroupVersionResource(Wire, frozen=True, kw_only=True):
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class UserInfo(Wire, frozen=True, kw_only=True):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+
+
+class AdmissionRequest(Wire, frozen=True, kw_only=True):
+    """`object` and `old_object` are the JSON texts of the objects (`null` where the operation has none)."""
+
+    uid: str
+    kind: GroupVersionKind = field(default_factory=GroupVersionKind)
+    resource: GroupVersionResource = field(default_factory=GroupVersionResource)
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    operation: str = ""
+    user_info: UserInfo = field(default_factory=UserInfo)
+    object: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"null"))
+    old_object: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"null"))
+    dry_run: bool | None = None
+
+
+class ResponseStatus(Wire, frozen=True, kw_only=True):
+    code: int
+    message: str
+    reason: str = ""
+
+
+class AdmissionResponse(Wire, frozen=True, kw_only=True):
+    """`patch` is a JSON patch; msgspec writes bytes as the base64 text that the protocol asks for."""
+
+    uid: str
+    allowed: bool
+    status: ResponseStatus | None = None
+    patch: bytes | None = None
+    patch_type: Literal["JSONPatch"] | None = None
+    warnings: list[str] | None = None
+
+
+class AdmissionReview(Wire, frozen=True, kw_only=True):
+    api_version: str = field(default_factory=lambda: API_VERSION)
+    kind: str = field(default_factory=lambda: "AdmissionReview")
+    request: AdmissionRequest | None = None
+    response: AdmissionResponse | None = None
+
+
+JSONPatch = list[dict[str, Any]]
+"""RFC 6902 operations."""

@@ -1,0 +1,131 @@
+"""The two annotations of ours on a pod: what it asks for (`PodDemand`) and what it was given (`PodAllocation`).
+
+JSON with camelCase keys, read strictly: an unknown field or version is corrupt data, not something to guess about.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from egpu.api.wire import camel
+from egpu.errors import CorruptData
+
+VERSION: Final = 1
+
+Mode = Literal["exclusive", "shared"]
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=camel):
+    pass
+
+
+class CardShare(_Strict, frozen=True, kw_only=True):
+    """A share of one card. `core` is percent of that card (0: no compute share of its own), `memory_mib` MiB.
+
+    The UUID identifies the card; index and minor are as they were when it was granted (a reboot may change them).
+    """
+
+    uuid: str
+    index: int
+    minor: int
+    core: int
+    memory_mib: int
+    model: str = ""
+    card_memory_mib: int = 0
+    """What the whole card has."""
+
+
+class ContainerAllocation(_Strict, frozen=True, kw_only=True):
+    """What one container was given. `core_limit` is the percent up to which idle compute may be used (0: no more than
+    its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in."""
+
+    provisioner: str
+    mode: Mode
+    class_name: str = ""
+    claim: str = ""
+    core_limit: int = 0
+    vocabulary: str = ""
+    cards: tuple[CardShare, ...]
+
+    @property
+    def exclusive(self) -> bool:
+        return self.mode == "exclusive"
+
+
+class PodAllocation(_Strict, frozen=True, kw_only=True):
+    """What a pod was given, by container name. `init` names its plain init containers, which run before the others
+    and so may be given the same shares; `sidecars` its restartable init containers, which stay."""
+
+    version: int = VERSION
+    node: str
+    containers: dict[str, ContainerAllocation]
+    init: tuple[str, ...] = ()
+    sidecars: tuple[str, ...] = ()
+
+
+class ContainerDemand(_Strict, frozen=True, kw_only=True):
+    """What one container asks for. `core` (percent) and `memory_mib` are PER CARD.
+
+    `memory_mib` 0 means in proportion to its compute share; `core` 0 means no compute share of its own, unless `tflops`
+    says what the share is on each card model (counted in `precision`). An exclusive demand takes whole cards; its
+    `memory_mib` is then only the least that a card must have.
+    """
+
+    provisioner: str
+    cards: int = 1
+    core: int = 0
+    memory_mib: int = 0
+    exclusive: bool = False
+    class_name: str = ""
+    claim: str = ""
+    vocabulary: str = ""
+    tflops: int = 0
+    precision: str = "fp32"
+    core_limit: int = 0
+
+
+class PodDemand(_Strict, frozen=True, kw_only=True):
+    """What a pod asks for, by container name; containers without a GPU are absent. `init` and `sidecars` as in
+    PodAllocation. A pod without any GPU has no containers here."""
+
+    version: int = VERSION
+    containers: dict[str, ContainerDemand]
+    init: tuple[str, ...] = ()
+    sidecars: tuple[str, ...] = ()
+
+
+_demands = msgspec.json.Decoder(PodDemand)
+_allocations = msgspec.json.Decoder(PodAllocation)
+
+
+def encode(value: PodDemand | PodAllocation) -> str:
+    """The annotation's text: equal values give equal text (containers sorted by name)."""
+    ordered = dict(sorted(value.containers.items()))  # type: ignore[reportUnknownVariableType]
+    return msgspec.json.encode(msgspec.structs.replace(value, containers=ordered)).decode()
+
+
+def decode_demand(text: str) -> PodDemand:
+    """Read the demand annotation. Raises CorruptData."""
+    try:
+        demand = _demands.decode(text)
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"demand annotation: {error}; the webhook writes it, remove it") from error
+    if demand.version != VERSION:
+        raise CorruptData(f"demand annotation: version {demand.version} is not {VERSION}")
+    return demand
+
+
+def decode_allocation(text: str) -> PodAllocation:
+    """Read the allocation annotation. Raises CorruptData."""
+    try:
+        allocation = _allocations.decode(text)
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"allocation annotation: {error}; the binding writes it, nobody else should") from error
+    if allocation.version != VERSION:
+        raise CorruptData(f"allocation annotation: version {allocation.version} is not {VERSION}")
+    for name, container in allocation.containers.items():
+        for share in container.cards:
+            if not 0 <= share.core <= 100 or share.memory_mib < 0:
+                had = f"{share.core} % and {share.memory_mib} MiB of {share.uuid}"
+                raise CorruptData(f"allocation annotation: container {name} has {had}")
+    return allocation

@@ -1,0 +1,84 @@
+"""kube-scheduler's extender protocol, v1: Go structs without JSON tags, so the keys are Go-cased.
+
+Source: k8s.io/kube-scheduler/extender/v1. Where Go may send null the field is optional.
+"""
+
+import msgspec
+from msgspec import field
+
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.wire import Wire, go
+
+
+class _Go(msgspec.Struct, frozen=True, kw_only=True, rename=go):
+    pass
+
+
+class NodeList(Wire, frozen=True, kw_only=True):
+    items: list[Node] | None = None
+
+
+class ExtenderArgs(_Go, frozen=True, kw_only=True):
+    """filter and prioritize. `NodeNames` when the extender is `nodeCacheCapable`, full `Nodes` otherwise."""
+
+    pod: Pod
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+
+    def names(self) -> list[str]:
+        """The candidate nodes, whichever way they were sent."""
+        if self.node_names is not None:
+            return self.node_names
+        return [node.name for node in (self.nodes.items or [] if self.nodes else [])]
+
+
+class ExtenderFilterResult(_Go, frozen=True, kw_only=True):
+    """`nodes` is answered (as full objects) only to a caller that sent full objects."""
+
+    nodes: dict[str, object] | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = field(default_factory=dict[str, str])
+    failed_and_unresolvable_nodes: dict[str, str] = field(default_factory=dict[str, str])
+    error: str = ""
+
+
+class HostPriority(_Go, frozen=True, kw_only=True):
+    """Score from 0 to 10."""
+
+    host: str
+    score: int
+
+
+class ExtenderBindingArgs(_Go, frozen=True, kw_only=True):
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str
+    node: str
+
+
+class ExtenderBindingResult(_Go, frozen=True, kw_only=True):
+    error: str = ""
+
+
+class MetaPod(_Go, frozen=True, kw_only=True):
+    uid: str = field(name="UID")
+
+
+class MetaVictims(_Go, frozen=True, kw_only=True):
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = field(default=0, name="NumPDBViolations")
+
+
+class Victims(_Go, frozen=True, kw_only=True):
+    pods: list[Pod] | None = None
+    num_pdb_violations: int = field(default=0, name="NumPDBViolations")
+
+
+class ExtenderPreemptionArgs(_Go, frozen=True, kw_only=True):
+    pod: Pod
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class ExtenderPreemptionResult(_Go, frozen=True, kw_only=True):
+    node_name_to_meta_victims: dict[str, MetaVictims] = field(default_factory=dict[str, MetaVictims])

@@ -1,0 +1,93 @@
+"""Names that go over the wire: groups, annotations, resources, finalizers. Data only; units are in `vocabularies`."""
+
+from hashlib import sha256
+from typing import Final
+
+GROUP: Final = "elasticgpu.io"
+STORAGE_VERSION: Final = "v1alpha1"
+SERVED_VERSIONS: Final = ("v1alpha1", "v1alpha")
+API_VERSION: Final = f"{GROUP}/{STORAGE_VERSION}"
+
+# --- the one resource that the device plugin registers --------------------------------------------------------------
+SLOT: Final = f"{GROUP}/slot"
+
+# --- annotations ----------------------------------------------------------------------------------------------------
+ALLOCATION: Final = f"{GROUP}/allocation"
+"""On a pod, written by the Binding: which cards, how much of each (`egpu.api.allocation.PodAllocation`)."""
+DEMAND: Final = f"{GROUP}/demand"
+"""On a pod, written by the webhook: what it asks for, normalised (`egpu.api.allocation.PodDemand`)."""
+CARDS_PREFIX: Final = f"{GROUP}/cards-"
+"""On a pod, written by the Binding, one per container: UUIDs joined by commas."""
+CLAIM_PREFIXES: Final = (f"{GROUP}/egpuc-", f"egpuc.{GROUP}/")
+"""On a pod, written by its author: prefix + container name → claim name."""
+VCUDA_CORE_LIMIT: Final = "tencent.com/vcuda-core-limit"
+"""On a pod, gpu-manager's: percent of a card up to which idle compute may be used."""
+
+CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
+
+# --- resources a pod or claim may name ------------------------------------------------------------------------------
+NVIDIA_GPU: Final = "nvidia.com/gpu"
+ALIYUN_GPU_MEM: Final = "aliyun.com/gpu-mem"
+ALIYUN_GPU_COUNT: Final = "aliyun.com/gpu-count"
+TENCENT_VCUDA_CORE: Final = "tencent.com/vcuda-core"
+TENCENT_VCUDA_MEMORY: Final = "tencent.com/vcuda-memory"
+DOCKER_VCUDA_CORE: Final = "docker.com/vcuda-core"
+DOCKER_VCUDA_MEMORY: Final = "docker.com/vcuda-memory"
+QGPU_CORE: Final = "tke.cloud.tencent.com/qgpu-core"
+QGPU_MEMORY: Final = "tke.cloud.tencent.com/qgpu-memory"
+GPUSHARE_CORE: Final = "gpushare.provisioner.elasticgpu.io/gpu-core"
+GPUSHARE_MEMORY: Final = "gpushare.provisioner.elasticgpu.io/gpu-memory"
+GPU_CORE: Final = f"{GROUP}/gpu-core"
+GPU_MEMORY: Final = f"{GROUP}/gpu-memory"
+GPU: Final = f"{GROUP}/gpu"
+TFLOPS: Final = f"{GROUP}/tflops"
+
+# --- what gpushare's own tools read ---------------------------------------------------------------------------------
+ALIYUN_MEM_IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+ALIYUN_MEM_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ALIYUN_MEM_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
+ALIYUN_MEM_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ALIYUN_MEM_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ALIYUN_MEM_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+
+NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+NO_DEVICES: Final = "void"
+"""Its value that makes NVIDIA's container runtime leave a container alone."""
+
+# --- provisioners ---------------------------------------------------------------------------------------------------
+PHYSICAL: Final = f"{GROUP}/physical"
+GPUSHARE: Final = f"{GROUP}/gpushare"
+VCUDA: Final = f"{GROUP}/vcuda"
+QGPU: Final = f"{GROUP}/qgpu"
+VGPU: Final = f"{GROUP}/vgpu"
+POOL: Final = f"{GROUP}/pool"
+
+# --- bounds: what no pod of this world asks for, so that a typing error is refused rather than pending forever -------
+MAX_CARDS_PER_CONTAINER: Final = 64
+MAX_MEMORY_MIB: Final = 16 * 1024 * 1024
+"""16 TiB on one card."""
+MAX_TFLOPS: Final = 1_000_000
+
+
+def cards_annotation(container: str) -> str:
+    """Name of the annotation that lists the UUIDs granted to `container`.
+
+    A container's name may have 63 characters, and so may an annotation's after the slash: long names are shortened,
+    with a digest to keep them apart.
+    """
+    room = 63 - len("cards-")
+    if len(container) > room:
+        digest = sha256(container.encode()).hexdigest()[:8]
+        container = f"{container[: room - 9]}-{digest}"
+    return CARDS_PREFIX + container
+
+
+def claim_annotations(annotations: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Claims a pod names: container → (annotation key, claim name). When both spellings name one container the
+    first prefix of `CLAIM_PREFIXES` wins here; `egpu.core.demand` refuses the pod if they disagree."""
+    found: dict[str, tuple[str, str]] = {}
+    for prefix in CLAIM_PREFIXES:
+        for key, value in annotations.items():
+            if key.startswith(prefix):
+                found.setdefault(key.removeprefix(prefix), (key, value))
+    return found

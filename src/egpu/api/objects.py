@@ -1,0 +1,249 @@
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+"""The three kinds of the group: ElasticGPU (like a PV), ElasticGPUClaim (a PVC), ElasticGPUClass (a StorageClass).
+
+Immutable msgspec structs; unknown fields are ignored on reading. The spellings of the design articles and of the
+upstream project are read beside ours and never written: see
+`ElasticGPUClaimSpec.class_name` and `ElasticGPUClass.binding_mode`.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from egpu.api import names
+from egpu.api.allocation import ContainerAllocation
+from egpu.api.quantities import Quantity
+from egpu.api.wire import Resource, Wire
+
+
+class OwnerReference(Wire, frozen=True, kw_only=True):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Wire, frozen=True, kw_only=True):
+    """The part of Kubernetes' metadata that we read or write."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Object(Wire, frozen=True, kw_only=True):
+    """Anything with metadata. `kind` and `apiVersion` are always written; subclasses say where they live."""
+
+    resource: ClassVar[Resource]
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or `name` for kinds without a namespace."""
+        return f"{self.metadata.namespace}/{self.metadata.name}" if self.metadata.namespace else self.metadata.name
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.metadata.annotations or {}
+
+
+class ObjectReference(Wire, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+# --- ElasticGPU -----------------------------------------------------------------------------------------------------
+
+
+class Link(Wire, frozen=True, kw_only=True):
+    """A connection to another card of the node: `kind` as nvidia-smi's topology names it (NV4, PIX, NODE, SYS)."""
+
+    uuid: str
+    kind: str
+
+
+class PhysicalGPU(Wire, frozen=True, kw_only=True):
+    """A card of this node, as its driver reports it. `tflops` by precision: {"fp32": 19.5, "fp16": 312}."""
+
+    uuid: Annotated[str, Meta(min_length=1, max_length=128)]
+    index: Annotated[int, Meta(ge=0)]
+    minor: Annotated[int, Meta(ge=0)]
+    model: str = ""
+    memory_mib: Annotated[int, Meta(ge=1)] = 1
+    compute_capability: str = ""
+    tflops: dict[str, float] = {}
+    numa: int = -1
+    """NUMA node, -1 when the machine has none."""
+    links: list[Link] = []
+
+
+class Slice(Wire, frozen=True, kw_only=True):
+    """A share of a card that is set aside for a claim."""
+
+    provisioner: str
+    mode: Literal["exclusive", "shared"]
+    uuid: str
+    index: int
+    minor: int
+    core: Annotated[int, Meta(ge=0, le=100)] = 0
+    memory_mib: Annotated[int, Meta(ge=0)] = 0
+    model: str = ""
+    class_name: str = ""
+
+
+ReclaimPolicy = Literal["Retain", "Delete"]
+BindingMode = Literal["Immediate", "WaitForFirstConsumer"]
+GPUPhase = Literal["Pending", "Available", "Bound", "Released", "Failed"]
+ClaimPhase = Literal["Pending", "Bound", "Lost"]
+
+
+class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
+    """Exactly one of `physicalGPU` (a card) and `slice` (a share of one) is set."""
+
+    node_name: str = ""
+    capacity: dict[str, Quantity] = {}
+    physical_gpu: PhysicalGPU | None = None
+    slice: Slice | None = None
+    claim_ref: ObjectReference | None = None
+    reclaim_policy: ReclaimPolicy = "Delete"
+
+
+class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
+    phase: GPUPhase | None = None
+    healthy: bool | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class ElasticGPU(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPU"):
+    """A card published by the agent of its node (named `card_name(node, uuid)`), or a slice of one held for a claim."""
+
+    resource: ClassVar[Resource] = Resource(names.GROUP, names.STORAGE_VERSION, "elasticgpus", namespaced=False)
+
+    api_version: str = field(default_factory=lambda: names.API_VERSION)
+    spec: ElasticGPUSpec = field(default_factory=ElasticGPUSpec)
+    status: ElasticGPUStatus = field(default_factory=ElasticGPUStatus)
+
+    @property
+    def healthy(self) -> bool:
+        """A card is healthy until its agent says that it is not."""
+        return self.status.healthy is not False
+
+
+def card_name(node: str, uuid: str) -> str:
+    """Name of the object of a card: node and the first eight hex digits of its UUID."""
+    hexadecimal = "".join(c for c in uuid.lower().removeprefix("gpu-").removeprefix("mig-") if c in "0123456789abcdef")
+    return f"{node}-{hexadecimal[:8]}"
+
+
+# --- ElasticGPUClaim ------------------------------------------------------------------------------------------------
+
+
+class ClaimResources(Wire, frozen=True, kw_only=True):
+    requests: dict[str, Quantity] = {}
+    limits: dict[str, Quantity] = {}
+    """As in a PVC: allowed, and must equal `requests` where both name a resource."""
+
+
+class ElasticGPUClaimSpec(Wire, frozen=True, kw_only=True):
+    resources: ClaimResources = field(default_factory=ClaimResources)
+    elastic_gpu_class_name: str = field(default="", name="elasticGPUClassName")
+    egpu_class_name: str = field(default="", name="egpuClassName")
+    storage_class_name: str = field(default="", name="storageClassName")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The distinct names given under the three spellings; more than one is refused at admission."""
+        given = (self.elastic_gpu_class_name, self.egpu_class_name, self.storage_class_name)
+        return tuple(dict.fromkeys(name for name in given if name))
+
+    @property
+    def class_name(self) -> str:
+        """The class under whichever spelling it was given, or empty."""
+        return next(iter(self.class_names), "")
+
+
+class ClaimAllocation(Wire, frozen=True, kw_only=True):
+    """Where a claim is bound: the node, and the shares exactly as a container will be given them."""
+
+    node: str
+    container: ContainerAllocation
+
+
+class Condition(Wire, frozen=True, kw_only=True):
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class ElasticGPUClaimStatus(Wire, frozen=True, kw_only=True):
+    """`allocation` is written by the scheduler extender (and alone decides what is reserved); the controller makes the
+    slices, then writes `boundGPUs` (their names), `phase`, `usedBy` ("pod/container") and conditions."""
+
+    phase: ClaimPhase | None = None
+    allocation: ClaimAllocation | None = None
+    bound_gpus: list[str] = []
+    used_by: list[str] = []
+    capacity: dict[str, Quantity] = {}
+    conditions: list[Condition] = []
+
+
+class ElasticGPUClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPUClaim"):
+    """A user's request for a slice or for cards, used by one container at a time."""
+
+    resource: ClassVar[Resource] = Resource(names.GROUP, names.STORAGE_VERSION, "elasticgpuclaims", namespaced=True)
+
+    api_version: str = field(default_factory=lambda: names.API_VERSION)
+    spec: ElasticGPUClaimSpec = field(default_factory=ElasticGPUClaimSpec)
+    status: ElasticGPUClaimStatus = field(default_factory=ElasticGPUClaimStatus)
+
+
+# --- ElasticGPUClass ------------------------------------------------------------------------------------------------
+
+
+class ElasticGPUClass(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPUClass"):
+    """Names the technology (`provisioner`) that serves the claims of this class, and its parameters."""
+
+    resource: ClassVar[Resource] = Resource(names.GROUP, names.STORAGE_VERSION, "elasticgpuclasses", namespaced=False)
+
+    api_version: str = field(default_factory=lambda: names.API_VERSION)
+    provisioner: str = ""
+    parameters: dict[str, str] | None = None
+    reclaim_policy: ReclaimPolicy = "Delete"
+    e_gpu_binding_mode: BindingMode | None = field(default=None, name="eGPUBindingMode")
+    egpu_binding_mode: BindingMode | None = field(default=None, name="egpuBindingMode")
+
+    @property
+    def binding_mode(self) -> BindingMode:
+        """Under whichever spelling it was given; Immediate when it was not, as for a StorageClass."""
+        return self.e_gpu_binding_mode or self.egpu_binding_mode or "Immediate"

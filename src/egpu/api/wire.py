@@ -1,0 +1,40 @@
+"""How Python names become JSON names, and the base of every object that has metadata."""
+
+from typing import Final
+
+import msgspec
+
+_ACRONYMS: Final = {"mib": "MiB", "gpu": "GPU", "gpus": "GPUs", "ip": "IP", "ips": "IPs", "id": "ID", "uuids": "UUIDs"}
+
+
+def camel(name: str) -> str:
+    """`physical_gpu` → `physicalGPU`, `memory_mib` → `memoryMiB`, `node_name` → `nodeName`."""
+    head, *rest = name.split("_")
+    return head + "".join(_ACRONYMS.get(part, part.capitalize()) for part in rest)
+
+
+def go(name: str) -> str:
+    """`node_names` → `NodeNames`, `pod_uid` → `PodUID`: Go structs without JSON tags."""
+    return "".join("UID" if part == "uid" else part.capitalize() for part in name.split("_"))
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=camel):
+    """Base of what we exchange with an API server: immutable, camelCase, unknown fields ignored, defaults omitted."""
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """Where a kind lives: `/apis/{group}/{version}[/namespaces/NS]/{plural}` (`/api/v1/…` for the core group)."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+def encode(value: object) -> bytes:
+    """JSON, keys in declaration order."""
+    return msgspec.json.encode(value)

@@ -1,0 +1,121 @@
+"""Puts an agent together and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import structlog
+from starlette.applications import Starlette
+
+from egpu.adapters import web
+from egpu.adapters.kubelet.podresources import PodResources
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.pool.executors import Driver, Executors
+from egpu.apps.agent.config import AgentConfig
+from egpu.apps.agent.devices import DeviceFiles
+from egpu.apps.agent.executors import SlotExecutors
+from egpu.apps.agent.inventory import CardSource, Inventory
+from egpu.apps.agent.metrics import AgentMetrics
+from egpu.apps.agent.owners import Owners
+from egpu.apps.agent.plugin import SlotPlugin
+from egpu.apps.agent.pods import NodePods
+from egpu.apps.agent.preparer import Preparer
+from egpu.apps.agent.publisher import Publisher
+from egpu.apps.agent.registrar import Registrar
+from egpu.apps.agent.sharing import Sharing
+from egpu.apps.agent.slots import Slots
+from egpu.apps.agent.sweeper import Sweeper
+from egpu.runtime.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+ADDRESS_FILE = "agent.address"
+
+
+class Agent:
+    """Every part of one node's agent. `cards` and `client` come from outside, so that tests can give others."""
+
+    def __init__(self, config: AgentConfig, *, client: Client, cards: CardSource) -> None:
+        self.config = config
+        self.client = client
+        self.slots = Slots(config.slots_dir)
+        self.devices = DeviceFiles(config.device_root, config.state_dir)
+        self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds)
+        self.sharing = Sharing(self.slots)
+        self.metrics = AgentMetrics(
+            node=config.node,
+            node_ip=config.node_ip,
+            slots=self.slots,
+            inventory=self.inventory,
+            demand=self.sharing.demand,
+        )
+        driver = Driver.of(None if config.nvml_library is None else config.nvml_library.parent)
+        self.executors = SlotExecutors(Executors(config.state_dir / "executors", driver), self.slots)
+        pods = NodePods(client, config.node)
+        kubelet = PodResources(config.kubelet_dir)
+        self.plugin = SlotPlugin(
+            config,
+            inventory=self.inventory,
+            devices=self.devices,
+            owners=Owners(config.node, holdings=kubelet.pods, pods=pods, prepared=self.slots.owners_newest_first),
+            preparer=Preparer(
+                slots=self.slots,
+                state_dir=config.state_dir,
+                devices=self.devices,
+                inventory=self.inventory,
+                executors=self.executors,
+            ),
+            pods=pods,
+            metrics=self.metrics,
+        )
+        self.registrar = Registrar(self.plugin, config.kubelet_dir)
+        self.publisher = Publisher(client, config.node, self.inventory, interval_seconds=config.publish_seconds)
+        self.sweeper = Sweeper(
+            slots=self.slots,
+            holdings=kubelet.pods,
+            pods=pods,
+            token_lock=self.plugin.token_lock,
+            interval_seconds=config.sweep_seconds,
+        )
+
+    def not_ready(self) -> str | None:
+        """Why containers cannot be prepared here now; None when they can."""
+        if not self.inventory.version:
+            return "the cards have not been read"
+        if not self.publisher.published:
+            return "the cards have not been published"
+        if not self.registrar.registered:
+            return "not registered with kubelet"
+        return None
+
+    async def run(self, supervisor: Supervisor) -> None:
+        """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart."""
+        await asyncio.to_thread(self.devices.nowhere)
+        sock = web.open_socket(web.Listen.parse(self.config.listen))
+        address = str(web.bound(sock))
+        _write(self.config.state_dir / ADDRESS_FILE, f"{address}\n")
+        log.info("agent starts", node=self.config.node, listen=address)
+        routes = web.health_routes(self.not_ready, registry=self.metrics.registry)
+        supervisor.add("web", web.serve(Starlette(routes=routes), [sock]))
+        supervisor.add("inventory", self.inventory.run())
+        supervisor.add("publisher", self.publisher.run())
+        supervisor.add("registrar", self.registrar.run())
+        supervisor.add("sweeper", self.sweeper.run())
+        supervisor.add("sharing", self.sharing.run())
+        supervisor.add("executors", self.executors.run())
+        await supervisor.run()
+
+
+async def run(config: AgentConfig) -> None:
+    """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    async with Client.from_kubeconfig(config.kubeconfig) as client:
+        agent = Agent(config, client=client, cards=NvmlInventory(config.nvml_library))
+        await agent.run(Supervisor())
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.rename(path)

@@ -1,0 +1,36 @@
+"""What an agent is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Slot tokens per card: more containers than this never share one card. 64 cards at 64 tokens stay under 200 kB.
+TOKENS_PER_CARD = 48
+MAX_TOKENS = 16_384
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """`kubeconfig` None means in-cluster or the user's own. Directories are made when missing.
+
+    `device_root` is where `nvidia<minor>` live; a simulated node has its own directory, and `nvml_library` its own
+    NVML. `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one.
+    """
+
+    node: str
+    kubeconfig: Path | None = None
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    state_dir: Path = Path("/var/lib/elasticgpu")
+    device_root: Path = Path("/dev")
+    nvml_library: Path | None = None
+    node_ip: str = ""
+    listen: str = "127.0.0.1:0"
+    tokens_per_card: int = TOKENS_PER_CARD
+    inventory_seconds: float = 10.0
+    sweep_seconds: float = 15.0
+    publish_seconds: float = 60.0
+
+    @property
+    def slots_dir(self) -> Path:
+        return self.state_dir / "slots"

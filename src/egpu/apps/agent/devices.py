@@ -1,0 +1,85 @@
+"""Device files: which a container may open. A granted minor is a link to the real file, any other one leads nowhere.
+
+Allocate has to name every `nvidia<minor>` of the node before anybody knows whose token it is, so each name is a link
+that is filled in when the container starts. "Nowhere" is a device number that no driver serves: opening it is ENXIO.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from egpu.errors import NotSupported
+
+#: Files a CUDA program needs beside its card, where the node has them.
+CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+#: Character majors that Linux leaves to local and experimental use (Documentation/admin-guide/devices.txt).
+_LOCAL_MAJORS = (*range(60, 64), *range(120, 128))
+_UNSERVED_TEXT = b"This card was not granted to this container.\n"
+
+
+class DeviceFiles:
+    """The device files of one node under `root`, and the file that leads nowhere, kept under `state_dir`."""
+
+    def __init__(self, root: Path, state_dir: Path, *, proc_devices: Path = Path("/proc/devices")) -> None:
+        self._root = root
+        self._nowhere = state_dir / "unserved"
+        self._proc_devices = proc_devices
+
+    def card(self, minor: int) -> Path:
+        return self._root / name(minor)
+
+    def control(self) -> tuple[Path, ...]:
+        """Those of CONTROL_DEVICES that this node has."""
+        return tuple(path for each in CONTROL_DEVICES if (path := self._root / each).exists())
+
+    def nowhere(self) -> Path:
+        """The file that nothing serves: a device node on a real node, a plain file on a simulated one.
+
+        Raises NotSupported when the node's cards are device files and none of ours may be made.
+        """
+        real = any(path.is_char_device() for path in self._root.glob("nvidia[0-9]*"))
+        if self._fits(real=real):
+            return self._nowhere
+        self._nowhere.parent.mkdir(parents=True, exist_ok=True)
+        self._nowhere.unlink(missing_ok=True)
+        if not real:
+            self._nowhere.write_bytes(_UNSERVED_TEXT)
+            return self._nowhere
+        try:
+            os.mknod(self._nowhere, 0o666 | stat.S_IFCHR, os.makedev(self._unused_major(), 0))
+        except PermissionError as error:
+            raise NotSupported(
+                f"{self._nowhere}: a device node cannot be made ({error}); the agent needs CAP_MKNOD to keep "
+                "containers away from cards that were not granted to them"
+            ) from error
+        return self._nowhere
+
+    def _fits(self, *, real: bool) -> bool:
+        try:
+            found = self._nowhere.lstat()
+        except FileNotFoundError:
+            return False
+        if not real:
+            return stat.S_ISREG(found.st_mode)
+        return stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) not in self._majors_in_use()
+
+    def _unused_major(self) -> int:
+        used = self._majors_in_use()
+        for major in _LOCAL_MAJORS:
+            if major not in used:
+                return major
+        raise NotSupported("every device major for local use is taken on this node")
+
+    def _majors_in_use(self) -> set[int]:
+        try:
+            lines = self._proc_devices.read_text().splitlines()
+        except OSError:
+            return set()
+        return {int(words[0]) for line in lines if (words := line.split()) and words[0].isdigit()}
+
+
+def name(minor: int) -> str:
+    return f"nvidia{minor}"

@@ -1,0 +1,83 @@
+"""The node's cards as the agent knows them now, read again and again; whoever waits is told when they change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from egpu.adapters.nvml import Card
+from egpu.errors import ElasticGPUError
+
+log = structlog.get_logger(__name__)
+
+
+class CardSource(Protocol):
+    """Reads the cards of the machine; blocks. Raises NativeMissing, Unavailable."""
+
+    def read(self) -> tuple[Card, ...]: ...
+
+    def close(self) -> None: ...
+
+
+class Inventory:
+    """`cards` is the last reading, by UUID. A driver that does not answer makes every known card unhealthy."""
+
+    def __init__(self, source: CardSource, *, interval_seconds: float) -> None:
+        self._source = source
+        self._interval_seconds = interval_seconds
+        self._changed = asyncio.Condition()
+        self.cards: dict[str, Card] = {}
+        self.version = 0
+        """Grows with every change; 0 until the first reading."""
+
+    async def run(self) -> None:
+        """Read for ever."""
+        try:
+            while True:
+                await self.refresh()
+                await asyncio.sleep(self._interval_seconds)
+        finally:
+            await asyncio.to_thread(self._source.close)
+
+    async def refresh(self) -> None:
+        """Read once, now."""
+        try:
+            found = {card.uuid: card for card in await asyncio.to_thread(self._source.read)}
+        except ElasticGPUError as error:
+            log.warning("the cards cannot be read", reason=str(error))
+            if not self.version:
+                return
+            found = {uuid: _unanswered(card) for uuid, card in self.cards.items()}
+        if self.version and found == self.cards:
+            return
+        for uuid, card in found.items():
+            before = self.cards.get(uuid)
+            if before is None or before.healthy != card.healthy:
+                log.info("card", uuid=uuid, model=card.model, healthy=card.healthy, reason=card.reason)
+        async with self._changed:
+            self.cards = found
+            self.version += 1
+            self._changed.notify_all()
+
+    async def changes(self) -> AsyncIterator[dict[str, Card]]:
+        """The cards now, and again after every change."""
+        seen = 0
+        while True:
+            async with self._changed:
+                while self.version == seen:
+                    await self._changed.wait()
+                seen, cards = self.version, self.cards
+            yield cards
+
+    @property
+    def minors(self) -> tuple[int, ...]:
+        """The minor number of every card, ascending."""
+        return tuple(sorted({card.minor for card in self.cards.values()}))
+
+
+def _unanswered(card: Card) -> Card:
+    return replace(card, healthy=False, reason="the driver does not answer")

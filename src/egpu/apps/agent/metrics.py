@@ -1,0 +1,151 @@
+"""/metrics of an agent: what each container may use and says it uses, the node's cards, and how long our calls take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from egpu.adapters.pages import DeviceUsage, UsageReader
+from egpu.api.allocation import CardShare
+from egpu.apps.agent import slots as layout
+from egpu.apps.agent.executors import USAGE_FILE
+from egpu.apps.agent.inventory import Inventory
+from egpu.apps.agent.slots import SlotRecord, Slots
+
+MIB = 1024 * 1024
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_CONTAINER_LABELS = ("namespace", "pod", "container", "node", "node_ip", "gpu", "uuid", "claim")
+_CARD_LABELS = ("node", "node_ip", "gpu", "uuid", "model")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    taken_at: float
+    gpu_ns: int
+
+
+class AgentMetrics(Collector):
+    """Collected when asked for: nothing is kept but the last GPU time of each container and card, for its rate."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        node_ip: str,
+        slots: Slots,
+        inventory: Inventory,
+        demand: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """`demand` says per card UUID how much of its time its containers use together."""
+        self._demand = demand
+        self._node = node
+        self._node_ip = node_ip
+        self._slots = slots
+        self._inventory = inventory
+        self._samples: dict[tuple[str, int, str], _Sample] = {}
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self.allocate_seconds = Histogram(
+            "elasticgpu_agent_allocate_seconds", "Device plugin Allocate.", buckets=_SECONDS, registry=self.registry
+        )
+        self.prepare_seconds = Histogram(
+            "elasticgpu_agent_prepare_seconds",
+            "From PreStartContainer to a prepared slot.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.refusals = Counter(
+            "elasticgpu_agent_refusals", "Containers kept from starting.", ["reason"], registry=self.registry
+        )
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._containers()
+        yield from self._cards()
+
+    def _containers(self) -> Iterator[Metric]:
+        memory_limit = _gauge("elasticgpu_container_memory_limit_bytes", "Card memory the container may use.")
+        memory_used = _gauge("elasticgpu_container_memory_used_bytes", "Card memory the container says it uses.")
+        core_limit = _gauge("elasticgpu_container_core_limit_ratio", "Share of the card's time; 1 is a whole card.")
+        core_used = _gauge("elasticgpu_container_core_used_ratio", "Share of the card's time used since the last look.")
+        spilled = _gauge("elasticgpu_container_memory_spilled_bytes", "Beyond its limit, in managed memory.")
+        throttled = _gauge("elasticgpu_container_throttled_seconds", "Time its launches were held back, ever.")
+        refused = _gauge("elasticgpu_container_memory_refusals", "Allocations refused over the limit, ever.")
+        mismatch = _gauge(
+            "elasticgpu_container_usage_mismatch", "1 while its usage file is damaged or claims more than it may hold."
+        )
+        seen: dict[tuple[str, int, str], _Sample] = {}
+        for record in self._slots.records():
+            usage = UsageReader(self._usage_file(record)).read()
+            for position, share in enumerate(record.allocation.cards):
+                labels = self._labels(record, share)
+                memory_limit.add_metric(labels, share.memory_mib * MIB)
+                core_limit.add_metric(labels, share.core / 100)
+                used = usage.devices[position] if position < len(usage.devices) else None
+                mismatch.add_metric(labels, int(used is None or _claims_too_much(used, share)))
+                if used is None:
+                    continue
+                memory_used.add_metric(labels, used.memory_bytes)
+                spilled.add_metric(labels, used.spill_bytes)
+                throttled.add_metric(labels, used.throttled_ns / 1e9)
+                refused.add_metric(labels, used.refusals)
+                key = (record.token, record.generation, share.uuid)
+                seen[key] = _Sample(time.monotonic(), used.gpu_ns)
+                core_used.add_metric(labels, _rate(self._samples.get(key), seen[key]))
+        self._samples = seen
+        yield from (memory_limit, memory_used, core_limit, core_used, spilled, throttled, refused, mismatch)
+
+    def _usage_file(self, record: SlotRecord) -> Path:
+        """Its executor's where it has one: the container cannot write that."""
+        own = self._slots.path(record.token) / USAGE_FILE
+        return own if own.exists() else self._slots.path(record.token) / layout.USAGE_FILE
+
+    def _labels(self, record: SlotRecord, share: CardShare) -> list[str]:
+        card = self._inventory.cards.get(share.uuid)
+        index = share.index if card is None else card.index
+        return [
+            record.namespace,
+            record.pod,
+            record.container,
+            self._node,
+            self._node_ip,
+            str(index),
+            share.uuid,
+            record.allocation.claim,
+        ]
+
+    def _cards(self) -> Iterator[Metric]:
+        memory = _gauge("elasticgpu_card_memory_bytes", "Memory of the card.", _CARD_LABELS)
+        healthy = _gauge("elasticgpu_card_healthy", "1 while the card may be given to containers.", _CARD_LABELS)
+        demand = _gauge("elasticgpu_card_demand_ratio", "Its containers' use of its time, added up.", _CARD_LABELS)
+        used = self._demand()
+        for card in self._inventory.cards.values():
+            labels = [self._node, self._node_ip, str(card.index), card.uuid, card.model]
+            memory.add_metric(labels, card.memory_mib * MIB)
+            healthy.add_metric(labels, int(card.healthy))
+            demand.add_metric(labels, used.get(card.uuid, 0.0))
+        yield from (memory, healthy, demand)
+
+
+def _gauge(name: str, text: str, labels: Iterable[str] = _CONTAINER_LABELS) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=list(labels))
+
+
+def _claims_too_much(used: DeviceUsage, share: CardShare) -> bool:
+    """The interposer never lets that happen: somebody else wrote it."""
+    return share.memory_mib > 0 and used.memory_bytes > share.memory_mib * MIB
+
+
+def _rate(before: _Sample | None, now: _Sample) -> float:
+    """GPU seconds per second between two readings, within 0..1: the file is the container's claim."""
+    if before is None or now.taken_at <= before.taken_at:
+        return 0.0
+    return min(1.0, max(0.0, (now.gpu_ns - before.gpu_ns) / 1e9 / (now.taken_at - before.taken_at)))

@@ -1,0 +1,140 @@
+"""Slot directories: what stands in the paths that Allocate named by token, for the container that now has the token.
+
+    <state-dir>/slots/<token>/          mounted read-only at /opt/egpu
+        policy                          limits; absent where the technology has none to enforce
+        usage                           mounted read-write at /opt/egpu/usage
+        libegpu-interposer.so           hard link to the node's copy; absent likewise
+        ld.so.preload                   mounted at /etc/ld.so.preload; empty where nothing is preloaded
+        dev/nvidia<minor>               link to the real device, or to a file that leads nowhere
+        owner.json                      whose it is (`SlotRecord`)
+
+A slot is made whole under another name and renamed into place, and removed by renaming it away first: at any moment
+a slot directory is complete or absent, whenever we are killed. A new owner never gets an inode of the previous one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from egpu.api.allocation import ContainerAllocation
+from egpu.errors import CorruptData
+
+CONTAINER_DIRECTORY = "/opt/egpu"
+PRELOAD_FILE = "ld.so.preload"
+USAGE_FILE = "usage"
+POLICY_FILE = "policy"
+DEVICES = "dev"
+OWNER_FILE = "owner.json"
+_SCRATCH_PREFIX = "."
+
+
+class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Whose slot it is, what it was made from, and when: `boot_id` because minors change at boot."""
+
+    token: str
+    namespace: str
+    pod: str
+    pod_uid: str
+    container: str
+    generation: int
+    boot_id: str
+    allocation: ContainerAllocation
+    minors: dict[str, int]
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        return self.pod_uid, self.container
+
+
+class Slots:
+    """The slot directories of one node. Calls block on the file system, briefly."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._discard_scratch()
+        self._generation = max((record.generation for record in self.records()), default=0)
+
+    def path(self, token: str) -> Path:
+        return self._directory / token
+
+    def record(self, token: str) -> SlotRecord | None:
+        """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
+        try:
+            text = (self.path(token) / OWNER_FILE).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return msgspec.json.decode(text, type=SlotRecord)
+        except msgspec.MsgspecError as error:
+            raise CorruptData(f"{self.path(token) / OWNER_FILE}: {error}") from error
+
+    def tokens(self) -> tuple[str, ...]:
+        """Every token that has a directory, whatever is inside."""
+        return tuple(sorted(each.name for each in self._directory.iterdir() if not each.name.startswith(".")))
+
+    def records(self) -> Iterator[SlotRecord]:
+        """Every readable record."""
+        for token in self.tokens():
+            try:
+                record = self.record(token)
+            except CorruptData:
+                continue
+            if record is not None:
+                yield record
+
+    def next_generation(self) -> int:
+        """A number above that of every slot there is or was since we started."""
+        self._generation += 1
+        return self._generation
+
+    def owners_newest_first(self) -> list[tuple[str, str]]:
+        """(pod UID, container) of every slot, the last prepared one first."""
+        records = sorted(self.records(), key=lambda record: record.generation, reverse=True)
+        return [record.owner for record in records]
+
+    def replace(self, record: SlotRecord, fill: Callable[[Path], None]) -> Path:
+        """Let `fill` write a fresh directory, then put it in the place of whatever the token had before."""
+        fresh = self._scratch(record.token, "new")
+        fresh.mkdir(mode=0o755)
+        try:
+            fill(fresh)
+            (fresh / OWNER_FILE).write_bytes(msgspec.json.encode(record))
+            self.remove(record.token)
+            fresh.rename(self.path(record.token))
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        return self.path(record.token)
+
+    def remove(self, token: str) -> None:
+        """Take the slot away; nothing happens where there is none."""
+        old = self._scratch(token, "old")
+        try:
+            self.path(token).rename(old)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _scratch(self, token: str, purpose: str) -> Path:
+        path = self._directory / f"{_SCRATCH_PREFIX}{token}.{purpose}.{os.getpid()}"
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def _discard_scratch(self) -> None:
+        for each in self._directory.iterdir():
+            if each.name.startswith(_SCRATCH_PREFIX):
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def boot_id() -> str:
+    """This boot of the machine; "" where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,238 @@
+"""The pool with what asyncio adds: who waits for a lease, who is to be told of an end, and when to tell servers."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from egpu.adapters.pool import messages
+from egpu.core import tokens
+from egpu.core.leases import Lease, Pool, Report, Wish
+from egpu.core.policies import Policies
+from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
+
+log = structlog.get_logger(__name__)
+
+START_SECONDS: Final = 30.0
+"""How long executors may take to start before the lease is given up."""
+APPLY_SECONDS: Final = 5.0
+"""How long new limits may take to be in force."""
+EXECUTOR_SOCKET: Final = "lease.sock"
+
+
+class Desk:
+    """The only one that touches the pool. `push` is called with servers whose orders changed, at the end of a step."""
+
+    def __init__(self, *, policy: str, settle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.pool = Pool(secrets.token_hex(8), Policies.named(policy, policy))
+        self._clock = clock
+        self._settled = clock() + settle_seconds
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._holding: dict[str, Callable[[str, str], None]] = {}
+        self.push: Callable[[set[str]], None] = lambda _: None
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    async def acquire(self, asked: messages.Acquire, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
+        """Reserve, and wait until the executors run; what goes wrong on the way ends the lease.
+
+        Raises DoesNotFit, Refused, InvalidInput, Unavailable.
+        """
+        if not 0 < len(asked.holder) <= 256 or not 0 < len(asked.request) <= 128:
+            raise Refused("a lease needs a holder (up to 256 characters) and a request number (up to 128)")
+        wish = Wish(cards=asked.cards, core=asked.core, memory_mib=asked.memory_mib, host=asked.host)
+        lease = self.pool.grant(
+            wish,
+            lease=f"lease-{secrets.token_hex(8)}",
+            key=secrets.token_hex(32),
+            holder=asked.holder,
+            peer=peer,
+            request=asked.request,
+            now=self._clock(),
+        )
+        self._holding[lease.id] = told
+        self.step()
+        try:
+            await self._until(lease.id, lambda one: one.state == "active", START_SECONDS, "start its executors")
+        except BaseException as error:
+            self._holding.pop(lease.id, None)
+            self.end(lease.id, f"not started: {error or type(error).__name__}")
+            raise
+        log.info("granted", lease=lease.id, holder=asked.holder, peer=peer, servers=list(lease.servers))
+        return self.granted(asked.number, lease.id)
+
+    def attach(self, number: int, lease: str, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
+        """Raises NotFound, Refused, Unavailable."""
+        self._owned(lease, peer)
+        self.pool.renew(lease, self._clock())
+        self._holding[lease] = told
+        return self.granted(number, lease)
+
+    def renew(self, number: int, lease: str, peer: str) -> messages.Granted:
+        """Raises NotFound, Refused, Unavailable."""
+        self._owned(lease, peer)
+        self.pool.renew(lease, self._clock())
+        return self.granted(number, lease)
+
+    async def resize(self, asked: messages.Resize, peer: str) -> messages.Granted:
+        """Raises NotFound, Refused, DoesNotFit, InvalidInput, Unavailable."""
+        self._owned(asked.lease, peer)
+        self.pool.resize(asked.lease, core=asked.core, memory_mib=asked.memory_mib)
+        self.step()
+        await self._until(asked.lease, _in_force, APPLY_SECONDS, "put the new limits in force")
+        log.info("resized", lease=asked.lease, core=asked.core, memory_mib=asked.memory_mib, peer=peer)
+        return self.granted(asked.number, asked.lease)
+
+    def release(self, lease: str, peer: str, reason: str) -> None:
+        """Raises NotFound, Refused, Unavailable."""
+        self._owned(lease, peer)
+        self._holding.pop(lease, None)
+        self.end(lease, reason)
+
+    def let_go(self, lease: str, told: Callable[[str, str], None]) -> None:
+        """The connection that spoke for `lease` was closed, unless another one speaks for it by now."""
+        if self._holding.get(lease) == told:
+            del self._holding[lease]
+            self.pool.let_go(lease, self._clock())
+
+    def granted(self, number: int, lease: str) -> messages.Granted:
+        """What its holder is told, with a fresh token. Raises NotFound when it ended meanwhile."""
+        found = self.pool.leases.get(lease)
+        if found is None or found.state == "ending":
+            raise NotFound(f"lease {lease} ended: {self.pool.why_ended(lease)}")
+        claims = tokens.Claims(
+            lease=lease, holder=found.holder, peer=found.peer, expires=time.time() + tokens.LIFETIME_SECONDS
+        )
+        return messages.Granted(number=number, lease=self.view(found), token=tokens.issue(claims, found.key))
+
+    # --- servers ------------------------------------------------------------------------------------------------------
+
+    def report(self, report: Report) -> None:
+        """Raises Refused beyond the bound of servers."""
+        self.pool.report(report, self._clock())
+        self.step()
+
+    def server_away(self, name: str) -> None:
+        self.pool.server_away(name, self._clock())
+
+    def orders(self, server: str) -> messages.Orders:
+        version, records = self.pool.orders(server)
+        return messages.Orders(epoch=self.pool.epoch, version=version, leases=records)
+
+    # --- all ----------------------------------------------------------------------------------------------------------
+
+    def end(self, lease: str, reason: str) -> None:
+        self.pool.end(lease, reason)
+        self.step()
+
+    def tick(self) -> None:
+        self.pool.tick(self._clock())
+        self.step()
+
+    def step(self) -> None:
+        """After every change: tell servers, holders of ended leases, and whoever waits."""
+        if self.pool.changed:
+            changed = set(self.pool.changed)
+            self.pool.changed.clear()
+            self.push(changed)
+        touched = set(self.pool.touched)
+        self.pool.touched.clear()
+        for lease in touched:
+            if lease in self._holding and self._ending(lease):
+                told = self._holding.pop(lease)
+                told(lease, self.pool.why_ended(lease) or "its servers are gone")
+            for future in self._waiting.pop(lease, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    def views(self) -> tuple[messages.LeaseView, ...]:
+        return tuple(self.view(lease) for lease in self.pool.leases.values())
+
+    def view(self, lease: Lease) -> messages.LeaseView:
+        cards: list[messages.CardView] = []
+        parts: list[messages.PartView] = []
+        for name, part in lease.parts.items():
+            running, server = part.running, self.pool.servers.get(name)
+            shares = part.wanted or (running.record.cards if running is not None else ())
+            used = running.used_mib if running is not None and len(running.used_mib) == len(shares) else None
+            cards += [
+                messages.CardView(server=name, share=share, used_mib=None if used is None else used[place])
+                for place, share in enumerate(shares)
+            ]
+            if server is not None:
+                socket = f"{server.directory}/{lease.id}/{EXECUTOR_SOCKET}" if server.directory else ""
+                parts.append(
+                    messages.PartView(
+                        server=name, address=server.address, host=server.host, socket=socket, cards=len(shares)
+                    )
+                )
+        running_parts = [part.running for part in lease.parts.values() if part.running is not None]
+        return messages.LeaseView(
+            lease=lease.id,
+            holder=lease.holder,
+            peer=lease.peer,
+            state=lease.state,
+            cards=tuple(cards),
+            parts=tuple(parts),
+            over_limit=lease.over_limit,
+            gpu_seconds=sum(one.gpu_seconds for one in running_parts),
+            sessions=sum(one.sessions for one in running_parts),
+        )
+
+    def server_views(self) -> tuple[messages.ServerView, ...]:
+        views: list[messages.ServerView] = []
+        for server in self.pool.servers.values():
+            row = self.pool.ledger.row(server.name)
+            ledger = self.pool.ledger
+            views.append(
+                messages.ServerView(
+                    server=server.name,
+                    address=server.address,
+                    host=server.host,
+                    link_mbps=server.link_mbps,
+                    connected=server.away_since is None,
+                    cards=len(server.cards),
+                    leases=len(server.leases),
+                    core=100 * len(server.cards),
+                    core_free=0 if row is None else int(ledger.core_free[row].sum()),
+                    memory_mib=sum(card.memory_mib for card in server.cards),
+                    memory_free_mib=0 if row is None else int(ledger.memory_free[row].sum()),
+                )
+            )
+        return tuple(views)
+
+    def _owned(self, lease: str, peer: str) -> None:
+        """Raises Refused for somebody else's lease, in the words that a lease nobody has gets: names are not told."""
+        found = self.pool.leases.get(lease)
+        if found is None and not self.pool.why_ended(lease) and self._clock() < self._settled:
+            raise Unavailable(f"lease {lease} is not known yet: this broker started a moment ago")
+        if found is not None and found.peer != peer and peer.partition("/")[0] != "admin":
+            raise NotFound(f"there is no lease {lease}")
+
+    def _ending(self, lease: str) -> bool:
+        found = self.pool.leases.get(lease)
+        return found is None or found.state == "ending"
+
+    async def _until(self, lease: str, holds: Callable[[Lease], bool], seconds: float, what: str) -> None:
+        """Raises DoesNotFit when the lease ends meanwhile, Unavailable after `seconds`."""
+        deadline = self._clock() + seconds
+        while True:
+            found = self.pool.leases.get(lease)
+            if found is None or found.state == "ending":
+                raise DoesNotFit(f"lease {lease} ended: {self.pool.why_ended(lease)}")
+            if holds(found):
+                return
+            if self._clock() >= deadline:
+                raise Unavailable(f"{', '.join(found.servers)} did not {what} within {seconds:g} s")
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(lease, []).append(future)
+            await asyncio.wait([future], timeout=deadline - self._clock())
+
+
+def _in_force(lease: Lease) -> bool:
+    return all(part.running is not None and part.running.record.cards == part.wanted for part in lease.parts.values())

@@ -1,0 +1,156 @@
+"""Connections to the broker: programs and people on one side, servers on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.security import check_role, may_speak_for
+from egpu.apps.broker.desk import Desk
+from egpu.errors import ElasticGPUError, InvalidInput, Refused
+
+log = structlog.get_logger(__name__)
+
+MAX_CLIENT_MESSAGE_BYTES: Final = 64 * 1024
+MAX_PENDING: Final = 256
+"""Requests of one connection that are answered at the same time; more wait in the socket."""
+GATHER_SECONDS: Final = 0.002
+"""Orders hold everything that shall run: many changes at once go in one."""
+SERVER_SILENCE_SECONDS: Final = 5.0
+"""A server reports at least every second."""
+
+
+class ClientSession:
+    """One program's or person's connection. Its leases are let go when it ends."""
+
+    def __init__(self, desk: Desk, connection: Connection) -> None:
+        self._desk = desk
+        self._connection = connection
+        self._peer = connection.peer
+        self._leases: set[str] = set()
+        self._pending = asyncio.Semaphore(MAX_PENDING)
+        self._outgoing: asyncio.Queue[messages.Message] = asyncio.Queue(MAX_PENDING * 4)
+
+    async def run(self) -> None:
+        """Until the connection ends. Raises Unavailable, CorruptData."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(self._write())
+                try:
+                    while True:
+                        asked = await self._connection.receive(limit_bytes=MAX_CLIENT_MESSAGE_BYTES)
+                        await self._pending.acquire()
+                        group.create_task(self._answer(asked))
+                finally:
+                    writing.cancel()
+        finally:
+            for lease in self._leases:
+                self._desk.let_go(lease, self._ended)
+
+    def _ended(self, lease: str, reason: str) -> None:
+        self._leases.discard(lease)
+        if not self._outgoing.full():
+            self._outgoing.put_nowait(messages.Ended(lease=lease, reason=reason))
+
+    async def _write(self) -> None:
+        while True:
+            await self._connection.send(await self._outgoing.get())
+
+    async def _answer(self, asked: messages.AnyMessage) -> None:
+        number = getattr(asked, "number", 0)
+        try:
+            answer = await self._do(asked)
+        except ElasticGPUError as error:
+            answer = messages.Failed(number=number, kind=type(error).__name__, reason=str(error))
+        finally:
+            self._pending.release()
+        await self._outgoing.put(answer)
+
+    async def _do(self, asked: messages.AnyMessage) -> messages.Message:
+        match asked:
+            case messages.Acquire():
+                check_role(self._peer, "client", "admin")
+                granted = await self._desk.acquire(asked, self._peer, self._ended)
+                self._leases.add(granted.lease.lease)
+                return granted
+            case messages.Attach():
+                granted = self._desk.attach(asked.number, asked.lease, self._peer, self._ended)
+                self._leases.add(asked.lease)
+                return granted
+            case messages.Renew():
+                return self._desk.renew(asked.number, asked.lease, self._peer)
+            case messages.Resize():
+                return await self._desk.resize(asked, self._peer)
+            case messages.Release():
+                self._leases.discard(asked.lease)
+                self._desk.release(asked.lease, self._peer, asked.reason[:200])
+                return messages.Done(number=asked.number)
+            case messages.ListLeases():
+                mine = [one for one in self._desk.views() if may_speak_for(self._peer, one.peer)]
+                return messages.Leases(number=asked.number, leases=tuple(mine))
+            case messages.ListServers():
+                return messages.Servers(number=asked.number, servers=self._desk.server_views())
+            case _:
+                raise InvalidInput("message", f"{type(asked).__name__} is not for a broker")
+
+
+class ServerSessions:
+    """The connections of all servers, by name: a newer connection of a name replaces the older."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._changed: dict[str, asyncio.Event] = {}
+        self._numbers = itertools.count(1)
+        self._current: dict[str, int] = {}
+        desk.push = self._push
+
+    def _push(self, servers: set[str]) -> None:
+        for server in servers:
+            if server in self._changed:
+                self._changed[server].set()
+
+    async def run(self, name: str, connection: Connection) -> None:
+        """Until the connection ends. Raises Refused for a name that is not the caller's, Unavailable, CorruptData."""
+        check_role(connection.peer, "server")
+        if connection.peer.startswith("server/") and connection.peer != f"server/{name}":
+            raise Refused(f"{connection.peer} may not report as {name}")
+        number = next(self._numbers)
+        changed = asyncio.Event()
+        self._current[name] = number
+        self._changed[name] = changed
+        still: Callable[[], bool] = lambda: self._current.get(name) == number  # noqa: E731
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send_orders(name, connection, changed))
+                while still():
+                    await self._receive(name, connection, still)
+                raise Refused(f"another connection reports as {name} now")
+        finally:
+            if still():
+                del self._current[name], self._changed[name]
+                self._desk.server_away(name)
+                log.info("server away", server=name)
+
+    async def _receive(self, name: str, connection: Connection, still: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(SERVER_SILENCE_SECONDS):
+                reported = await connection.expect(messages.Reported)
+        except TimeoutError as error:
+            raise Refused(f"{name} said nothing for {SERVER_SILENCE_SECONDS:g} s") from error
+        if reported.report.server != name:
+            raise Refused(f"{name} reports as {reported.report.server}")
+        if still():
+            self._desk.report(reported.report)
+
+    async def _send_orders(self, name: str, connection: Connection, changed: asyncio.Event) -> None:
+        while True:
+            await changed.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            changed.clear()
+            await connection.send(self._desk.orders(name))

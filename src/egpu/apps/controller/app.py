@@ -1,0 +1,81 @@
+"""Puts a controller together and runs it."""
+
+import asyncio
+import contextlib
+import os
+import socket as sockets
+import uuid
+
+import structlog
+
+from egpu.adapters.kubernetes import Client, LeaseElection
+from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.web import Listen, bound, health_app, open_socket, serve
+from egpu.apps.controller.certificates import WebhookCertificates
+from egpu.apps.controller.claims import ClaimController
+from egpu.apps.controller.config import ControllerConfig
+from egpu.errors import InvalidInput
+from egpu.runtime.supervisor import Supervisor
+
+LEASE = "elastic-gpu-controller"
+
+log = structlog.get_logger(__name__)
+
+
+class Controller:
+    """Every part of one controller. The client comes from outside, so that tests can give another."""
+
+    def __init__(self, config: ControllerConfig, client: Client) -> None:
+        if config.webhook_url is not None and config.webhook_service is not None:
+            raise InvalidInput("webhook-url", "give --webhook-url or --webhook-service, not both")
+        self.config = config
+        identity = f"{sockets.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.election = LeaseElection(client, name=LEASE, namespace=config.namespace, identity=identity)
+        self.claims = ClaimController(client, EventRecorder(client, component="elastic-gpu-controller"))
+        wanted = config.webhook_url is not None or config.webhook_service is not None
+        self.certificates = WebhookCertificates(client, config) if wanted else None
+        self._leading = False
+
+    def not_ready(self) -> str | None:
+        """Why it does not do its work now; a controller that waits for its turn is ready."""
+        if not self._leading:
+            return None if self.config.leader_elect else "starting"
+        if self.certificates is not None and not self.certificates.ready.is_set():
+            return "the webhook is not configured yet"
+        return self.claims.caches.not_ready()
+
+    async def lead(self) -> None:
+        """Does the work until the lease is lost. Two at once would do no harm: every write carries the version it was
+        decided on."""
+        if self.config.leader_elect:
+            await self.election.acquire(wait=True)
+        self._leading = True
+        async with asyncio.TaskGroup() as group:
+            if self.config.leader_elect:
+                group.create_task(self.election.renew())
+            if self.certificates is not None:
+                group.create_task(self.certificates.run())
+            group.create_task(self.claims.caches.run())
+            await self.claims.caches.synced()  # nothing is gone before everything was listed
+            log.info("ready")
+            for loop in (self.claims.claims, self.claims.gpus, self.claims.classes):
+                group.create_task(loop.run())
+            group.create_task(self.claims.sweep())
+
+    async def run(self, supervisor: Supervisor) -> None:
+        sock = open_socket(Listen.parse(self.config.listen))
+        log.info("listening", address=str(bound(sock)))
+        supervisor.add("health", serve(health_app(self.not_ready), [sock]))
+        supervisor.add("lead", self.lead())
+        try:
+            await supervisor.run()
+        finally:
+            if self._leading and self.config.leader_elect:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.election.release(), 1.0)
+
+
+async def run(config: ControllerConfig) -> None:
+    """Runs a controller until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    async with Client.from_kubeconfig(config.kubeconfig) as client:
+        await Controller(config, client).run(Supervisor())

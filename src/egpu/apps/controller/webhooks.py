@@ -1,0 +1,176 @@
+"""The two webhook configurations, as values.
+
+`failurePolicy: Fail`, because a GPU pod that nobody normalised must not start. That can never block a cluster:
+`matchConditions` let the API server send only pods that speak of our resources or annotations, and system namespaces
+and our own are excluded.
+"""
+
+import json
+from collections.abc import Sequence
+
+from egpu.api import names
+from egpu.api.kubernetes import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    MatchCondition,
+    MutatingWebhookConfiguration,
+    RuleWithOperations,
+    ServiceReference,
+    ValidatingWebhookConfiguration,
+    Webhook,
+    WebhookClientConfig,
+)
+from egpu.api.objects import ObjectMeta
+from egpu.api.vocabularies import POD_RESOURCES, VOCABULARIES
+from egpu.core.admission import FIXED_ANNOTATIONS
+from egpu.errors import InvalidInput
+
+NAME = "elastic-gpu"
+TIMEOUT_SECONDS = 10
+LABELS = {"app.kubernetes.io/part-of": "elastic-gpu", "app.kubernetes.io/managed-by": "elastic-gpu-controller"}
+
+
+def client_config(
+    path: str, ca_bundle: str, *, url: str | None, service: str | None, namespace: str
+) -> WebhookClientConfig:
+    """Where the API server finds the webhook. `ca_bundle` is base64 text. Raises InvalidInput for a bad service."""
+    if url is not None:
+        if not url.startswith("https://"):
+            raise InvalidInput("webhook-url", f"{url!r} must begin with https://")
+        return WebhookClientConfig(url=url.rstrip("/") + path, ca_bundle=ca_bundle)
+    if not service:
+        raise InvalidInput("webhook-service", "give --webhook-url or --webhook-service")
+    name, _, port = service.partition(":")
+    if port and not port.isdigit():
+        raise InvalidInput("webhook-service", f"{service!r} is not NAME or NAME:PORT")
+    reference = ServiceReference(namespace=namespace, name=name, path=path, port=int(port) if port else 443)
+    return WebhookClientConfig(service=reference, ca_bundle=ca_bundle)
+
+
+def hosts(*, url: str | None, service: str | None, namespace: str) -> list[str]:
+    """The names that the serving certificate must carry."""
+    if url is not None:
+        host = url.removeprefix("https://").split("/")[0]
+        return [host.rpartition(":")[0].strip("[]") or host]
+    name = (service or "").partition(":")[0]
+    return [f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local", f"{name}.{namespace}"]
+
+
+def mutating(client: WebhookClientConfig, excluded: Sequence[str]) -> MutatingWebhookConfiguration:
+    return MutatingWebhookConfiguration(
+        metadata=ObjectMeta(name=NAME, labels=LABELS),
+        webhooks=[_pods("mutate.pods.elasticgpu.io", client, excluded, ["CREATE"], reinvocation="IfNeeded")],
+    )
+
+
+def validating(client: WebhookClientConfig, excluded: Sequence[str]) -> ValidatingWebhookConfiguration:
+    return ValidatingWebhookConfiguration(
+        metadata=ObjectMeta(name=NAME, labels=LABELS),
+        webhooks=[
+            _pods("validate.pods.elasticgpu.io", client, excluded, ["CREATE", "UPDATE"]),
+            _objects(client),
+            _bindings(client, excluded),
+        ],
+    )
+
+
+def _pods(
+    name: str, client: WebhookClientConfig, excluded: Sequence[str], operations: list[str], *,
+    reinvocation: str | None = None,
+) -> Webhook:  # fmt: skip
+    return Webhook(
+        name=name,
+        client_config=client,
+        rules=[
+            RuleWithOperations(
+                operations=operations, api_groups=[""], api_versions=["v1"], resources=["pods"], scope="Namespaced"
+            )
+        ],
+        side_effects="None",
+        admission_review_versions=["v1"],
+        failure_policy="Fail",
+        match_policy="Equivalent",
+        match_conditions=[MatchCondition(name="asks-for-a-gpu", expression=asks_for_a_gpu())],
+        namespace_selector=_outside(excluded),
+        timeout_seconds=TIMEOUT_SECONDS,
+        reinvocation_policy=reinvocation,
+    )
+
+
+def _bindings(client: WebhookClientConfig, excluded: Sequence[str]) -> Webhook:
+    """Bindings that give out cards. Those of pods without a GPU never come here, so the webhook cannot hold them up."""
+    return Webhook(
+        name="validate.bindings.elasticgpu.io",
+        client_config=client,
+        rules=[
+            RuleWithOperations(
+                operations=["CREATE"],
+                api_groups=[""],
+                api_versions=["v1"],
+                resources=["pods/binding", "bindings"],
+                scope="Namespaced",
+            )
+        ],
+        side_effects="None",
+        admission_review_versions=["v1"],
+        failure_policy="Fail",
+        match_policy="Equivalent",
+        match_conditions=[MatchCondition(name="gives-out-cards", expression=gives_out_cards())],
+        namespace_selector=_outside(excluded),
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+
+
+def _outside(excluded: Sequence[str]) -> LabelSelector:
+    return LabelSelector(
+        match_expressions=[
+            LabelSelectorRequirement(key="kubernetes.io/metadata.name", operator="NotIn", values=sorted(excluded))
+        ]
+    )
+
+
+def _objects(client: WebhookClientConfig) -> Webhook:
+    return Webhook(
+        name="validate.objects.elasticgpu.io",
+        client_config=client,
+        rules=[
+            RuleWithOperations(
+                operations=["CREATE", "UPDATE"],
+                api_groups=[names.GROUP],
+                api_versions=list(names.SERVED_VERSIONS),
+                resources=["elasticgpuclaims", "elasticgpuclasses", "elasticgpus"],
+                scope="*",
+            )
+        ],
+        side_effects="None",
+        admission_review_versions=["v1"],
+        failure_policy="Fail",
+        match_policy="Equivalent",
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+
+
+def asks_for_a_gpu() -> str:
+    """The CEL expression that is true for pods that the webhook must see, and for no others."""
+    nodes_only = [vocabulary.node_only for vocabulary in VOCABULARIES if vocabulary.node_only]
+    resources = json.dumps([*POD_RESOURCES, *nodes_only, names.SLOT])
+
+    def any_container(field: str) -> str:
+        def names_one(kind: str) -> str:
+            return f"has(c.resources.{kind}) && c.resources.{kind}.exists(k, k in {resources})"
+
+        asks = f"has(c.resources) && (({names_one('limits')}) || ({names_one('requests')}))"
+        return f"(has(object.spec.{field}) && object.spec.{field}.exists(c, {asks}))"
+
+    annotated = _annotated(f"{names.GROUP}/", *names.CLAIM_PREFIXES)
+    return " || ".join([any_container("containers"), any_container("initContainers"), f"({annotated})"])
+
+
+def gives_out_cards() -> str:
+    """The CEL expression that is true for Bindings that write annotations only the scheduler may write."""
+    return _annotated(*FIXED_ANNOTATIONS)
+
+
+def _annotated(*prefixes: str) -> str:
+    starts = " || ".join(f"k.startsWith({json.dumps(prefix)})" for prefix in dict.fromkeys(prefixes))
+    return f"has(object.metadata.annotations) && object.metadata.annotations.exists(k, {starts})"

@@ -1,0 +1,122 @@
+"""Puts an extender together and runs it: lease and fence, then lists, then service."""
+
+import asyncio
+import contextlib
+import os
+import socket as sockets
+import uuid
+
+import structlog
+
+from egpu.adapters.kubernetes import Client, LeaseElection
+from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
+from egpu.apps.extender.binding import Binder
+from egpu.apps.extender.claims import ClaimWriter, ImmediateClaims
+from egpu.apps.extender.config import ExtenderConfig
+from egpu.apps.extender.fence import Fence
+from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.mix import MixKeeper
+from egpu.apps.extender.placing import Placing
+from egpu.apps.extender.server import ExtenderServer
+from egpu.apps.extender.view import View
+from egpu.core.policies import Policies
+from egpu.errors import InvalidInput
+from egpu.runtime.supervisor import Supervisor
+
+PROBLEM_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class Extender:
+    """Every part of one extender. The client comes from outside, so that tests can give another."""
+
+    def __init__(self, config: ExtenderConfig, client: Client) -> None:
+        self.config = config
+        policies = Policies.named(config.node_policy, config.card_policy)
+        identity = f"{sockets.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.election = LeaseElection(client, name=config.lease, namespace=config.namespace, identity=identity)
+        self.fence = Fence(client, self.election)
+        self.view = View(client)
+        metrics = Metrics(self.view)
+        self.mix = MixKeeper(client, self.view.feed.packer, lease=config.lease, namespace=config.namespace)
+        self.writer = writer = ClaimWriter(client, self.view, self.fence)
+        self.binder = Binder(client, self.view, self.fence, writer, policies)
+        events = EventRecorder(client, component="elastic-gpu-extender")
+        self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
+        self.server = ExtenderServer(Placing(self.view, policies), self.binder, metrics, self.not_ready)
+        self.address: Listen | None = None
+        """Where it listens, once it does."""
+        self._leading = False
+
+    def not_ready(self) -> str | None:
+        """Why no question can be answered now; None when it can."""
+        return self.view.caches.not_ready() if self._leading else "another extender holds the lease"
+
+    async def lead(self) -> None:
+        """Takes over, lists everything *after* that, and writes placements until the lease is lost."""
+        await self.election.acquire(wait=self.config.leader_elect)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.election.renew())
+            await self.fence.take_over()
+            group.create_task(self.view.caches.run())
+            await self.view.caches.synced()
+            await self.mix.load()
+            self._leading = True
+            group.create_task(self.mix.run())
+            log.info("ready", nodes=len(self.view.feed.ledger.nodes()))
+            group.create_task(self.immediate.loop.run())
+            group.create_task(self.binder.settle())
+            group.create_task(self.writer.settle())
+            group.create_task(self.report_problems())
+
+    async def report_problems(self) -> None:
+        """Over-commits and unreadable annotations are somebody's mistake: said once, as long as they last."""
+        told: set[str] = set()
+        while True:
+            found = self.view.feed.problems()
+            for problem in found:
+                if problem not in told:
+                    log.error("problem", what=problem)
+            told = set(found)
+            await asyncio.sleep(PROBLEM_SECONDS)
+
+    async def run(self, supervisor: Supervisor) -> None:
+        """Until the supervisor stops. Raises InvalidInput for a bad configuration, LeadershipLost when taken over."""
+        listen, tls = Listen.parse(self.config.listen), _tls(self.config)
+        if not listen.loopback and self.config.client_ca is None:
+            raise InvalidInput(
+                "listen",
+                f"{listen} can be reached from other machines, and whoever reaches an extender can place pods;"
+                " give --tls-cert, --tls-key and --client-ca, or listen on 127.0.0.1",
+            )
+        sock = open_socket(listen)
+        self.address = bound(sock)
+        log.info("listening", address=str(self.address), tls=tls is not None)
+        supervisor.add("http", serve(self.server.app(), [sock], tls=tls))
+        supervisor.add("lead", self.lead())
+        try:
+            await supervisor.run()
+        finally:
+            if self._leading:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.election.release(), 1.0)
+
+
+def _tls(config: ExtenderConfig) -> TLS | None:
+    if config.tls_cert is None and config.tls_key is None:
+        if config.client_ca is not None:
+            raise InvalidInput("client-ca", "needs --tls-cert and --tls-key too")
+        return None
+    if config.tls_cert is None or config.tls_key is None:
+        raise InvalidInput("tls", "give both --tls-cert and --tls-key, or neither")
+    tls = TLS(client_ca=config.client_ca)
+    tls.load_files(config.tls_cert, config.tls_key)
+    return tls
+
+
+async def run(config: ExtenderConfig) -> None:
+    """Runs an extender until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    async with Client.from_kubeconfig(config.kubeconfig) as client:
+        await Extender(config, client).run(Supervisor())

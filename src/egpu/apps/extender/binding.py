@@ -1,0 +1,242 @@
+"""Bind: the only writer of placements of pods.
+
+One call chooses cards, assumes them in the ledger, and sends one POST that sets the node and the allocation together,
+so a bind that fails leaves nothing behind. Choosing and assuming happen without an await between them: in this
+single-threaded process that is the lock. `egpu.apps.extender.fence` says why another process cannot interfere.
+
+When the API server does not say what became of a write, the object is *touched* (its resourceVersion moves on). Before
+the touch the write may have landed, and then the touch's answer shows it; after the touch it cannot land any more.
+Until that is known the cards stay assumed.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.allocation import PodAllocation, decode_allocation
+from egpu.api.extender import ExtenderBindingArgs
+from egpu.api.kubernetes import Pod
+from egpu.api.objects import ElasticGPUClaim
+from egpu.apps.extender.claims import ClaimWriter
+from egpu.apps.extender.fence import FENCE, Fence
+from egpu.apps.extender.placing import policies_for
+from egpu.apps.extender.view import View
+from egpu.core.binding import binding_annotations
+from egpu.core.feed import claim_allocations
+from egpu.core.policies import Policies
+from egpu.errors import (
+    Conflict,
+    CorruptData,
+    ElasticGPUError,
+    LeadershipLost,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
+
+ATTEMPTS = 3
+SETTLE_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """An allocation that the ledger holds and the watch has not shown yet."""
+
+    name: str
+    namespace: str
+    allocation: PodAllocation
+    claims: tuple[ElasticGPUClaim, ...]
+    in_doubt: bool
+    since: float
+
+
+class Binder:
+    """`bind` for each request; `settle` runs beside it and clears up doubts and what the watch never showed."""
+
+    def __init__(self, client: Client, view: View, fence: Fence, claims: ClaimWriter, policies: Policies) -> None:
+        self._client = client
+        self._view = view
+        self._fence = fence
+        self._claims = claims
+        self._policies = policies
+        self._assumed: dict[str, Assumed] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    async def bind(self, args: ExtenderBindingArgs) -> None:
+        """Binds the pod of this uid to the node, with cards. Doing so again is harmless.
+
+        Raises:
+            DoesNotFit: no cards there now. Conflict: another pod by now, or bound elsewhere.
+            Unavailable: the API server did not do it; OutcomeUnknown: it will be found out.
+        """
+        async with self._alone(args.pod_uid):
+            if (doubt := self._assumed.get(args.pod_uid)) is not None and doubt.in_doubt:
+                await self._resolve(args.pod_uid, doubt)
+            pod = await self._current(args)
+            if pod.spec.node_name:
+                _same_node(pod, args.node)
+                return
+            known = self._assumed.get(args.pod_uid)
+            if known is not None:  # bound by us; the watch is behind
+                pod = await self._client.get(Pod, args.pod_name, namespace=args.pod_namespace)
+                _same_node(pod, args.node)
+                return
+            await self._place(pod, args.node)
+
+    async def _place(self, pod: Pod, node: str) -> None:
+        await self._claims.resolve_doubts()
+        await self._fence.check()  # asked after the pod was read
+        # From here to `_assumed` there is no await: nobody can choose between our choice and our assumption.
+        request = self._view.feed.request(pod)
+        allocation = self._view.feed.choose(request, node, policies_for(request, self._view.feed, self._policies))
+        waiting = claim_allocations(request, allocation)
+        self._view.feed.assume_pod(pod, allocation)
+        self._assumed[pod.uid] = Assumed(pod.name, pod.namespace, allocation, (), False, time.monotonic())
+        try:
+            written = await self._claims.bind_waiting(pod, waiting)
+        except BaseException:
+            self._forget(pod.uid)
+            raise
+        self._assumed[pod.uid] = Assumed(pod.name, pod.namespace, allocation, written, False, time.monotonic())
+        await self._post(pod, node, allocation, written)
+
+    async def _post(self, pod: Pod, node: str, allocation: PodAllocation, written: tuple[ElasticGPUClaim, ...]) -> None:
+        annotations = binding_annotations(allocation, assume_time_ns=time.time_ns())
+        try:
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    await self._client.bind(
+                        pod.name,
+                        node,
+                        namespace=pod.namespace,
+                        uid=pod.uid,
+                        resource_version=pod.metadata.resource_version,
+                        annotations=annotations,
+                    )
+                except Conflict:
+                    # Most often the scheduler wrote a condition into the pod: read it, ask the fence again, try again.
+                    pod = await self._reread(pod)
+                    if pod.spec.node_name:
+                        if _carries(pod, allocation):
+                            return
+                        raise
+                    if attempt == ATTEMPTS:
+                        raise
+                    await self._fence.check()
+                else:
+                    return
+        except OutcomeUnknown as error:
+            log.warning("binding in doubt", pod=pod.key, node=node, reason=str(error))
+            doubt = Assumed(pod.name, pod.namespace, allocation, written, True, time.monotonic())
+            self._assumed[pod.uid] = doubt
+            if not await self._resolve(pod.uid, doubt):
+                raise Unavailable(f"bind {pod.key}: the API server did not do it; try again") from error
+        except (Conflict, NotFound, Refused, Unavailable, LeadershipLost):
+            self._forget(pod.uid)
+            await self._claims.roll_back(written)
+            raise
+
+    async def _resolve(self, uid: str, doubt: Assumed) -> bool:
+        """Finds out whether the binding was done. Raises OutcomeUnknown while nobody can be asked."""
+        try:
+            patch = {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
+            pod: Pod | None = await self._client.patch(Pod, doubt.name, patch, namespace=doubt.namespace)
+        except (NotFound, Conflict):
+            pod = None  # deleted, or another pod has the name: our binding cannot land any more
+        except ElasticGPUError as error:
+            raise OutcomeUnknown(f"bind {doubt.namespace}/{doubt.name}: still in doubt: {error}") from error
+        if pod is not None and pod.spec.node_name and _carries(pod, doubt.allocation):
+            self._assumed[uid] = Assumed(
+                doubt.name, doubt.namespace, doubt.allocation, doubt.claims, False, time.monotonic()
+            )
+            return True
+        self._forget(uid)
+        await self._claims.roll_back(doubt.claims)
+        return False
+
+    async def settle(self) -> None:
+        """Every few seconds: resolves doubts, and forgets assumptions that the watch has shown or never will."""
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            for uid, assumed in list(self._assumed.items()):
+                shown = self._view.pods.by_uid(uid)
+                if shown is not None and shown.spec.node_name:
+                    self._assumed.pop(uid, None)  # the ledger has it from the watch
+                elif time.monotonic() - assumed.since > SETTLE_SECONDS:
+                    async with self._alone(uid):
+                        await self._settle_one(uid)
+
+    async def _settle_one(self, uid: str) -> None:
+        assumed = self._assumed.get(uid)
+        if assumed is None:
+            return
+        try:
+            if assumed.in_doubt:
+                await self._resolve(uid, assumed)
+            elif await self._is_gone(uid, assumed):
+                self._forget(uid)
+        except ElasticGPUError as error:
+            log.warning("not settled yet", pod=f"{assumed.namespace}/{assumed.name}", reason=str(error))
+
+    async def _is_gone(self, uid: str, assumed: Assumed) -> bool:
+        """A pod made, bound and deleted while the watch was broken is never shown by it."""
+        if self._view.pods.by_uid(uid) is not None:
+            return False
+        pod = await self._client.find(Pod, assumed.name, namespace=assumed.namespace)
+        return pod is None or pod.uid != uid
+
+    def _forget(self, uid: str) -> None:
+        self._assumed.pop(uid, None)
+        self._view.feed.forget_pod(uid)
+
+    async def _current(self, args: ExtenderBindingArgs) -> Pod:
+        """The pod from the cache, or from the server when the cache does not have it yet."""
+        pod = self._view.pods.get(args.pod_name, args.pod_namespace)
+        if pod is None or pod.uid != args.pod_uid:
+            pod = await self._client.get(Pod, args.pod_name, namespace=args.pod_namespace)
+        if pod.uid != args.pod_uid:
+            raise Conflict(f"pod {pod.key} has uid {pod.uid}, not {args.pod_uid}: it was made again")
+        if pod.metadata.deletion_timestamp is not None:
+            raise Conflict(f"pod {pod.key} is being deleted")
+        return pod
+
+    async def _reread(self, pod: Pod) -> Pod:
+        fresh = await self._client.get(Pod, pod.name, namespace=pod.namespace)
+        if fresh.uid != pod.uid:
+            raise Conflict(f"pod {pod.key} was deleted and made again")
+        return fresh
+
+    @asynccontextmanager
+    async def _alone(self, uid: str) -> AsyncGenerator[None]:
+        """One at a time for each pod; the lock is dropped with its last user."""
+        lock, users = self._locks.get(uid, (asyncio.Lock(), 0))
+        self._locks[uid] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(uid)
+            if users > 1:
+                self._locks[uid] = (lock, users - 1)
+
+
+def _same_node(pod: Pod, node: str) -> None:
+    if pod.spec.node_name != node:
+        raise Conflict(f"pod {pod.key} is bound to {pod.spec.node_name or 'no node'}, not to {node}")
+
+
+def _carries(pod: Pod, allocation: PodAllocation) -> bool:
+    """Whether the pod was bound with this very allocation."""
+    try:
+        return decode_allocation(pod.annotations.get(names.ALLOCATION, "")) == allocation
+    except CorruptData:
+        return False

@@ -1,0 +1,232 @@
+"""Claims get their cards here too, because one ledger must decide: at once (Immediate), or with their first pod.
+
+Only `status.allocation` is written, always with the claim's resourceVersion; phases, slices and finalizers are the
+controller's. `egpu.apps.extender.fence` says why the resourceVersion is enough.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.api.kubernetes import Pod
+from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
+from egpu.apps.extender.fence import FENCE, Fence
+from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.placing import policies_for
+from egpu.apps.extender.view import View
+from egpu.core.policies import Policies
+from egpu.errors import (
+    Conflict,
+    CorruptData,
+    DoesNotFit,
+    ElasticGPUError,
+    InvalidInput,
+    NotFound,
+    NotSupported,
+    OutcomeUnknown,
+    UnknownProvisioner,
+)
+from egpu.runtime.reconcile import DONE, Loop, Result
+
+RETRY_SECONDS = 10.0
+ROLLBACKS = 3
+SETTLE_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimWriter:
+    """Writes and takes back `status.allocation`."""
+
+    def __init__(self, client: Client, view: View, fence: Fence) -> None:
+        self._client = client
+        self._view = view
+        self._fence = fence
+        self._doubts: dict[str, tuple[ElasticGPUClaim, ClaimAllocation]] = {}
+        """Writes without an answer, by the claim's uid."""
+
+    async def check(self) -> None:
+        """Whether this process may write; asked after what is to be written was read. Raises LeadershipLost."""
+        await self._fence.check()
+
+    async def bind_waiting(self, pod: Pod, waiting: Mapping[str, ClaimAllocation]) -> tuple[ElasticGPUClaim, ...]:
+        """Gives the claims (by name) that waited for this pod their cards; all or none. Returns them as written."""
+        written: list[ElasticGPUClaim] = []
+        try:
+            for name, allocation in waiting.items():
+                claim = self._view.claims.get(name, pod.namespace)
+                if claim is None:
+                    raise Conflict(f"claim {pod.namespace}/{name} was deleted meanwhile")
+                await self._fence.check()  # asked after the claim was read
+                written.append(await self.write(claim, allocation))
+        except ElasticGPUError:
+            await self.roll_back(written)
+            raise
+        return tuple(written)
+
+    async def write(self, claim: ElasticGPUClaim, allocation: ClaimAllocation) -> ElasticGPUClaim:
+        """Gives the claim its cards: in the ledger first, then in the API. Raises Conflict, Unavailable."""
+        feed = self._view.feed
+        feed.assume_claim(claim.uid, allocation)
+        patch = {
+            "metadata": {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version},
+            "status": {"allocation": allocation},
+        }
+        try:
+            return await self._patch(claim, patch, subresource="status")
+        except OutcomeUnknown as error:
+            self._doubts[claim.uid] = (claim, allocation)
+            done = await self._resolve(claim.uid)
+            if done is None:
+                raise Conflict(f"claim {claim.key}: not written; try again") from error
+            return done
+        except ElasticGPUError:
+            feed.forget_claim(claim.uid)
+            raise
+
+    async def resolve_doubts(self) -> None:
+        """Finds out about every write that got no answer; nothing is chosen for its claim, or its pod, before that.
+
+        Raises OutcomeUnknown while nobody can be asked.
+        """
+        for uid in list(self._doubts):
+            await self._resolve(uid)
+
+    async def settle(self) -> None:
+        """Resolves doubts once in a while even when nobody asks again."""
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            try:
+                await self.resolve_doubts()
+            except OutcomeUnknown as error:
+                log.warning("not settled yet", reason=str(error))
+
+    async def _resolve(self, uid: str) -> ElasticGPUClaim | None:
+        """The claim, if the write in doubt was done; None if it was not, and never will be.
+
+        Touches the claim, so that the write cannot land later than this look. While nobody can be asked the cards stay
+        assumed, and the caller is told OutcomeUnknown.
+        """
+        if uid not in self._doubts:
+            return None  # resolved by somebody else meanwhile
+        claim, allocation = self._doubts[uid]
+        fresh: ElasticGPUClaim | None
+        try:
+            fresh = await self._patch(claim, {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}})
+        except (NotFound, Conflict):
+            fresh = None
+        except ElasticGPUError as error:
+            raise OutcomeUnknown(f"claim {claim.key}: still in doubt: {error}") from error
+        self._doubts.pop(uid, None)
+        if fresh is not None and fresh.status.allocation == allocation:
+            return fresh
+        self._view.feed.forget_claim(uid)
+        return None
+
+    async def roll_back(self, written: list[ElasticGPUClaim] | tuple[ElasticGPUClaim, ...]) -> None:
+        """Takes cards back from claims whose pod definitely did not get them.
+
+        A claim that cannot be rolled back stays bound. Nothing is lost by that: it is a reservation like any other,
+        seen by everybody, used by its pod's next attempt, and ended by deleting the claim.
+        """
+        for claim in written:
+            allocation = claim.status.allocation
+            current: ElasticGPUClaim | None = claim
+            for _ in range(ROLLBACKS):
+                if current is None or current.uid != claim.uid or current.status.allocation != allocation:
+                    break
+                if current.status.phase == "Bound":
+                    return  # the controller has seen it: taking the cards away now would make the claim Lost
+                version = current.metadata.resource_version
+                patch = {
+                    "metadata": {"uid": claim.uid, "resourceVersion": version},
+                    "status": {"allocation": None},
+                }
+                try:
+                    await self._patch(claim, patch, subresource="status")
+                    break
+                except Conflict:
+                    current = await self._client.find(ElasticGPUClaim, claim.name, namespace=claim.namespace)
+                except ElasticGPUError as error:
+                    log.warning("claim stays bound", claim=claim.key, reason=str(error))
+                    return
+            self._view.feed.forget_claim(claim.uid)
+
+    async def _patch(
+        self, claim: ElasticGPUClaim, patch: Mapping[str, object], *, subresource: str | None = None
+    ) -> ElasticGPUClaim:
+        answer = await self._client.patch(
+            ElasticGPUClaim, claim.name, patch, namespace=claim.namespace, subresource=subresource
+        )
+        self._view.claims.absorb(answer)
+        return answer
+
+
+class ImmediateClaims:
+    """Binds claims of Immediate classes as soon as there is room."""
+
+    def __init__(
+        self, view: View, writer: ClaimWriter, policies: Policies, events: EventRecorder, metrics: Metrics
+    ) -> None:
+        self._metrics = metrics
+        self._view = view
+        self._writer = writer
+        self._policies = policies
+        self._events = events
+        # One worker: claims that come together are placed one after the other, each seeing the ones before.
+        self.loop: Loop[str] = Loop("immediate claims", self.reconcile, workers=1)
+        view.claims.on_change(lambda change: None if change.new is None else self._consider(change.new))
+        view.on_room(self.consider_all)
+
+    def consider_all(self) -> None:
+        for claim in self._view.claims:
+            self._consider(claim)
+
+    def _consider(self, claim: ElasticGPUClaim) -> None:
+        if claim.status.allocation is None and claim.metadata.deletion_timestamp is None:
+            self.loop.queue.add(claim.uid)
+
+    async def reconcile(self, uid: str) -> Result:
+        claim = self._view.claims.by_uid(uid)
+        if claim is None or claim.status.allocation is not None or claim.metadata.deletion_timestamp is not None:
+            return DONE
+        found = self._view.classes.get(claim.spec.class_name)
+        if found is None or found.binding_mode != "Immediate":
+            return DONE  # the class's own change brings the claim back
+        await self._writer.resolve_doubts()
+        claim = self._view.claims.by_uid(uid)
+        if claim is None or claim.status.allocation is not None:
+            return DONE
+        await self._writer.check()
+        try:
+            allocation = self._choose(claim)
+        except DoesNotFit as error:
+            await self._events.warn(claim, "DoesNotFit", str(error))
+            return Result(again_after_seconds=RETRY_SECONDS)
+        except (InvalidInput, CorruptData, NotSupported, UnknownProvisioner) as error:
+            await self._events.warn(claim, "CannotBeBound", str(error))
+            return DONE
+        await self._writer.write(claim, allocation)
+        self._metrics.claims_bound.inc()
+        log.info("claim bound", claim=claim.key, node=allocation.node)
+        return DONE
+
+    def _choose(self, claim: ElasticGPUClaim) -> ClaimAllocation:
+        """The best node by the policy; the first by name among equals."""
+        feed = self._view.feed
+        request = feed.claim_request(claim)
+        filtered = feed.filter(request, self._view.usable_nodes())
+        if request.waiting:
+            raise NotSupported(request.waiting)
+        if not filtered.fits:
+            reasons = [f"{node}: {refusal.reason}" for node, refusal in sorted(filtered.refusals().items())]
+            raise DoesNotFit("; ".join(reasons) if reasons else "no node has a card that can be used")
+        policies = policies_for(request, feed, self._policies)
+        scores = feed.scores(request, filtered.fits, policies)
+        best = min(filtered.fits, key=lambda node: (-scores[node], node))
+        allocation = feed.choose(request, best, policies)
+        (container,) = allocation.containers.values()
+        return ClaimAllocation(node=best, container=container)

@@ -1,0 +1,25 @@
+"""What `egpu extender` can be told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from egpu.core.packing.registry import DEFAULT_POLICY
+
+
+@dataclass(frozen=True)
+class ExtenderConfig:
+    """`listen` is loopback by default; beyond it give `tls_cert`, `tls_key` and `client_ca` (kube-scheduler's
+    certificate must come from it). `namespace` and `lease` name the Lease that lets one extender write at a time; with
+    `leader_elect` a second one waits for its turn, without it a new one takes over at once and the old one ends.
+    """
+
+    kubeconfig: Path | None = None
+    listen: str = "127.0.0.1:3456"
+    node_policy: str = DEFAULT_POLICY
+    card_policy: str = DEFAULT_POLICY
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    client_ca: Path | None = None
+    leader_elect: bool = False
+    namespace: str = "elastic-gpu-system"
+    lease: str = "elastic-gpu-extender"

@@ -1,0 +1,89 @@
+"""Why two extenders can never give out the same card twice.
+
+The ledger of one process cannot double-book. The danger is another extender process: an old one that was killed, paused
+or cut off, whose writes are still under way, and whose next decision rests on an old ledger. Nothing in Kubernetes
+makes bindings of two *different* pods to one card conflict, so three rules together do:
+
+1. Every write of a placement carries the uid and the resourceVersion of the pod or claim *as read before* rule 2's
+   question. The API server refuses it when the object has changed since.
+2. Between that read and that write the process asks the API server (not its own clock) whether it still
+   holds the lease.
+3. A process that takes the lease over first touches every pod and claim that waits for a placement (it writes its own
+   identity into the annotation `elasticgpu.io/fence`), then lists everything, and only then serves.
+
+Take any write W of an old process, of an object read at version r. The old process was told "you hold the lease" (2)
+after r was read, so r is older than the takeover, and older than the touch (3). If W reaches the API server after the
+touch, its version r is stale: 409, nothing happened. If W comes before the touch, the object is placed when the new
+process lists it (the list is later than the touch): it is in the new ledger. There is no third case, no clock is
+compared, and it holds for a SIGKILLed process whose request is still in a socket buffer as well as for one that was
+frozen for an hour.
+
+A pod or claim created after the takeover's list of waiting objects needs no touch: an old process that reads it can
+only ask about the lease later still, and is told no.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from egpu.adapters.kubernetes import Client, LeaseElection
+from egpu.api import names
+from egpu.api.kubernetes import Pod
+from egpu.api.objects import ElasticGPUClaim
+from egpu.errors import Conflict, NotFound, RetryableError
+
+FENCE = f"{names.GROUP}/fence"
+TOUCHES_AT_ONCE = 32
+RETRY_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class Fence:
+    """Rules 2 and 3. Rule 1 is the binder's."""
+
+    def __init__(self, client: Client, election: LeaseElection) -> None:
+        self._client = client
+        self._election = election
+
+    async def take_over(self) -> None:
+        """Rule 3, for a process that has just got the lease: touches everything that waits for a placement.
+
+        Goes on until all is touched: the webhook, which a touch passes through, may be starting too.
+        """
+        while True:
+            try:
+                pods = [pod for pod in await self._client.list(Pod, fields="spec.nodeName=") if awaits_placement(pod)]
+                claims = [one for one in await self._client.list(ElasticGPUClaim) if one.status.allocation is None]
+                await self._touch(Pod, pods)
+                await self._touch(ElasticGPUClaim, claims)
+            except RetryableError as error:
+                log.warning("not fenced yet", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                log.info("fenced", pods=len(pods), claims=len(claims))
+                return
+
+    async def check(self) -> None:
+        """Rule 2. Raises LeadershipLost, or Unavailable when nobody can be asked: then nothing may be written."""
+        await self._election.verify()
+
+    async def _touch(self, kind: type[Pod] | type[ElasticGPUClaim], objects: Iterable[Pod | ElasticGPUClaim]) -> None:
+        gate = asyncio.Semaphore(TOUCHES_AT_ONCE)
+
+        async def touch(one: Pod | ElasticGPUClaim) -> None:
+            patch = {"metadata": {"uid": one.uid, "annotations": {FENCE: self._election.identity}}}
+            async with gate:
+                try:
+                    await self._client.patch(kind, one.name, patch, namespace=one.namespace)
+                except (NotFound, Conflict):
+                    log.debug("gone before it was fenced", object=one.key)  # deleted: no write can place it
+
+        # Not a TaskGroup: the first error shall be seen as it is. The others' touches do no harm and are repeated.
+        await asyncio.gather(*(touch(one) for one in objects))
+
+
+def awaits_placement(pod: Pod) -> bool:
+    """Whether the pod asks for cards and has no node yet."""
+    return not pod.spec.node_name and names.DEMAND in pod.annotations and not pod.finished

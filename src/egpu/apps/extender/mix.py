@@ -1,0 +1,87 @@
+"""The job mix that prices follow: prices computed beside the loop, the mix kept across restarts.
+
+It is kept in an annotation of the extender's own Lease, which the extender may write anyway: bounded, written seldom,
+and lost without harm. A new extender learns again.
+"""
+
+import asyncio
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.kubernetes import Lease
+from egpu.core.packer import Packer
+from egpu.core.packing.learning import LearnedMix
+from egpu.core.packing.price import compute_prices
+from egpu.core.packing.shapes import Mix
+from egpu.errors import CorruptData, ElasticGPUError
+
+KEEP_SECONDS = 60.0
+ANNOTATION = f"{names.GROUP}/job-mix"
+
+log = structlog.get_logger(__name__)
+
+
+class MixKeeper:
+    """`load` once, then `run` beside the server."""
+
+    def __init__(self, client: Client, packer: Packer, *, lease: str, namespace: str) -> None:
+        self._client = client
+        self._packer = packer
+        self._lease, self._namespace = lease, namespace
+        self._due: Mix | None = None
+        self._wake = asyncio.Event()
+        self._kept = 0
+        packer.background = self._compute_soon
+
+    def _compute_soon(self, mix: Mix) -> None:
+        self._due = mix  # of several, only the last matters
+        self._wake.set()
+
+    async def load(self) -> None:
+        """Go on with the mix that was kept, if any can be read."""
+        try:
+            lease = await self._client.find(Lease, self._lease, namespace=self._namespace)
+            text = (lease.metadata.annotations or {}).get(ANNOTATION) if lease is not None else None
+            if text:
+                learned = LearnedMix.load(text)
+                self._packer.use_mix(learned)
+                self._kept = learned.arrivals
+                log.info("job mix read", arrivals=learned.arrivals)
+        except CorruptData as error:
+            log.warning("job mix not read", reason=str(error))
+
+    async def run(self) -> None:
+        """Computes prices whenever they are due, in a thread; keeps the mix every minute in which it changed."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._compute())
+            group.create_task(self._keep())
+
+    async def _compute(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            mix, self._due = self._due, None
+            if mix is not None:
+                fleet = self._packer.fleet()
+                prices = await asyncio.to_thread(compute_prices, mix, fleet)
+                self._packer.swap(prices)
+                log.info("prices computed", shapes=len(mix.weights))
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Write the mix down, if it changed."""
+        learned = self._packer.learned
+        if learned.arrivals == self._kept:
+            return
+        patch = {"metadata": {"annotations": {ANNOTATION: learned.dump()}}}
+        try:
+            await self._client.patch(Lease, self._lease, patch, namespace=self._namespace)
+            self._kept = learned.arrivals
+        except ElasticGPUError as error:
+            log.warning("job mix not kept", reason=str(error))

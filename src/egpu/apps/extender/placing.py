@@ -1,0 +1,148 @@
+"""Filter, prioritize and preempt: questions to the ledger that change nothing."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from egpu.api.extender import (
+    ExtenderArgs,
+    ExtenderFilterResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    HostPriority,
+    MetaPod,
+    MetaVictims,
+)
+from egpu.api.kubernetes import Pod
+from egpu.apps.extender.view import View
+from egpu.core import fitting
+from egpu.core.explain import explain_pod
+from egpu.core.feed import Feed
+from egpu.core.fitting import Request
+from egpu.core.ledger import Holder, Ledger
+from egpu.core.policies import Policies
+from egpu.errors import CorruptData, InvalidInput
+
+MAX_SCORE = 10
+MAX_REASON_CHARACTERS = 512
+MAX_EXPLAINED = 256
+"""Nodes of one filter call whose reasons are worked out (0.1 ms each); an event shows fewer than ten."""
+NOT_EXPLAINED = "its cards cannot take the pod now; `egpu explain pod` says why"
+POLICY_PARAMETER = "policy"
+"""Class parameter: the policy, at both levels, for demands of that class."""
+
+
+def policies_for(request: Request, feed: Feed, default: Policies) -> Policies:
+    """The policy that the classes of the request ask for, where they agree; else the process's own."""
+    asked: set[str] = set()
+    for demand in request.demand.containers.values():
+        found = feed.classes.get(demand.class_name)
+        if found is not None and (name := (found.parameters or {}).get(POLICY_PARAMETER)):
+            asked.add(name)
+    if len(asked) != 1:
+        return default
+    try:
+        return Policies.named(*2 * tuple(asked))
+    except InvalidInput:
+        return default  # refused at admission; a class from before that check must not stop its pods
+
+
+class Placing:
+    """Answers kube-scheduler's questions from the view."""
+
+    def __init__(self, view: View, policies: Policies) -> None:
+        self._view = view
+        self._policies = policies
+
+    def filter(self, args: ExtenderArgs, full_nodes: Sequence[Mapping[str, Any]] = ()) -> ExtenderFilterResult:
+        """Only names of the input come back. A pod without a GPU demand passes everywhere.
+
+        `full_nodes`: the Node objects as they were sent, for a caller that wants those that fit back, unshortened.
+        """
+        nodes = args.names()
+        try:
+            request = self._view.feed.request(args.pod)
+        except (InvalidInput, CorruptData) as error:
+            return ExtenderFilterResult(
+                nodes=None if args.nodes is None else {"items": []},
+                node_names=[] if args.nodes is None else None,
+                failed_and_unresolvable_nodes=dict.fromkeys(nodes, str(error)),
+            )
+        self._view.feed.packer.see(args.pod.uid, request)
+        filtered = self._view.feed.filter(request, nodes)
+        failed = dict.fromkeys(filtered.refused[MAX_EXPLAINED:], NOT_EXPLAINED)
+        unresolvable: dict[str, str] = {}
+        for node in filtered.refused[:MAX_EXPLAINED]:
+            refusal = fitting.refusal(request, self._view.feed.ledger, node)
+            (failed if refusal.resolvable else unresolvable)[node] = refusal.text()[:MAX_REASON_CHARACTERS]
+        return ExtenderFilterResult(
+            nodes=None if args.nodes is None else {"items": _kept(full_nodes, set(filtered.fits))},
+            node_names=list(filtered.fits) if args.nodes is None else None,
+            failed_nodes=failed,
+            failed_and_unresolvable_nodes=unresolvable,
+        )
+
+    def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
+        """0 to 10 for each node of the input; all 0 for a pod without a GPU demand."""
+        nodes = args.names()
+        try:
+            request = self._view.feed.request(args.pod)
+        except (InvalidInput, CorruptData):
+            return [HostPriority(host=node, score=0) for node in nodes]
+        scores: Mapping[str, float] = {}
+        if request.demand.containers:
+            feed = self._view.feed
+            scores = feed.scores(request, nodes, policies_for(request, feed, self._policies))
+        return [HostPriority(host=node, score=round(MAX_SCORE * scores.get(node, 0.0))) for node in nodes]
+
+    def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
+        """The candidate nodes on which the pod would fit once their victims are gone; victims unchanged."""
+        victims = _meta_victims(args)
+        try:
+            request = self._view.feed.request(args.pod)
+        except (InvalidInput, CorruptData):
+            return ExtenderPreemptionResult()
+        kept: dict[str, MetaVictims] = {}
+        for node, doomed in victims.items():
+            with _without(self._view.feed.ledger, doomed):
+                if self._view.feed.filter(request, [node]).fits:
+                    kept[node] = doomed
+        return ExtenderPreemptionResult(node_name_to_meta_victims=kept)
+
+    def explain(self, name: str, namespace: str) -> Any | None:
+        """Why the pod waits, card by card, or why it is where it is; None when there is no such pod."""
+        pod: Pod | None = self._view.pods.get(name, namespace)
+        if pod is None:
+            return None
+        nodes = sorted({node.name for node in self._view.nodes} | set(self._view.feed.ledger.nodes()))
+        return explain_pod(pod, self._view.feed, nodes, self._policies)
+
+
+@contextmanager
+def _without(ledger: Ledger, victims: MetaVictims) -> Generator[None]:
+    """The ledger as if the victims were gone. No await inside: nobody else sees it so."""
+    holders = [Holder("pod", pod.uid) for pod in victims.pods or []]
+    held = {holder: allocation for holder in holders if (allocation := ledger.holding(holder)) is not None}
+    for holder in held:
+        ledger.release(holder)
+    try:
+        yield
+    finally:
+        for holder, allocation in held.items():
+            ledger.hold(holder, allocation)
+
+
+def _kept(full_nodes: Sequence[Mapping[str, Any]], fits: set[str]) -> list[Mapping[str, Any]]:
+    return [node for node in full_nodes if node["metadata"]["name"] in fits]
+
+
+def _meta_victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:
+    """By UID, whichever way they were sent."""
+    if args.node_name_to_meta_victims is not None:
+        return args.node_name_to_meta_victims
+    return {
+        node: MetaVictims(
+            pods=[MetaPod(uid=pod.uid) for pod in victims.pods or []], num_pdb_violations=victims.num_pdb_violations
+        )
+        for node, victims in (args.node_name_to_victims or {}).items()
+    }

@@ -1,0 +1,161 @@
+"""kube-scheduler's extender protocol over HTTP. Source: k8s.io/kube-scheduler/extender/v1 and its caller."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from egpu.adapters.web import body_within, health_routes
+from egpu.api.extender import (
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderBindingResult,
+    ExtenderFilterResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    HostPriority,
+)
+from egpu.apps.extender.binding import Binder
+from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.placing import Placing
+from egpu.errors import ElasticGPUError, InvalidInput
+
+MAX_BODY_BYTES = 256 * 1024 * 1024
+"""Full Node objects of 5,000 nodes are about 100 MB."""
+
+A = TypeVar("A")
+Handler = Callable[[Request], Awaitable[Response]]
+
+log = structlog.get_logger(__name__)
+
+
+class _Items(msgspec.Struct):
+    items: list[dict[str, Any]] | None = None
+
+
+class _FullNodes(msgspec.Struct):
+    """The nodes of a filter call as they were sent, for the caller to get back unshortened."""
+
+    nodes: _Items = msgspec.field(name="Nodes")
+
+
+class ExtenderServer:
+    """The routes; every answer is JSON, every malformed request a 400 that says what is wrong."""
+
+    def __init__(self, placing: Placing, binder: Binder, metrics: Metrics, not_ready: Callable[[], str | None]) -> None:
+        self._metrics = metrics
+        self._placing = placing
+        self._binder = binder
+        self._not_ready = not_ready
+
+    def app(self) -> Starlette:
+        verbs: Mapping[str, Handler] = {
+            "filter": self.filter,
+            "prioritize": self.prioritize,
+            "bind": self.bind,
+            "preempt": self.preempt,
+        }
+        aliases = {f"scheduler/{verb}": handler for verb, handler in verbs.items()}
+        # The policy file of the vGPU article calls its one verb so.
+        paths = {**verbs, **aliases, "predicates": self.filter, "scheduler/predicates": self.filter}
+        routes = [Route(f"/{path}", _guarded(handler), methods=["POST"]) for path, handler in paths.items()]
+        explain = Route("/explain", _guarded(self.explain), methods=["GET"])
+        return Starlette(routes=[*routes, explain, *health_routes(self._not_ready, registry=self._metrics.registry)])
+
+    async def filter(self, request: Request) -> Response:
+        body = await body_within(request, MAX_BODY_BYTES)
+        args = _decode(body, ExtenderArgs)
+        if (reason := self._not_ready()) is not None:
+            return _json(ExtenderFilterResult(error=f"extender not ready: {reason}"))
+        full_nodes = [] if args.nodes is None else msgspec.json.decode(body, type=_FullNodes).nodes.items or []
+        with self._metrics.filter_seconds.time():
+            return _json(self._placing.filter(args, full_nodes))
+
+    async def prioritize(self, request: Request) -> Response:
+        args = await _read(request, ExtenderArgs)
+        if self._not_ready() is not None:
+            return _json([HostPriority(host=name, score=0) for name in args.names()])
+        with self._metrics.prioritize_seconds.time():
+            return _json(self._placing.prioritize(args))
+
+    async def bind(self, request: Request) -> Response:
+        args = await _read(request, ExtenderBindingArgs)
+        empty = [
+            name
+            for name, value in (
+                ("PodName", args.pod_name),
+                ("PodNamespace", args.pod_namespace),
+                ("PodUID", args.pod_uid),
+                ("Node", args.node),
+            )
+            if not value
+        ]
+        if empty:
+            raise InvalidInput(empty[0], "must not be empty")
+        if (reason := self._not_ready()) is not None:
+            return _json(ExtenderBindingResult(error=f"extender not ready: {reason}"))
+        started = time.monotonic()
+        key = f"{args.pod_namespace}/{args.pod_name}"
+        try:
+            with self._metrics.bind_seconds.time():
+                await self._binder.bind(args)
+        except ElasticGPUError as error:
+            self._metrics.binds.labels(type(error).__name__).inc()
+            log.warning("not bound", pod=key, node=args.node, kind=type(error).__name__, reason=str(error))
+            return _json(ExtenderBindingResult(error=str(error)))
+        self._metrics.binds.labels("bound").inc()
+        log.info("bound", pod=key, node=args.node, seconds=round(time.monotonic() - started, 4))
+        return _json(ExtenderBindingResult())
+
+    async def preempt(self, request: Request) -> Response:
+        args = await _read(request, ExtenderPreemptionArgs)
+        if self._not_ready() is not None:
+            return _json(ExtenderPreemptionResult())
+        return _json(self._placing.preempt(args))
+
+    async def explain(self, request: Request) -> Response:
+        name, namespace = request.query_params.get("pod"), request.query_params.get("namespace", "default")
+        if not name:
+            raise InvalidInput("pod", "give ?namespace=NAMESPACE&pod=NAME")
+        found = self._placing.explain(name, namespace)
+        if found is None:
+            return _json({"error": f"there is no pod {namespace}/{name}"}, status=404)
+        return _json(found)
+
+
+def _guarded(handler: Handler) -> Handler:
+    """Bad input becomes a 400 with its reason; our own mistakes a logged 500. Neither ends the process."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except InvalidInput as error:
+            return _json({"Error": str(error)}, status=400)
+        except RecursionError:
+            return _json({"Error": "body: nested too deeply"}, status=400)
+        except Exception:
+            log.exception("request failed", path=request.url.path)
+            return _json({"Error": "internal error: see the extender's log"}, status=500)
+
+    return guarded
+
+
+async def _read(request: Request, kind: type[A]) -> A:
+    return _decode(await body_within(request, MAX_BODY_BYTES), kind)
+
+
+def _decode(body: bytes, kind: type[A]) -> A:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput("body", f"not {kind.__name__}: {error}") from error
+
+
+def _json(value: Any, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

@@ -1,0 +1,80 @@
+"""What the extender knows: the API server's objects, followed by watches into the core's ledger. Nothing else."""
+
+from collections.abc import Callable
+
+from egpu.adapters.kubernetes import Caches, Change, Client
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.core.feed import Feed
+
+
+class View:
+    """The caches and the ledger they feed."""
+
+    def __init__(self, client: Client) -> None:
+        self.feed = Feed()
+        self.caches = Caches(client)
+        self.classes = self.caches.add(ElasticGPUClass)
+        self.gpus = self.caches.add(ElasticGPU)
+        self.claims = self.caches.add(ElasticGPUClaim)
+        self.nodes = self.caches.add(Node)
+        self.pods = self.caches.add(Pod)
+        self._listeners: list[Callable[[], None]] = []
+        self.classes.on_change(self._class)
+        self.gpus.on_change(self._gpu)
+        self.claims.on_change(self._claim)
+        self.nodes.on_change(self._node)
+        self.pods.on_change(self._pod)
+
+    def on_room(self, listener: Callable[[], None]) -> None:
+        """`listener` is called when cards may have become free or new ones appeared."""
+        self._listeners.append(listener)
+
+    def usable_nodes(self) -> list[str]:
+        """Nodes on which a claim may be bound before any pod is there to be scheduled."""
+        return sorted(node.name for node in self.nodes if not node.spec.unschedulable and _ready(node))
+
+    def _room(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def _class(self, change: Change[ElasticGPUClass]) -> None:
+        if change.new is None:
+            self.feed.class_deleted(change.subject.name)
+        else:
+            self.feed.class_changed(change.new)
+            self._room()  # claims may have waited for it
+
+    def _node(self, change: Change[Node]) -> None:
+        if change.new is None:
+            self.feed.node_deleted(change.subject.name)
+        else:
+            self.feed.node_changed(change.new)
+
+    def _gpu(self, change: Change[ElasticGPU]) -> None:
+        if change.new is None:
+            self.feed.gpu_deleted(change.subject.name)
+        else:
+            self.feed.gpu_changed(change.new)
+        self._room()
+
+    def _claim(self, change: Change[ElasticGPUClaim]) -> None:
+        if change.new is None:
+            self.feed.claim_deleted(change.subject.uid)
+            self._room()
+        else:
+            self.feed.claim_changed(change.new)
+
+    def _pod(self, change: Change[Pod]) -> None:
+        if change.new is None:
+            self.feed.pod_deleted(change.subject.uid)
+            self._room()
+            return
+        self.feed.pod_changed(change.new)
+        if change.new.finished and not (change.old is not None and change.old.finished):
+            self._room()
+
+
+def _ready(node: Node) -> bool:
+    """Ready, or nobody has said anything yet."""
+    return all(one.status == "True" for one in node.status.conditions or [] if one.type == "Ready")

@@ -1,0 +1,174 @@
+"""Puts a node daemon together and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from pathlib import Path
+
+import structlog
+
+from egpu.adapters.nvml import Card, NvmlInventory
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.client import dial, machine_id, parse_address
+from egpu.adapters.pool.connection import Connection, relay
+from egpu.adapters.pool.door import Door
+from egpu.adapters.pool.executors import Driver, Executors
+from egpu.apps.serve.config import ServeConfig
+from egpu.apps.serve.keeper import Keeper
+from egpu.core import ledger, tokens
+from egpu.core.leases import Report
+from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
+from egpu.runtime.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+REPORT_GAP_SECONDS = 0.01
+"""Between two reports, however much changes."""
+RECONNECT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class Server:
+    """A node daemon."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        self.instance = secrets.token_hex(8)
+        self.keeper = Keeper(
+            Executors(config.leases_dir, Driver.of(config.driver_dir)), watch_seconds=config.watch_seconds
+        )
+        self.door = Door(config.credentials, config.listen, self._come_in, max_connections=config.max_connections)
+        self._inventory = NvmlInventory(config.nvml_library)
+        self._link_mbps = config.link_mbps or fastest_link_mbps()
+        self.connected = False
+
+    async def run(self, supervisor: Supervisor) -> None:
+        """Run until the supervisor is stopped; executors stay. Raises InvalidInput, NativeMissing, Unavailable."""
+        self._set_cards(await asyncio.to_thread(self._inventory.read))
+        await self.keeper.adopt()
+        await self.door.open()
+        log.info("serving", name=self.config.name, listen=str(self.door.address), cards=len(self.keeper.cards))
+        supervisor.add("door", self.door.serve())
+        supervisor.add("inventory", self._read_cards())
+        supervisor.add("keeper", self.keeper.watch())
+        supervisor.add("link", self._stay_linked())
+        await supervisor.run()
+
+    # --- cards --------------------------------------------------------------------------------------------------------
+
+    async def _read_cards(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self.config.inventory_seconds)
+                try:
+                    self._set_cards(await asyncio.to_thread(self._inventory.read))
+                except ElasticGPUError as error:
+                    log.warning("the cards cannot be read", reason=str(error))
+        finally:
+            await asyncio.to_thread(self._inventory.close)
+
+    def _set_cards(self, cards: tuple[Card, ...]) -> None:
+        self.keeper.cards = {card.uuid: card for card in cards}
+
+    # --- broker -------------------------------------------------------------------------------------------------------
+
+    async def _stay_linked(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._link()
+            except* ElasticGPUError as group:
+                log.info("not connected to the broker", reason=str(group.exceptions[0]))
+            failures = 0 if self.connected else failures + 1
+            self.connected = False
+            await asyncio.sleep(RECONNECT_SECONDS[min(failures, len(RECONNECT_SECONDS) - 1)])
+
+    async def _link(self) -> None:
+        """One connection to the broker, until it ends."""
+        credentials = self.config.credentials
+        hello = messages.Hello(role="server", name=self.config.name, secret=credentials.secret())
+        address = parse_address(self.config.broker, "--broker")
+        connection, _ = await dial(address, credentials, hello, expect="broker")
+        self.connected = True
+        self.keeper.changed.set()
+        log.info("connected to the broker", broker=str(address))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._report(connection))
+                while True:
+                    self.keeper.order(await connection.expect(messages.Orders))
+        finally:
+            await connection.close()
+
+    async def _report(self, connection: Connection) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.config.report_seconds):
+                    await self.keeper.changed.wait()
+            self.keeper.changed.clear()
+            await connection.send(messages.Reported(report=self.report()))
+            await asyncio.sleep(REPORT_GAP_SECONDS)
+
+    def report(self) -> Report:
+        """What the broker is told now."""
+        epoch, version = self.keeper.read
+        return Report(
+            server=self.config.name,
+            address=self.config.advertise or str(self.door.address),
+            host=machine_id(),
+            link_mbps=self._link_mbps,
+            instance=self.instance,
+            cards=tuple(_for_core(card) for card in self.keeper.cards.values()),
+            leases=self.keeper.report(),
+            directory=str(self.config.leases_dir),
+            epoch=epoch,
+            version=version,
+        )
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
+        """Join a program that proves its lease to the lease's executor."""
+        if hello.role != "data":
+            raise Refused(
+                f"a server has no role {hello.role!r}; programs come for data, everything else is the broker's"
+            )
+        executor = self.keeper.executor(hello.lease)
+        if executor is None:
+            raise NotFound(f"lease {hello.lease[:64]} does not run on {self.config.name}")
+        tokens.check(hello.token, lease=hello.lease, key=executor.record.key, peer=connection.peer, now=time.time())
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(executor.socket), limit=1 << 18)
+        except OSError as error:
+            raise Unavailable(f"the executor of {hello.lease} does not answer: {error}") from error
+        await connection.send(messages.Welcome(name=connection.peer))
+        await relay(connection, Connection(reader, writer))
+
+
+def _for_core(card: Card) -> ledger.Card:
+    return ledger.Card(
+        uuid=card.uuid,
+        index=card.index,
+        minor=card.minor,
+        memory_mib=card.memory_mib,
+        model=card.model,
+        tflops={} if card.tflops is None else {"fp32": card.tflops},
+        numa=-1 if card.numa is None else card.numa,
+        healthy=card.healthy,
+    )
+
+
+def fastest_link_mbps(root: Path = Path("/sys/class/net")) -> int:
+    """Speed of the fastest interface that is up, as the kernel says it; 0 where it does not."""
+    speeds = [0]
+    for interface in root.glob("*/speed"):
+        with contextlib.suppress(OSError, ValueError):
+            speeds.append(int(interface.read_text()))
+    return max(speeds)
+
+
+async def run(config: ServeConfig) -> None:
+    """Run a node daemon until SIGTERM or SIGINT."""
+    await Server(config).run(Supervisor())

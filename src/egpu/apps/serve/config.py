@@ -1,0 +1,33 @@
+"""What a node daemon is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from egpu.adapters.pool.security import Credentials
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """`broker` HOST:PORT; `listen` for data connections, `advertise` how programs elsewhere reach it (default: where it
+    listens). `driver_dir` and `nvml_library` are a simulated machine's; None for this machine's own driver.
+    `link_mbps` 0: as fast as the machine's fastest interface says."""
+
+    name: str
+    broker: str
+    credentials: Credentials
+    state_dir: Path
+    listen: str = "127.0.0.1:0"
+    advertise: str = ""
+    driver_dir: Path | None = None
+    nvml_library: Path | None = None
+    link_mbps: int = 0
+    inventory_seconds: float = 10.0
+    report_seconds: float = 1.0
+    watch_seconds: float = 0.02
+    max_connections: int = 8192
+
+    @property
+    def leases_dir(self) -> Path:
+        return self.state_dir.absolute() / "leases"

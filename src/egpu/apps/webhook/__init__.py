@@ -1,0 +1,12 @@
+"""The admission webhook: turns any vocabulary into one normal demand, and refuses what can never work.
+
+    server       AdmissionReview over HTTPS ─► admission    what the caches know + the core's decision
+    certificate  from the controller's Secret or from files, replaced without a restart
+
+NOT here: what is right and wrong (`egpu.core.admission`), who is sent here (`egpu.apps.controller.webhooks`).
+"""
+
+from egpu.apps.webhook.app import Webhook, run
+from egpu.apps.webhook.config import WebhookConfig
+
+__all__ = ["Webhook", "WebhookConfig", "run"]

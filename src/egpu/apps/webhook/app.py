@@ -1,0 +1,62 @@
+"""Puts a webhook server together and runs it."""
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.web import TLS, Listen, bound, health_app, open_socket, serve
+from egpu.apps.webhook.admission import Admission
+from egpu.apps.webhook.certificate import FileCertificate, SecretCertificate
+from egpu.apps.webhook.config import WebhookConfig
+from egpu.apps.webhook.server import make_app
+from egpu.errors import InvalidInput
+from egpu.runtime.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+
+class Webhook:
+    """Every part of one webhook server. The client comes from outside, so that tests can give another."""
+
+    def __init__(self, config: WebhookConfig, client: Client) -> None:
+        self.config = config
+        self.tls = TLS()
+        self.admission = Admission(client, schedulers=config.schedulers)
+        self.certificate = _certificate(config, self.tls, client)
+
+    def not_ready(self) -> str | None:
+        """Why nothing can be decided now; None when it can."""
+        if not self.certificate.loaded.is_set():
+            return "no certificate yet"
+        return self.admission.caches.not_ready()
+
+    async def admit(self) -> None:
+        """Serves admission once there is a certificate and the caches are in; until then connections wait."""
+        sock = open_socket(Listen.parse(self.config.webhook_listen))
+        await self.certificate.loaded.wait()
+        await self.admission.caches.synced()
+        log.info("ready", address=str(bound(sock)))
+        app = make_app(mutate=self.admission.mutate, validate=self.admission.validate, not_ready=self.not_ready)
+        await serve(app, [sock], tls=self.tls)
+
+    async def run(self, supervisor: Supervisor) -> None:
+        health = open_socket(Listen.parse(self.config.listen))
+        log.info("listening", address=str(bound(health)))
+        supervisor.add("health", serve(health_app(self.not_ready), [health]))
+        supervisor.add("certificate", self.certificate.run())
+        supervisor.add("caches", self.admission.caches.run())
+        supervisor.add("admission", self.admit())
+        await supervisor.run()
+
+
+def _certificate(config: WebhookConfig, tls: TLS, client: Client) -> FileCertificate | SecretCertificate:
+    if config.tls_cert is not None and config.tls_key is not None:
+        return FileCertificate(tls, config.tls_cert, config.tls_key)
+    if config.tls_cert is not None or config.tls_key is not None:
+        raise InvalidInput("tls", "give both --tls-cert and --tls-key, or neither")
+    return SecretCertificate(tls, client, name=config.tls_secret, namespace=config.namespace)
+
+
+async def run(config: WebhookConfig) -> None:
+    """Runs a webhook server until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    async with Client.from_kubeconfig(config.kubeconfig) as client:
+        await Webhook(config, client).run(Supervisor())

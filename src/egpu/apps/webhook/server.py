@@ -1,0 +1,93 @@
+"""The admission server: /mutate and /validate. A malformed review is a 400 that says what is wrong with it."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+from prometheus_client import Counter, Histogram
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from egpu.adapters.web import body_within, health_routes
+from egpu.api.admission import AdmissionRequest, AdmissionResponse, AdmissionReview, ResponseStatus
+from egpu.errors import InvalidInput, RetryableError
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""An API server accepts objects of 3 MiB; a review holds two of them."""
+
+Decide = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
+
+reviews = Counter("elasticgpu_webhook_reviews_total", "Admission reviews by path and outcome", ["path", "outcome"])
+review_seconds = Histogram("elasticgpu_webhook_review_duration_seconds", "Time of one admission review", ["path"])
+
+log = structlog.get_logger(__name__)
+
+
+def make_app(*, mutate: Decide, validate: Decide, not_ready: Callable[[], str | None]) -> Starlette:
+    return Starlette(
+        routes=[
+            Route("/mutate", _reviewer(mutate), methods=["POST"]),
+            Route("/validate", _reviewer(validate), methods=["POST"]),
+            *health_routes(not_ready),
+        ]
+    )
+
+
+def _reviewer(decide: Decide) -> Callable[[Request], Awaitable[Response]]:
+    async def review(request: Request) -> Response:
+        path = request.url.path
+        try:
+            asked = await _read(request)
+        except InvalidInput as error:
+            reviews.labels(path, "malformed").inc()
+            return PlainTextResponse(f"{error}\n", status_code=400)
+        with review_seconds.labels(path).time():
+            answer = await _decide(decide, asked)
+        reviews.labels(path, "allowed" if answer.allowed else "refused").inc()
+        if not answer.allowed and answer.status is not None:
+            log.info(
+                "refused",
+                kind=asked.kind.kind,
+                namespace=asked.namespace,
+                name=asked.name,
+                operation=asked.operation,
+                reason=answer.status.message,
+            )
+        body = msgspec.json.encode(AdmissionReview(response=answer))
+        return Response(body, media_type="application/json")
+
+    return review
+
+
+async def _decide(decide: Decide, asked: AdmissionRequest) -> AdmissionResponse:
+    try:
+        return await decide(asked)
+    except RetryableError as error:
+        log.warning("cannot decide now", uid=asked.uid, reason=str(error))
+        return refuse(asked, f"cannot be checked now: {error}; try again", code=503)
+    except Exception:
+        log.exception("review failed", uid=asked.uid)
+        return refuse(asked, "internal error: see the webhook's log", code=500)
+
+
+def refuse(asked: AdmissionRequest, message: str, *, code: int = 422) -> AdmissionResponse:
+    """A refusal as the API server passes it on to the user."""
+    reason = "Invalid" if code == 422 else "BadRequest" if code == 400 else "InternalError"
+    return AdmissionResponse(
+        uid=asked.uid, allowed=False, status=ResponseStatus(code=code, message=message, reason=reason)
+    )
+
+
+async def _read(request: Request) -> AdmissionRequest:
+    body = await body_within(request, MAX_BODY_BYTES)
+    try:
+        review = msgspec.json.decode(body, type=AdmissionReview)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidInput("body", f"not an AdmissionReview: {error}") from error
+    if review.kind != "AdmissionReview" or review.api_version != "admission.k8s.io/v1":
+        raise InvalidInput("body", f"{review.api_version} {review.kind} is not admission.k8s.io/v1 AdmissionReview")
+    if review.request is None or not review.request.uid:
+        raise InvalidInput("request.uid", "is missing")
+    return review.request

@@ -1,0 +1,159 @@
+"""The processes of an installation: `egpu webhook`, `extender`, `agent`, `controller`. Behaviour is in `egpu.apps`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import typer
+
+from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, fail
+from egpu.errors import ElasticGPUError, InvalidInput
+
+C = TypeVar("C")
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig", help="Kubeconfig file. Default: the pod's service account, $KUBECONFIG or ~/.kube/config."
+    ),
+]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="How much is logged (to stderr).")]
+Namespace = Annotated[str, typer.Option(help="Namespace of the leases and secrets of this installation.")]
+Listen = Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Port 0 takes a free one.")]
+LeaderElect = Annotated[bool, typer.Option("--leader-elect", help="Wait for the lease: several replicas, one works.")]
+
+NAMESPACE = "elastic-gpu-system"
+
+
+def webhook(
+    kubeconfig: Kubeconfig = None,
+    listen: Listen = "127.0.0.1:8081",
+    webhook_listen: Annotated[str, typer.Option(help="HOST:PORT for admission requests, in HTTPS.")] = "127.0.0.1:9443",
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate file. Default: the Secret.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key file.")] = None,
+    tls_secret: Annotated[str, typer.Option(help="Secret that the controller keeps.")] = "elastic-gpu-webhook-tls",  # noqa: S107
+    namespace: Namespace = NAMESPACE,
+    scheduler_user: Annotated[
+        list[str], typer.Option(help="User whose bindings give out cards. Default: the extender's service account.")
+    ] = [],  # noqa: B006  typer wants a list, and does not change it
+    log_level: LogLevel = "info",
+) -> None:
+    """Admission: turns every way of asking for a GPU into one demand, and refuses what cannot be one."""
+    from egpu.apps.webhook import WebhookConfig, run  # noqa: PLC0415
+
+    config = WebhookConfig(
+        kubeconfig=kubeconfig,
+        listen=listen,
+        webhook_listen=webhook_listen,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_secret=tls_secret,
+        namespace=namespace,
+        scheduler_user=tuple(scheduler_user),
+    )
+    run_component("webhook", run, config, log_level)
+
+
+def extender(
+    kubeconfig: Kubeconfig = None,
+    listen: Annotated[str, typer.Option(help="HOST:PORT for kube-scheduler, health and metrics.")] = "127.0.0.1:3456",
+    node_policy: Annotated[str, typer.Option(help="How nodes are preferred: price, binpack, spread, …")] = "default",
+    card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
+    tls_cert: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    client_ca: Annotated[Path | None, typer.Option(help="Let in only clients with a certificate of this CA.")] = None,
+    leader_elect: LeaderElect = False,
+    namespace: Namespace = NAMESPACE,
+    lease: Annotated[str, typer.Option(help="Lease that lets one extender write at a time.")] = "elastic-gpu-extender",
+    log_level: LogLevel = "info",
+) -> None:
+    """Scheduling: sees every card of every node, and is the only writer of placements."""
+    from egpu.apps.extender import ExtenderConfig, run  # noqa: PLC0415
+
+    config = ExtenderConfig(
+        kubeconfig=kubeconfig,
+        listen=listen,
+        node_policy=node_policy,
+        card_policy=card_policy,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
+        leader_elect=leader_elect,
+        namespace=namespace,
+        lease=lease,
+    )
+    run_component("extender", run, config, log_level)
+
+
+def agent(
+    node: Annotated[str, typer.Option(help="Name of this node.", envvar="NODE_NAME")],
+    kubeconfig: Kubeconfig = None,
+    kubelet_dir: Annotated[Path, typer.Option(help="kubelet's directory.")] = Path("/var/lib/kubelet"),
+    state_dir: Annotated[Path, typer.Option(help="Where containers' slots are prepared.")] = Path(
+        "/var/lib/elasticgpu"
+    ),
+    device_root: Annotated[Path, typer.Option(help="Where nvidia0, nvidia1, … are.")] = Path("/dev"),
+    nvml_library: Annotated[Path | None, typer.Option(help="NVML to use. Default: the system's.")] = None,
+    node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
+    listen: Listen = "127.0.0.1:0",
+    tokens_per_card: Annotated[int, typer.Option(min=1, help="Slot tokens per card.")] = 48,
+    log_level: LogLevel = "info",
+) -> None:
+    """On each GPU node: publishes its cards, and prepares for each container what it was given."""
+    from egpu.apps.agent import AgentConfig, run  # noqa: PLC0415
+
+    config = AgentConfig(
+        node=node,
+        kubeconfig=kubeconfig,
+        kubelet_dir=kubelet_dir,
+        state_dir=state_dir,
+        device_root=device_root,
+        nvml_library=nvml_library,
+        node_ip=node_ip,
+        listen=listen,
+        tokens_per_card=tokens_per_card,
+    )
+    run_component("agent", run, config, log_level)
+
+
+def controller(
+    kubeconfig: Kubeconfig = None,
+    listen: Listen = "127.0.0.1:8082",
+    namespace: Namespace = NAMESPACE,
+    webhook_url: Annotated[str | None, typer.Option(help="Where the API server finds the webhook, by URL.")] = None,
+    webhook_service: Annotated[str | None, typer.Option(help="…or by service: NAME[:PORT].")] = None,
+    tls_secret: Annotated[str, typer.Option(help="Secret for the webhook's certificate.")] = "elastic-gpu-webhook-tls",  # noqa: S107
+    leader_elect: LeaderElect = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Claims, slices, reclaim, webhook certificates, sweeping of leaks."""
+    from egpu.apps.controller import ControllerConfig, run  # noqa: PLC0415
+
+    config = ControllerConfig(
+        kubeconfig=kubeconfig,
+        listen=listen,
+        namespace=namespace,
+        webhook_url=webhook_url,
+        webhook_service=webhook_service,
+        tls_secret=tls_secret,
+        leader_elect=leader_elect,
+    )
+    run_component("controller", run, config, log_level)
+
+
+def run_component(name: str, run: Callable[[C], Awaitable[None]], config: C, log_level: str) -> None:
+    """Run one process of an installation to its end; our errors become one line and an exit code."""
+    from egpu.runtime import logs  # noqa: PLC0415
+
+    logs.configure(name, level=log_level)
+
+    async def work() -> None:
+        await run(config)
+
+    try:
+        asyncio.run(work())
+    except InvalidInput as error:
+        fail(str(error), code=EXIT_USAGE)
+    except ElasticGPUError as error:
+        fail(str(error), code=EXIT_FAILED)

@@ -1,0 +1,59 @@
+"""`egpu explain pod NAME`: why a pod waits, card by card, or why it landed where it did."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import typer
+
+from egpu.cli.components import Kubeconfig
+from egpu.cli.output import Format, console, fail, show_value
+from egpu.cli.snapshot import Snapshot, load_from
+from egpu.core.explain import Explanation, explain_pod
+from egpu.core.policies import Policies
+
+COLOURS = {"waiting": "yellow", "invalid": "red", "placed": "green", "finished": "green"}
+
+
+class What(StrEnum):
+    """What can be explained."""
+
+    POD = "pod"
+
+
+def explain(
+    what: Annotated[What, typer.Argument(help="pod")],
+    name: Annotated[str, typer.Argument(help="Name of the pod, or NAMESPACE/NAME.")],
+    kubeconfig: Kubeconfig = None,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
+    node_policy: Annotated[str, typer.Option(help="Score nodes as an extender with this policy.")] = "binpack",
+    card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "binpack",
+    output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
+) -> None:
+    """Why a pod waits, card by card, or why it landed where it did."""
+    assert what is What.POD
+    if "/" in name:
+        namespace, _, name = name.partition("/")
+    explanation = explain_in(load_from(kubeconfig), namespace, name, policies=Policies.named(node_policy, card_policy))
+    if explanation is None:
+        fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
+    if output is Format.TABLE:
+        print_explanation(explanation)
+    else:
+        show_value(msgspec.to_builtins(explanation), output)
+
+
+def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Policies) -> Explanation | None:
+    """The explanation of one pod of a snapshot, or None when there is no such pod."""
+    pod = next((pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)), None)
+    if pod is None:
+        return None
+    return explain_pod(pod, snapshot.feed, [node.name for node in snapshot.nodes], policies)
+
+
+def print_explanation(explanation: Explanation) -> None:
+    """The explanation for people, on stdout."""
+    first, *rest = explanation.lines()
+    console.print(first, style=COLOURS.get(explanation.state, ""), highlight=False, markup=False, soft_wrap=True)
+    for line in rest:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,25 @@
+"""`egpu export-trace`: a live cluster as files for `egpu simulate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from egpu.adapters.traces import write_nodes, write_pods
+from egpu.cli.components import Kubeconfig
+from egpu.cli.output import note
+from egpu.cli.snapshot import load_from
+from egpu.core.export import machines_of, shapes_of
+
+
+def export_trace(
+    kubeconfig: Kubeconfig = None,
+    nodes: Annotated[Path, typer.Option(help="Write the nodes here.")] = Path("nodes.csv"),
+    pods: Annotated[Path, typer.Option(help="Write the pods here.")] = Path("pods.csv"),
+) -> None:
+    """Write the nodes and what the pods ask for as CSV files, for `egpu simulate`. Names of pods are not written."""
+    snapshot = load_from(kubeconfig)
+    machines, shapes = machines_of(snapshot.feed, snapshot.nodes), shapes_of(snapshot.feed, snapshot.pods)
+    write_nodes(nodes, machines)
+    write_pods(pods, shapes)
+    note(f"{len(machines)} nodes in {nodes}, {len(shapes)} pods in {pods}")

@@ -1,0 +1,126 @@
+"""`egpu get nodes|gpus|claims|pods`: the whole cluster at a glance; `egpu get leases|servers`: a pool."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from egpu.cli import pool, views
+from egpu.cli.components import Kubeconfig
+from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, note, render, show
+from egpu.cli.snapshot import Snapshot, load_from
+
+REFRESH_SECONDS = 1.0
+
+
+class What(StrEnum):
+    """What can be listed."""
+
+    NODES = "nodes"
+    GPUS = "gpus"
+    CLAIMS = "claims"
+    PODS = "pods"
+    LEASES = "leases"
+    SERVERS = "servers"
+
+
+OTHER_NAMES = {
+    "node": What.NODES,
+    "no": What.NODES,
+    "gpu": What.GPUS,
+    "card": What.GPUS,
+    "cards": What.GPUS,
+    "egpu": What.GPUS,
+    "claim": What.CLAIMS,
+    "egpuc": What.CLAIMS,
+    "pod": What.PODS,
+    "po": What.PODS,
+    "lease": What.LEASES,
+    "server": What.SERVERS,
+}
+"""The singular, and kubectl's short names."""
+
+LISTS = "|".join(What)
+
+
+def _what(text: str) -> What:
+    try:
+        return OTHER_NAMES.get(text.lower()) or What(text.lower())
+    except ValueError:
+        fail(f"{text!r} cannot be listed; say one of: egpu get {LISTS}", code=EXIT_USAGE)
+
+
+def _listed() -> list[str]:
+    return [str(one) for one in What]
+
+
+def get(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar=LISTS,
+            help="nodes, gpus, claims or pods of a cluster; leases or servers of a pool.",
+            autocompletion=_listed,
+            show_default=False,
+        ),
+    ] = "",
+    kubeconfig: Kubeconfig = None,
+    namespace: Annotated[
+        str | None, typer.Option("-n", "--namespace", help="Claims and pods of this namespace. Default: all.")
+    ] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("-A", "--all-namespaces", help="Claims and pods of all namespaces, as is the default.")
+    ] = False,
+    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Keep showing, once a second, until Ctrl-C.")] = False,
+    address: pool.PoolAddress = None,
+    secret_file: pool.SecretFile = None,
+    tls_ca: pool.TlsCa = None,
+    tls_cert: pool.TlsCert = None,
+    tls_key: pool.TlsKey = None,
+) -> None:
+    """Show cards, nodes, claims or pods: what there is, what is given out, to whom."""
+    if not what:
+        fail(f"say what to list: egpu get {LISTS}", code=EXIT_USAGE)
+    if namespace is not None and all_namespaces:
+        fail("give --namespace or --all-namespaces, not both", code=EXIT_USAGE)
+    wanted = _what(what)
+    if wanted in (What.LEASES, What.SERVERS):
+        show_table = pool.leases_table if wanted is What.LEASES else pool.servers_table
+        found = pool.credentials(secret_file, tls_ca, tls_cert, tls_key)
+        show(show_table(address, found), output, empty=f"no {wanted} found")
+        return
+    if watch:
+        if not console.is_terminal or output is not Format.TABLE:
+            fail("--watch shows a table on a terminal; scripts watch with kubectl get -w", code=EXIT_USAGE)
+        _watch(wanted, kubeconfig, namespace)
+        return
+    snapshot = load_from(kubeconfig)
+    show(_table(wanted, snapshot, namespace), output, empty=f"no {wanted} found")
+    if wanted in (What.GPUS, What.NODES):
+        for problem in snapshot.feed.problems():
+            note(f"[red]problem:[/] {problem}")
+
+
+def _watch(what: What, kubeconfig: Path | None, namespace: str | None) -> None:
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(render(_table(what, load_from(kubeconfig), namespace)), refresh=True)
+            time.sleep(REFRESH_SECONDS)
+
+
+def _table(what: What, snapshot: Snapshot, namespace: str | None) -> Table:
+    match what:
+        case What.NODES:
+            return views.nodes(snapshot)
+        case What.GPUS:
+            return views.gpus(snapshot)
+        case What.CLAIMS:
+            return views.claims(snapshot, namespace)
+        case What.PODS:
+            return views.pods(snapshot, namespace)
+        case What.LEASES | What.SERVERS:
+            raise AssertionError(f"{what} are a pool's, not a cluster's")

@@ -1,0 +1,131 @@
+"""How results reach people and scripts: rich tables on a terminal, plain text in a pipe, JSON or YAML on request."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table as RichTable
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+class Format(StrEnum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+console = Console()
+errors = Console(stderr=True)
+
+STYLES: Mapping[str, str] = {
+    "Running": "green",
+    "Succeeded": "green",
+    "Bound": "green",
+    "Available": "green",
+    "healthy": "green",
+    "Ready": "green",
+    "Pending": "yellow",
+    "Released": "yellow",
+    "Failed": "red",
+    "Lost": "red",
+    "unhealthy": "red",
+    "NotReady": "red",
+}
+"""Words that carry a state, and how a terminal shows them."""
+
+
+@dataclass
+class Table:
+    """Rows for people. `records` is the same for scripts: one mapping a row, with units in the keys."""
+
+    columns: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
+    records: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    title: str = ""
+    right: frozenset[str] = frozenset()
+    """Columns of numbers."""
+
+    def add(self, row: Sequence[str], record: Mapping[str, Any]) -> None:
+        """One line, in both forms."""
+        self.rows.append(row)
+        self.records.append(record)
+
+
+def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing found") -> None:
+    """Print the table in the wanted form on stdout; `empty` goes to stderr when there is no row."""
+    if output is not Format.TABLE:
+        show_value(list(table.records), output)
+    elif not table.rows:
+        errors.print(empty, style="dim")
+    elif console.is_terminal:
+        console.print(render(table))
+    else:
+        sys.stdout.write(plain(table))
+
+
+def show_value(value: Any, output: Format) -> None:
+    """Print plain values (dicts, lists, scalars) as JSON or YAML."""
+    if output is Format.YAML:
+        sys.stdout.write(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+    else:
+        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def plain(table: Table) -> str:
+    """Aligned columns as kubectl prints them: no colours, no borders, one line per row."""
+    lines = [[column.upper() for column in table.columns], *table.rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
+    return "".join(
+        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
+        for line in lines
+    )
+
+
+def bar(used: float, total: float, width: int = 10) -> str:
+    """A small gauge, such as ``████░░░░░░``; a share above the total shows as full."""
+    if total <= 0:
+        return "░" * width
+    filled = min(width, round(width * used / total))
+    # Something given out must not look like nothing.
+    filled = max(filled, 1) if used > 0 else filled
+    return "█" * filled + "░" * (width - filled)
+
+
+def note(message: str) -> None:
+    """A line for people on stderr."""
+    errors.print(message, highlight=False, soft_wrap=True)
+
+
+def fail(message: str, *, code: int = EXIT_FAILED) -> NoReturn:
+    """One clear line on stderr, and the exit code."""
+    errors.print(f"[red]error:[/] {_escape(message)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def render(table: Table) -> RichTable:
+    """The table as a terminal shows it."""
+    rich = RichTable(title=table.title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in table.columns:
+        rich.add_column(column.upper(), justify="right" if column in table.right else "left", overflow="fold")
+    for row in table.rows:
+        rich.add_row(*(_styled(cell) for cell in row))
+    return rich
+
+
+def _styled(cell: str) -> str:
+    style = STYLES.get(cell)
+    return f"[{style}]{_escape(cell)}[/]" if style else _escape(cell)
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")

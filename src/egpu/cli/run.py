@@ -1,0 +1,135 @@
+"""`egpu run --core 30 --memory 2GiB -- COMMAND`: a command in a slice of a local GPU, no cluster needed.
+
+The command's stdin, stdout and stderr are its own, and so is its exit status (128 + signal when one ended it). What
+this program itself has to say goes to stderr; 125 means that it could not start the command at all.
+"""
+
+import json
+import os
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from egpu.adapters.pages import Mode
+from egpu.api.quantities import parse_memory_mib
+from egpu.cli import pool
+from egpu.cli.output import EXIT_USAGE, Format, fail, note
+from egpu.errors import ElasticGPUError, InvalidInput
+
+EXIT_NOT_STARTED = 125
+
+
+class RunMode(StrEnum):
+    """What `--mode` takes."""
+
+    CAP = "cap"
+    SHARE = "share"
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.", show_default=False)],
+    core: Annotated[int, typer.Option(help="Percent of the card's compute time, 1 to 100.")] = 100,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Device memory: 2GiB, 512MiB, 4GB; a bare number is MiB. Default: the core share."),
+    ] = None,
+    gpu: Annotated[int | None, typer.Option(help="Ordinal of the card. Default: the fullest that has room.")] = None,
+    simulate: Annotated[
+        str | None, typer.Option(metavar="PROFILE", help="Use simulated cards of this profile, such as A100-80G.")
+    ] = None,
+    mode: Annotated[
+        RunMode, typer.Option(help="cap: never above the share. share: idle time may be used.")
+    ] = RunMode.CAP,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(envvar="EGPU_RUN_DIR", help="Where slices and simulated machines are kept. Default: in /dev/shm."),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", help="json, yaml: a summary on stderr when the command has ended.")
+    ] = Format.TABLE,
+    pool_address: Annotated[
+        str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="With --pool: how many cards, each with this much of it.")] = 1,
+    secret_file: pool.SecretFile = None,
+    tls_ca: pool.TlsCa = None,
+    tls_cert: pool.TlsCert = None,
+    tls_key: pool.TlsKey = None,
+) -> None:
+    """Run a command in a slice of a local GPU (a simulated one where there is no NVIDIA driver), or of a pool's."""
+    if pool_address is not None:
+        if gpu is not None or simulate is not None or mode is not RunMode.CAP:
+            fail("--gpu, --simulate and --mode are for local GPUs; the pool's broker chooses", code=EXIT_USAGE)
+        files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
+        _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, output=output)
+    if gpus != 1:
+        fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
+    from egpu.adapters import localrun  # noqa: PLC0415
+    from egpu.adapters.localgpu import Process, Wish  # noqa: PLC0415
+
+    try:
+        machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())
+        if machine.simulated is not None and simulate is None:
+            note(f"no NVIDIA driver here: using the simulated machine {machine.name} (say --simulate to choose)")
+        cards = machine.cards()
+        wish = Wish(core=core, memory_mib=_memory_mib(memory, core, cards[0].memory_mib), gpu=gpu, mode=_mode(mode))
+        me = Process.of(os.getpid())
+        local = machine.book.take(cards, wish, command=shlex.join(command), processes=(me,))
+    except InvalidInput as error:
+        fail(str(error), code=EXIT_USAGE)
+    except ElasticGPUError as error:
+        fail(str(error), code=EXIT_NOT_STARTED)
+    if mode is RunMode.SHARE:
+        note("share mode is enforced as a cap for now: idle time of the card is not handed out yet")
+    status = EXIT_NOT_STARTED
+    try:
+        plan = localrun.plan(machine, local, command)
+        for weakness in plan.weaknesses:
+            note(f"weaker isolation: {weakness}")
+        status = localrun.execute(plan, local)
+    except ElasticGPUError as error:
+        fail(str(error), code=EXIT_NOT_STARTED)
+    finally:
+        _summarise(localrun.summary(local, status), output)
+        local.give_back()
+    raise typer.Exit(status)
+
+
+def _run_pooled(
+    command: list[str], address: str, files: pool.Files, *, gpus: int, core: int, memory: str | None, output: Format
+) -> None:
+    """With --pool. Ends the program with the command's status."""
+    if memory is None:
+        fail("--memory: with --pool say how much memory of each card", code=EXIT_USAGE)
+    try:
+        memory_mib = parse_memory_mib(memory, field="--memory")
+        found = pool.credentials(*files)
+        status, summary = pool.run_pooled(
+            command, pool=address, found=found, gpus=gpus, core=core, memory_mib=memory_mib
+        )
+    except InvalidInput as error:
+        fail(str(error), code=EXIT_USAGE)
+    except ElasticGPUError as error:
+        fail(str(error), code=EXIT_NOT_STARTED)
+    _summarise(summary, output)
+    raise typer.Exit(status)
+
+
+def _summarise(summary: dict[str, Any], output: Format) -> None:
+    if output is not Format.TABLE:
+        text = yaml.safe_dump(summary, sort_keys=False) if output is Format.YAML else json.dumps(summary) + "\n"
+        sys.stderr.write(text)
+
+
+def _memory_mib(text: str | None, core: int, card_mib: int) -> int:
+    """What was asked for; without a word, the same share of the memory as of the compute time."""
+    return max(1, card_mib * core // 100) if text is None else parse_memory_mib(text, field="--memory")
+
+
+def _mode(mode: RunMode) -> Mode:
+    return Mode.CAP if mode is RunMode.CAP else Mode.SHARE

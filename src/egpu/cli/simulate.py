@@ -1,0 +1,291 @@
+"""`egpu simulate`: what a policy would have made of a workload."""
+
+import csv
+import json
+import math
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from egpu.adapters.traces import read_nodes, read_pods
+from egpu.cli.output import Format, Table, errors, show
+from egpu.cli.plots import Line, write_plot
+from egpu.core.packing.registry import canonical
+from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.simulation import whatif
+from egpu.core.simulation.replay import Outcome, run
+from egpu.core.simulation.summary import interval, paired
+from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
+from egpu.errors import InvalidInput
+
+STEP_PERCENT: Final = 10
+MAX_JOBS: Final = 64
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run, as a worker process gets it."""
+
+    policy: str
+    seed: int
+    machines: Sequence[Machine]
+    pods: Sequence[Shape]
+    load: float
+    lifetime: Lifetime | None
+    lifetimes: float
+    warm_up: float
+    fragmentation: bool
+
+    def workload(self) -> Workload:
+        """The same for every policy of a seed."""
+        nodes, capacity = len(self.machines), 1000 * sum(machine.cards for machine in self.machines)
+        if self.lifetime is None:
+            return published_arrivals(self.pods, nodes=nodes, capacity_milli=capacity, load=self.load, seed=self.seed)
+        return churn(
+            self.pods,
+            nodes=nodes,
+            capacity_milli=capacity,
+            load=self.load,
+            lifetime=self.lifetime,
+            lifetimes=self.lifetimes,
+            warm_up=self.warm_up,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. `policy` is the name as asked for."""
+
+    policy: str
+    seed: int
+    alloc: dict[str, float]
+    refused_gpu_percent: float
+    decisions_per_second: float
+    p99_milliseconds: float
+    curve: list[tuple[int, float, float]]
+    """Arrived, allocated and fragmented percent."""
+
+    def record(self) -> dict[str, Any]:
+        """As it goes into the JSON file."""
+        return {
+            "policy": self.policy,
+            "seed": self.seed,
+            "alloc": {load: round(percent, 4) for load, percent in self.alloc.items()},
+            "refused_gpu_percent": round(self.refused_gpu_percent, 4),
+            "decisions_per_second": round(self.decisions_per_second, 1),
+        }
+
+
+def perform(task: Task) -> Result:
+    """One run. Raises InvalidInput."""
+    outcome = run(
+        task.policy,
+        task.machines,
+        task.workload(),
+        Mix.of(list(task.pods)),
+        seed=task.seed,
+        clock=time.perf_counter,
+        fragmentation=task.fragmentation,
+    )
+    return Result(
+        policy=task.policy,
+        seed=task.seed,
+        alloc=_at_loads(outcome, task.load),
+        refused_gpu_percent=outcome.refused_gpu_percent,
+        decisions_per_second=outcome.decisions_per_second,
+        p99_milliseconds=1000 * float(np.percentile(outcome.decision_seconds, 99)),
+        curve=[(p.arrived_percent, p.allocated_percent, p.fragmented_percent) for p in outcome.curve],
+    )
+
+
+def _at_loads(outcome: Outcome, load: float) -> dict[str, float]:
+    """Allocated percent when 100, 110, … percent had arrived; of a smaller load, at its end."""
+    last = math.floor(100 * load + 1e-9)
+    steps = [*range(100, last + 1, STEP_PERCENT)] or [last]
+    return {str(step): outcome.allocated_at(step) for step in steps}
+
+
+def simulate(
+    nodes: Annotated[Path, typer.Option(help="Nodes, a CSV file.")] = Path("data/openb/nodes.csv"),
+    pods: Annotated[Path, typer.Option(help="Pods, a CSV file.")] = Path("data/openb/pods.csv"),
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Policies, joined by commas: default, price, price-known, fgd, best-fit, gpu-packing, dot-product, "
+            "random, binpack, spread."
+        ),
+    ] = "default,fgd,best-fit",
+    seed: Annotated[str, typer.Option(help="Seeds, joined by commas.")] = "42",
+    load: Annotated[
+        float,
+        typer.Option(help="GPU asked for, as a share of capacity: all that arrives, or with lifetimes, on average."),
+    ] = 1.3,
+    lifetime: Annotated[
+        str | None,
+        typer.Option(help="Let pods depart: exp:MEAN, pareto:MEAN or pareto:MEAN:SHAPE, in any unit of time."),
+    ] = None,
+    lifetimes: Annotated[float, typer.Option(help="With lifetimes: how long, in mean lifetimes.")] = 6.0,
+    warm_up: Annotated[
+        float, typer.Option(help="With lifetimes: so many at the start do not count as offered or refused.")
+    ] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="Write the results here as JSON.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write every run's curve here as CSV.")] = None,
+    plot: Annotated[
+        list[Path] | None, typer.Option(help="Draw allocation and fragmentation against arrived load (.svg or .png).")
+    ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(help="What if: more nodes, COUNT:MODEL:CARDS:CPU_MILLI:RAM_MIB[:CARD_MEMORY_MIB]."),
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="What if: fewer nodes, NAME or MODEL[:COUNT].")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(help="What if: other nodes, NAME_OR_MODEL:FIELD=VALUE (cards, model, cpu_milli, …)."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time. Speeds are comparable only with 1.")] = 1,
+    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+) -> None:
+    """Replay a workload under one or more policies and compare them."""
+    policies = [name.strip() for name in policy.split(",") if name.strip()]
+    for name in policies:
+        canonical(name)
+    machines = read_nodes(nodes)
+    for text in add or []:
+        machines = whatif.add(machines, text)
+    for text in remove or []:
+        machines = whatif.remove(machines, text)
+    for text in change or []:
+        machines = whatif.change(machines, text)
+    shapes = read_pods(pods)
+    if load <= 0 or lifetimes <= 0 or not 0 <= warm_up < lifetimes:
+        raise InvalidInput("load", "--load and --lifetimes are above 0, and --warm-up is shorter than --lifetimes")
+    if not 1 <= jobs <= MAX_JOBS:
+        raise InvalidInput("jobs", f"{jobs} is not between 1 and {MAX_JOBS}")
+    stay = Lifetime.parse(lifetime) if lifetime else None
+    tasks = [
+        Task(name, number, machines, shapes, load, stay, lifetimes, warm_up, bool(plot or csv_file))
+        for number in _seeds(seed)
+        for name in policies
+    ]
+    results = sorted(_perform_all(tasks, jobs), key=lambda result: (policies.index(result.policy), result.seed))
+    show(_comparison(results, policies), output)
+    if out is not None:
+        out.write_text(json.dumps([result.record() for result in results], indent=1) + "\n", encoding="utf-8")
+    if csv_file is not None:
+        _write_curves(csv_file, results)
+    for path in plot or []:
+        _plot(path, results, policies)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0:
+        raise InvalidInput("seed", f"{text!r} is not a list of numbers of 0 or more, joined by commas")
+    return seeds
+
+
+def _perform_all(tasks: Sequence[Task], jobs: int) -> list[Result]:
+    with _progress(len(tasks)) as advance:
+        results: list[Result] = []
+        if jobs == 1:
+            for task in tasks:
+                results.append(perform(task))
+                advance(task)
+            return results
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            waiting: dict[Future[Result], Task] = {pool.submit(perform, task): task for task in tasks}
+            try:
+                for future in as_completed(waiting):
+                    results.append(future.result())
+                    advance(waiting[future])
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return results
+
+
+@contextmanager
+def _progress(total: int) -> Generator[Callable[[Task], None]]:
+    """A bar on stderr, on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        entry = bar.add_task("simulating", total=total)
+
+        def advance(task: Task) -> None:
+            bar.update(entry, advance=1, description=f"{task.policy} seed {task.seed}")
+
+        yield advance
+
+
+def _comparison(results: Sequence[Result], policies: Sequence[str]) -> Table:
+    """Means with 95 % intervals, and the paired difference to the first policy in refused GPU."""
+    loads = list(results[0].alloc)
+    columns = ["POLICY", "RUNS", *(f"ALLOCATED@{load}%" for load in loads), "REFUSED GPU %"]
+    first = [result.refused_gpu_percent for result in results if result.policy == policies[0]]
+    columns += [f"REFUSED - {policies[0]}", "DECISIONS/S", "P99 MS"]
+    table = Table(columns, title="Simulation", right=frozenset(columns[1:]))
+    for name in dict.fromkeys(policies):
+        own = [result for result in results if result.policy == name]
+        allocated = {load: interval([result.alloc[load] for result in own]) for load in loads}
+        refused = interval([result.refused_gpu_percent for result in own])
+        difference = paired([result.refused_gpu_percent for result in own], first)
+        speed = statistics.fmean(result.decisions_per_second for result in own)
+        slow = max(result.p99_milliseconds for result in own)
+        table.add(
+            [
+                name,
+                str(len(own)),
+                *(str(allocated[load]) for load in loads),
+                str(refused),
+                f"{difference.mean:+.2f} ± {difference.half:.2f}",
+                f"{speed:,.0f}",
+                f"{slow:.2f}",
+            ],
+            {
+                "policy": name,
+                "runs": len(own),
+                "allocatedPercent": {load: allocated[load].mean for load in loads},
+                "allocatedPercentHalfInterval": {load: allocated[load].half for load in loads},
+                "refusedGpuPercent": refused.mean,
+                "refusedGpuPercentHalfInterval": refused.half,
+                "decisionsPerSecond": speed,
+                "p99Milliseconds": slow,
+            },
+        )
+    return table
+
+
+def _write_curves(path: Path, results: Sequence[Result]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["policy", "seed", "arrived_percent", "allocated_percent", "fragmented_percent"])
+        for result in results:
+            for arrived, allocated, fragmented in result.curve:
+                writer.writerow([result.policy, result.seed, arrived, f"{allocated:.4f}", f"{fragmented:.4f}"])
+
+
+def _plot(path: Path, results: Sequence[Result], policies: Sequence[str]) -> None:
+    lines: list[list[Line]] = [[], []]
+    for name in dict.fromkeys(policies):
+        own = [result for result in results if result.policy == name]
+        length = min(len(result.curve) for result in own)
+        arrived = [float(own[0].curve[at][0]) for at in range(length)]
+        for panel, column in enumerate((1, 2)):
+            means = [statistics.fmean(result.curve[at][column] for result in own) for at in range(length)]
+            lines[panel].append(Line(name, arrived, means))
+    titles = ("Allocated GPU, % of capacity", "Fragmented, % of free GPU")
+    write_plot(path, list(zip(titles, lines, strict=True)), x_title="Arrived GPU, % of capacity")

@@ -1,0 +1,86 @@
+"""`egpu up`: a cluster of simulated GPUs on this machine, until Ctrl-C."""
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from egpu.cli.components import LogLevel
+from egpu.cli.embedding import run_until_signal, steps, until_cancelled
+from egpu.cli.output import Format, note, show_value
+
+if TYPE_CHECKING:
+    from egpu.embedded.cluster import Cluster, ClusterConfig
+
+DEFAULT_PROFILE = "A100-80G"
+
+Nodes = Annotated[int, typer.Option(min=1, help="How many nodes.")]
+Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs each node has.")]
+Profile = Annotated[
+    list[str],
+    typer.Option(help="Model of the simulated GPUs. Given several times, the nodes take them in turn."),
+]
+
+
+def up(
+    nodes: Nodes = 2,
+    gpus: Gpus = 4,
+    profile: Profile = [DEFAULT_PROFILE],  # noqa: B006  typer wants a list, and does not change it
+    kubeconfig: Annotated[Path | None, typer.Option(help="Write the kubeconfig there, too.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Keep logs and state there. Default: a temporary directory, removed at the end.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API server. 0: any free one.")] = 0,
+    node_policy: Annotated[str, typer.Option(help="How nodes are preferred: price, binpack, spread, …")] = "default",
+    card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
+    log_level: LogLevel = "info",
+    output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
+) -> None:
+    """Start a cluster with simulated GPUs and keep it until Ctrl-C. Use it with kubectl."""
+    from egpu.embedded.cluster import ClusterConfig  # noqa: PLC0415
+    from egpu.runtime import logs  # noqa: PLC0415
+
+    logs.configure("cluster", level="warning" if log_level == "info" else log_level)
+    config = ClusterConfig(
+        nodes=nodes,
+        cards_per_node=gpus,
+        profiles=tuple(profile),
+        port=port,
+        state_dir=state_dir,
+        kubeconfig=kubeconfig,
+        node_policy=node_policy,
+        card_policy=card_policy,
+        log_level=log_level,
+    )
+    raise typer.Exit(run_until_signal(_stay_up(config, output)))
+
+
+async def _stay_up(config: "ClusterConfig", output: Format) -> None:
+    from egpu.embedded.cluster import cluster  # noqa: PLC0415
+
+    began = time.monotonic()
+    async with contextlib.AsyncExitStack() as stack:
+        with steps() as progress:
+            running = await stack.enter_async_context(cluster(config, progress))
+        if output is Format.TABLE:
+            _introduce(running, time.monotonic() - began)
+        else:
+            facts = {"kubeconfig": str(running.kubeconfig), "server": running.server.url}
+            show_value({**facts, "nodes": list(running.node_names), "stateDir": str(running.state_dir)}, output)
+        sys.stdout.flush()
+        await until_cancelled()
+
+
+def _introduce(running: "Cluster", seconds: float) -> None:
+    config = running.config
+    cards = f"{config.nodes} × {config.cards_per_node} simulated GPUs ({', '.join(config.profiles)})"
+    note(f"[green]ready[/] after {seconds:.1f} s: {cards}")
+    note(f"logs are in {running.state_dir / 'logs'}; Ctrl-C ends the cluster\n")
+    # The one line that scripts may want goes to stdout.
+    sys.stdout.write(f"export KUBECONFIG={config.kubeconfig or running.kubeconfig}\n")
+    note(
+        "\nthen, in another terminal:\n  kubectl get egpu\n  kubectl apply -f examples/seed-vcuda.yaml\n  egpu get gpus"
+    )

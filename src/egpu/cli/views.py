@@ -1,0 +1,261 @@
+"""Tables of a snapshot: nodes, cards, claims, pods. Each row also carries the same as plain values, for scripts."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from egpu.api import names
+from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.objects import ElasticGPUClaim
+from egpu.api.quantities import format_mib
+from egpu.cli.output import Table, bar
+from egpu.cli.snapshot import Snapshot
+from egpu.core.ledger import FREE, Holder, mode_name
+from egpu.errors import CorruptData
+
+NONE = "-"
+
+
+def gpus(snapshot: Snapshot) -> Table:
+    """One row a card: what it is, what is given out, to whom."""
+    table = Table(
+        ("node", "card", "model", "mode", "compute", "memory", "held by", "state"),
+        title="Cards",
+    )
+    ledger = snapshot.feed.ledger
+    holders = _holder_names(snapshot)
+    for node in sorted(ledger.nodes()):
+        row = ledger.row(node)
+        for column, card in enumerate(ledger.cards(node)):
+            core = 100 - int(ledger.core_free[row, column])
+            memory = card.memory_mib - int(ledger.memory_free[row, column])
+            mode = mode_name(int(ledger.mode[row, column])) if ledger.mode[row, column] != FREE else ""
+            held_by = sorted(holders.get(holder, holder.id) for holder in ledger.card_holders(node, card.uuid))
+            state = "healthy" if card.healthy else "unhealthy"
+            table.add(
+                (
+                    node,
+                    str(card.index),
+                    card.model or NONE,
+                    _short(mode) or "free",
+                    f"{bar(core, 100)} {core:3d} %",
+                    f"{bar(memory, card.memory_mib)} {memory} of {card.memory_mib} MiB",
+                    ", ".join(held_by) or NONE,
+                    state,
+                ),
+                {
+                    "node": node,
+                    "index": card.index,
+                    "minor": card.minor,
+                    "uuid": card.uuid,
+                    "model": card.model,
+                    "mode": mode or "free",
+                    "corePercentGiven": core,
+                    "memoryMiB": card.memory_mib,
+                    "memoryMiBGiven": memory,
+                    "heldBy": held_by,
+                    "healthy": card.healthy,
+                },
+            )
+    return table
+
+
+def nodes(snapshot: Snapshot) -> Table:
+    """One row a node: its cards, what is given out of them, and how many pods hold some."""
+    table = Table(
+        ("node", "status", "cards", "model", "free cards", "compute", "memory", "pods"),
+        title="Nodes",
+        right=frozenset({"cards", "free cards", "pods"}),
+    )
+    ledger = snapshot.feed.ledger
+    for node in snapshot.nodes:
+        cards = ledger.cards(node.name)
+        row = ledger.row(node.name)
+        free = [row is not None and bool(ledger.mode[row, column] == FREE) for column in range(len(cards))]
+        core = sum(100 - int(ledger.core_free[row, column]) for column in range(len(cards)))
+        total = sum(card.memory_mib for card in cards)
+        memory = sum(card.memory_mib - int(ledger.memory_free[row, column]) for column, card in enumerate(cards))
+        pods = sum(1 for pod in snapshot.pods if pod.spec.node_name == node.name and not pod.finished and _given(pod))
+        share = round(core / len(cards)) if cards else 0
+        status = _node_status(node)
+        table.add(
+            (
+                node.name,
+                status,
+                str(len(cards)),
+                ", ".join(sorted({card.model for card in cards if card.model})) or NONE,
+                str(sum(free)),
+                f"{bar(core, 100 * len(cards))} {share:3d} %",
+                f"{bar(memory, total)} {format_mib(memory)} of {format_mib(total)}",
+                str(pods),
+            ),
+            {
+                "node": node.name,
+                "status": status,
+                "cards": len(cards),
+                "models": sorted({card.model for card in cards}),
+                "freeCards": sum(free),
+                "corePercentGiven": core,
+                "memoryMiB": total,
+                "memoryMiBGiven": memory,
+                "pods": pods,
+            },
+        )
+    return table
+
+
+def claims(snapshot: Snapshot, namespace: str | None) -> Table:
+    """One row a claim: phase, class, where it is bound, who uses it."""
+    table = Table(
+        ("namespace", "name", "phase", "class", "node", "slice", "used by", "age"),
+        title="Claims",
+    )
+    for claim in snapshot.claims:
+        if namespace is not None and claim.namespace != namespace:
+            continue
+        allocation = claim.status.allocation
+        phase = claim.status.phase or "Pending"
+        table.add(
+            (
+                claim.namespace,
+                claim.name,
+                phase,
+                claim.spec.class_name or NONE,
+                allocation.node if allocation else NONE,
+                _shares(allocation.container) if allocation else NONE,
+                ", ".join(claim.status.used_by) or NONE,
+                age(claim.metadata.creation_timestamp),
+            ),
+            {
+                "namespace": claim.namespace,
+                "name": claim.name,
+                "phase": phase,
+                "class": claim.spec.class_name,
+                "node": allocation.node if allocation else None,
+                "provisioner": allocation.container.provisioner if allocation else None,
+                "cards": _card_records(allocation.container) if allocation else [],
+                "boundGPUs": list(claim.status.bound_gpus),
+                "usedBy": list(claim.status.used_by),
+            },
+        )
+    return table
+
+
+def pods(snapshot: Snapshot, namespace: str | None) -> Table:
+    """One row a GPU container: where its pod is and what it was given."""
+    table = Table(
+        ("namespace", "pod", "container", "phase", "node", "technology", "slice", "restarts", "age"),
+        title="GPU pods",
+        right=frozenset({"restarts"}),
+    )
+    for pod in snapshot.pods:
+        if (namespace is not None and pod.namespace != namespace) or not _asks(pod):
+            continue
+        allocation = _given(pod)
+        for container in _gpu_containers(pod, allocation):
+            given = allocation.containers.get(container) if allocation else None
+            restarts = _restarts(pod, container)
+            table.add(
+                (
+                    pod.namespace,
+                    pod.name,
+                    container,
+                    pod.status.phase or "Pending",
+                    pod.spec.node_name or NONE,
+                    _short(given.provisioner) if given else NONE,
+                    _shares(given) if given else NONE,
+                    str(restarts),
+                    age(pod.metadata.creation_timestamp),
+                ),
+                {
+                    "namespace": pod.namespace,
+                    "pod": pod.name,
+                    "container": container,
+                    "phase": pod.status.phase,
+                    "node": pod.spec.node_name or None,
+                    "provisioner": given.provisioner if given else None,
+                    "claim": (given.claim or None) if given else None,
+                    "cards": _card_records(given) if given else [],
+                    "restarts": restarts,
+                },
+            )
+    return table
+
+
+def age(timestamp: str | None, now: datetime | None = None) -> str:
+    """Time since an RFC 3339 timestamp, short: "5s", "12m", "3h", "4d"; "-" when there is none."""
+    if not timestamp:
+        return NONE
+    then = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    seconds = max(0, int(((now or datetime.now(UTC)) - then).total_seconds()))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or (unit == "d" and seconds >= size):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _holder_names(snapshot: Snapshot) -> Mapping[Holder, str]:
+    known = {Holder("pod", pod.uid): f"pod {pod.key}" for pod in snapshot.pods}
+    known |= {Holder("claim", claim.uid): _claim_label(claim) for claim in snapshot.claims}
+    return known | {Holder("slice", gpu.name): f"retained {gpu.name}" for gpu in snapshot.gpus}
+
+
+def _claim_label(claim: ElasticGPUClaim) -> str:
+    users = ", ".join(claim.status.used_by)
+    return f"claim {claim.key} ({users})" if users else f"claim {claim.key}"
+
+
+def _node_status(node: Node) -> str:
+    ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or [])
+    return ("Ready" if ready else "NotReady") + (",SchedulingDisabled" if node.spec.unschedulable else "")
+
+
+def _asks(pod: Pod) -> bool:
+    return names.DEMAND in pod.annotations or names.ALLOCATION in pod.annotations
+
+
+def _given(pod: Pod) -> PodAllocation | None:
+    text = pod.annotations.get(names.ALLOCATION)
+    if text is None:
+        return None
+    try:
+        return decode_allocation(text)
+    except CorruptData:
+        return None
+
+
+def _gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
+    """In the pod's order: the containers that were given something, or that hold a slot token."""
+    if allocation is not None:
+        return [container.name for container in pod.all_containers if container.name in allocation.containers]
+    return [
+        container.name
+        for container in pod.all_containers
+        if container.resources is not None and names.SLOT in (container.resources.limits or {})
+    ]
+
+
+def _shares(container: ContainerAllocation) -> str:
+    if container.exclusive:
+        cards = ", ".join(str(share.index) for share in container.cards)
+        return f"card {cards}" if len(container.cards) == 1 else f"cards {cards}"
+    return "; ".join(
+        f"card {share.index}: {f'{share.core} %, ' if share.core else ''}{format_mib(share.memory_mib)}"
+        for share in container.cards
+    )
+
+
+def _card_records(container: ContainerAllocation) -> list[dict[str, str | int]]:
+    return [
+        {"uuid": share.uuid, "index": share.index, "corePercent": share.core, "memoryMiB": share.memory_mib}
+        for share in container.cards
+    ]
+
+
+def _restarts(pod: Pod, container: str) -> int:
+    statuses = [*(pod.status.container_statuses or []), *(pod.status.init_container_statuses or [])]
+    return next((status.restart_count for status in statuses if status.name == container), 0)
+
+
+def _short(provisioner: str) -> str:
+    return provisioner.removeprefix(f"{names.GROUP}/")

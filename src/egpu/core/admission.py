@@ -1,0 +1,283 @@
+"""The webhook's decisions: what a pod is changed to, and what is refused and why.
+
+Every refusal names the field as a kubectl user would write it. Not here: HTTP, certificates, who may call.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from egpu.api import names
+from egpu.api.admission import JSONPatch
+from egpu.api.allocation import ContainerDemand, PodDemand, encode
+from egpu.api.kubernetes import Binding, Container, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GPUSHARE
+from egpu.core.demand import PARAMETER_VALUES, claim_class, claim_demand, claim_resources, container_field, read_pod
+from egpu.core.policies import POLICY_NAMES
+from egpu.core.provisioners import provisioner
+from egpu.errors import InvalidDemand, UnknownProvisioner
+
+Claims = Mapping[str, ElasticGPUClaim]
+Classes = Mapping[str, ElasticGPUClass]
+
+_OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
+"""Annotations that only a Binding writes."""
+FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, names.VCUDA_CORE_LIMIT, *names.CLAIM_PREFIXES)
+"""Beginnings of annotations that stay as they were when the pod was made, but for what its Binding writes."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that is wrong: where, and why."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+# --- pods -----------------------------------------------------------------------------------------------------------
+
+
+def validate_pod_create(
+    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None
+) -> list[Violation]:
+    """What is wrong with a new pod; nothing when it may be made. Holds for a pod before and after `mutate_pod`.
+
+    `claims` are those of the pod's namespace, by name. `largest_mib`: memory of the largest card, None when unknown.
+    """
+    demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib)
+    found = [Violation(problem.field, problem.reason) for problem in problems]
+    found += _brought_annotations(pod, demand, complete=not problems)
+    for container in pod.all_containers:
+        found += _brought_slot(pod, container, asks=container.name in demand.containers or bool(problems))
+    if demand.containers and pod.spec.node_name:
+        reason = "a pod that asks for a GPU is placed by the scheduler; use a nodeSelector to choose the node"
+        found.append(Violation("spec.nodeName", reason))
+    return found
+
+
+def _brought_annotations(pod: Pod, demand: PodDemand, *, complete: bool) -> list[Violation]:
+    found = [
+        Violation(f"metadata.annotations[{key}]", "is written by the scheduler when it places the pod; remove it")
+        for key in sorted(pod.annotations)
+        if key.startswith(_OURS)
+    ]
+    brought = pod.annotations.get(names.DEMAND)
+    if brought is not None and complete and brought != (encode(demand) if demand.containers else None):
+        reason = "is written by the webhook and is not what this pod asks for; remove it"
+        found.append(Violation(f"metadata.annotations[{names.DEMAND}]", reason))
+    return found
+
+
+def _brought_slot(pod: Pod, container: Container, *, asks: bool) -> list[Violation]:
+    if container.resources is None:
+        return []
+    brought = (container.resources.limits or {}) | (container.resources.requests or {})
+    if names.SLOT not in brought:
+        return []
+    field = f"{container_field(pod, container.name)}.resources.limits[{names.SLOT}]"
+    if not asks:
+        reason = f"is added by the webhook to containers that ask for a GPU; ask for {names.GPU_MEMORY} or {names.GPU}"
+        return [Violation(field, reason)]
+    if str(brought[names.SLOT]) != "1":
+        return [Violation(field, f"{brought[names.SLOT]} slots; a container has exactly 1, and the webhook adds it")]
+    return []
+
+
+def validate_pod_update(old: Pod, new: Pod) -> list[Violation]:
+    """Annotations that were changed and must not be: the scheduler writes its own through `pods/binding` only."""
+    changed = sorted(
+        key
+        for key in old.annotations.keys() | new.annotations.keys()
+        if key.startswith(FIXED_ANNOTATIONS) and old.annotations.get(key) != new.annotations.get(key)
+    )
+    return [
+        Violation(f"metadata.annotations[{key}]", "cannot be changed once the pod is made; make another pod")
+        for key in changed
+    ]
+
+
+def validate_binding(
+    binding: Binding, *, username: str, groups: Collection[str], trusted: Collection[str]
+) -> list[Violation]:
+    """Annotations of a Binding that this caller must not write: cards are given out by the scheduler's own account
+    (`trusted` user names) and by cluster administrators, however wide somebody's right to bind pods is."""
+    if username in trusted or "system:masters" in groups:
+        return []
+    return [
+        Violation(f"metadata.annotations[{key}]", f"{username} is not the scheduler; only it gives out cards")
+        for key in sorted(binding.annotations)
+        if key.startswith(FIXED_ANNOTATIONS)
+    ]
+
+
+def mutate_pod(pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None) -> JSONPatch:
+    """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot token,
+    requests equal to limits, and the environment by reference to what the Binding will write. Empty for a pod without
+    GPU demand, and for one that was patched already.
+
+    Raises InvalidDemand with everything that `validate_pod_create` finds.
+    """
+    if found := validate_pod_create(pod, claims, classes, largest_mib=largest_mib):
+        raise InvalidDemand(found[0].field, "; ".join([found[0].reason, *map(str, found[1:])]))
+    demand, _ = read_pod(pod, claims, classes, largest_mib=largest_mib)
+    if not demand.containers:
+        return []
+    patch: JSONPatch = []
+    if pod.metadata.annotations is None:
+        patch.append(_add({}, "metadata", "annotations"))
+    text = encode(demand)
+    if pod.annotations.get(names.DEMAND) != text:
+        patch.append(_add(text, "metadata", "annotations", names.DEMAND))
+    for kind, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
+        for position, container in enumerate(containers):
+            wish = demand.containers.get(container.name)
+            if wish is not None:
+                patch += _patch_container(("spec", kind, str(position)), container, wish)
+    return patch
+
+
+def _patch_container(path: tuple[str, ...], container: Container, wish: ContainerDemand) -> JSONPatch:
+    patch: JSONPatch = []
+    had = container.resources
+    limits = dict((had.limits if had else None) or {})
+    requests = dict((had.requests if had else None) or {})
+    wanted = {resource: limits.get(resource, requests.get(resource)) for resource in _gpu_names(limits | requests)}
+    if wish.claim:
+        wanted |= {resource: str(value) for resource, value in claim_resources(wish).items()}
+    wanted[names.SLOT] = "1"
+    if had is None:
+        patch.append(_add({}, *path, "resources"))
+    for key, present, given in (
+        ("limits", limits, had is not None and had.limits is not None),
+        ("requests", requests, had is not None and had.requests is not None),
+    ):
+        if not given:
+            patch.append(_add({}, *path, "resources", key))
+        patch += [
+            _add(value, *path, "resources", key, resource)
+            for resource, value in wanted.items()
+            if str(present.get(resource)) != str(value)
+        ]
+    return patch + _patch_environment(path, container, wish)
+
+
+def _gpu_names(resources: Mapping[str, Any]) -> list[str]:
+    return [resource for resource in resources if resource in BY_RESOURCE]
+
+
+def _patch_environment(path: tuple[str, ...], container: Container, wish: ContainerDemand) -> JSONPatch:
+    wanted = [_from_annotation(names.NVIDIA_VISIBLE_DEVICES, names.cards_annotation(container.name))]
+    if wish.vocabulary in (ALIYUN.name, GPUSHARE.name):
+        wanted += [
+            _from_annotation(name, name) for name in (names.ALIYUN_MEM_IDX, names.ALIYUN_MEM_POD, names.ALIYUN_MEM_DEV)
+        ]
+        wanted.append({"name": names.ALIYUN_MEM_CONTAINER, "value": str(-(-wish.memory_mib // 1024))})
+    patch: JSONPatch = []
+    if container.env is None:
+        patch.append(_add([], *path, "env"))
+    places = {variable.name: (place, variable) for place, variable in enumerate(container.env or [])}
+    for variable in wanted:
+        if variable["name"] not in places:
+            patch.append(_add(variable, *path, "env", "-"))
+            continue
+        place, there = places[variable["name"]]
+        reference = there.value_from.field_ref.field_path if there.value_from and there.value_from.field_ref else None
+        named = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        if (reference, there.value) != (named, variable.get("value", "")):
+            # The author's own value would show the container cards that are not its own.
+            patch.append({"op": "replace", "path": _pointer(*path, "env", str(place)), "value": variable})
+    return patch
+
+
+def _from_annotation(name: str, annotation: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}}
+
+
+def _add(value: object, *path: str) -> dict[str, Any]:
+    return {"op": "add", "path": _pointer(*path), "value": value}
+
+
+def _pointer(*path: str) -> str:
+    """JSON pointer, RFC 6901."""
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
+
+
+# --- our own kinds --------------------------------------------------------------------------------------------------
+
+
+def validate_claim(
+    claim: ElasticGPUClaim, old: ElasticGPUClaim | None, classes: Classes, *, largest_mib: int | None = None
+) -> list[Violation]:
+    """What is wrong with a claim. `old` is None when it is made. A claim keeps its class; what it asks for may change
+    until it is bound. A claim that stays as it was is not judged again: its class may have been deleted since."""
+    if old is not None and old.spec == claim.spec:
+        return []
+    if old is not None and old.spec.class_name != claim.spec.class_name:
+        return [Violation("spec", f"the claim keeps its class {old.spec.class_name!r}; make another claim")]
+    if old is not None and old.status.allocation is not None:
+        return [Violation("spec.resources", "the claim is bound and cannot be resized; make another claim")]
+    try:
+        demand = claim_demand(claim, claim_class(claim, classes))
+    except InvalidDemand as error:
+        return [Violation(error.field, error.reason)]
+    if largest_mib is not None and demand.memory_mib > largest_mib:
+        reason = f"{demand.memory_mib} MiB of one card; the largest card has {largest_mib} MiB"
+        asked = [f"[{name}]" for name in claim.spec.resources.requests if name.endswith(("memory", "mem"))]
+        return [Violation(f"spec.resources.requests{asked[0] if len(asked) == 1 else ''}", reason)]
+    return []
+
+
+def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[Violation]:
+    """What is wrong with a class. As a StorageClass, it never changes what it provides."""
+    found: list[Violation] = []
+    try:
+        provisioner(klass.provisioner)
+    except UnknownProvisioner as error:
+        found.append(Violation("provisioner", str(error)))
+    for parameter, allowed in (PARAMETER_VALUES | {"policy": POLICY_NAMES}).items():
+        value = (klass.parameters or {}).get(parameter)
+        if value is not None and value not in allowed:
+            found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))
+    both = {klass.e_gpu_binding_mode, klass.egpu_binding_mode} - {None}
+    if len(both) > 1:
+        found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))
+    if old is not None:
+        kept = "a class keeps what it was made with; make another class"
+        if klass.provisioner != old.provisioner:
+            found.append(Violation("provisioner", kept))
+        if (klass.parameters or {}) != (old.parameters or {}):
+            found.append(Violation("parameters", kept))
+        if klass.binding_mode != old.binding_mode:
+            found.append(Violation("eGPUBindingMode", kept))
+        if klass.reclaim_policy != old.reclaim_policy:
+            found.append(Violation("reclaimPolicy", kept))
+    return found
+
+
+def validate_egpu(gpu: ElasticGPU, old: ElasticGPU | None) -> list[Violation]:
+    """What is wrong with a card or a slice."""
+    spec = gpu.spec
+    if (spec.physical_gpu is None) == (spec.slice is None):
+        return [Violation("spec", "exactly one of physicalGPU (a card) and slice (a share of one) must be given")]
+    found: list[Violation] = []
+    if not spec.node_name:
+        found.append(Violation("spec.nodeName", "names no node; a card is always in one"))
+    if spec.slice is not None:
+        if spec.claim_ref is None or not spec.claim_ref.uid:
+            found.append(Violation("spec.claimRef", "names no claim (with its uid); a slice always belongs to one"))
+        try:
+            provisioner(spec.slice.provisioner)
+        except UnknownProvisioner as error:
+            found.append(Violation("spec.slice.provisioner", str(error)))
+        if old is not None and (old.spec.slice, old.spec.claim_ref) != (spec.slice, spec.claim_ref):
+            found.append(Violation("spec", "a slice does not change; delete it and let its claim be bound again"))
+    if spec.physical_gpu is not None and old is not None and old.spec.physical_gpu is not None:
+        if old.spec.physical_gpu.uuid != spec.physical_gpu.uuid:
+            found.append(Violation("spec.physicalGPU.uuid", "is what the card is; publish another object"))
+        if old.spec.node_name != spec.node_name:
+            found.append(Violation("spec.nodeName", "a card does not move; publish another object"))
+    return found

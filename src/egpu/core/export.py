@@ -1,0 +1,47 @@
+"""A cluster as a trace: its nodes and what its pods ask for, without their names."""
+
+from collections.abc import Iterable
+
+from egpu.api.kubernetes import Node, Pod
+from egpu.core.feed import Feed
+from egpu.core.hosts import PLENTY, Hosts, pod_requests
+from egpu.core.packing.shapes import WHOLE_CARD, Machine, Shape
+from egpu.errors import CorruptData, InvalidInput
+
+_MILLI_PER_PERCENT = WHOLE_CARD // 100
+
+
+def machines_of(feed: Feed, nodes: Iterable[Node]) -> list[Machine]:
+    """Nodes that have cards, in order of name. CPU or memory that a node does not state count as 0."""
+    hosts = Hosts()
+    for node in nodes:
+        hosts.node_changed(node)
+    machines: list[Machine] = []
+    for name in sorted(feed.ledger.nodes()):
+        cards, total = feed.ledger.cards(name), hosts.total(name)
+        cpu = 0 if total.cpu_milli == PLENTY else total.cpu_milli
+        ram = 0 if total.ram_mib == PLENTY else total.ram_mib
+        memory = max((card.memory_mib for card in cards), default=0)
+        machines.append(Machine(name, cpu, ram, len(cards), cards[0].model if cards else "", memory))
+    return machines
+
+
+def shapes_of(feed: Feed, pods: Iterable[Pod]) -> list[Shape]:
+    """What each pod asks for, oldest first; of several GPU containers the hardest to place. Pods whose demand cannot be
+    read are left out."""
+    shapes: list[Shape] = []
+    for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)):
+        room = pod_requests(pod)
+        try:
+            demands = list(feed.request(pod).demand.containers.values())
+        except (InvalidInput, CorruptData):
+            continue
+        if not demands:
+            shapes.append(Shape(room.cpu_milli, room.ram_mib))
+            continue
+        hardest = max(demands, key=lambda demand: (demand.exclusive, demand.cards, demand.memory_mib, demand.core))
+        core = WHOLE_CARD if hardest.exclusive else min(hardest.core * _MILLI_PER_PERCENT, WHOLE_CARD)
+        memory = 0 if hardest.exclusive else hardest.memory_mib
+        if core or memory:
+            shapes.append(Shape(room.cpu_milli, room.ram_mib, hardest.cards, core, memory))
+    return shapes

@@ -1,0 +1,116 @@
+"""CPU and memory of nodes, as far as objects tell: what scoring wants to know beside the cards.
+
+Not a second scheduler: kube-scheduler decides whether CPU and memory suffice. An unknown node has plenty.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from egpu.api.kubernetes import Container, Node, Pod
+
+PLENTY: Final = 1 << 40
+"""CPU thousandths or MiB of a node of which nothing is known."""
+_SUFFIXES: Final = {
+    "m": Fraction(1, 1000), "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
+}  # fmt: skip
+
+
+class Room(NamedTuple):
+    """CPU in thousandths of a core, memory in MiB."""
+
+    cpu_milli: int
+    ram_mib: int
+
+
+def _number(value: object) -> Fraction:
+    """A Kubernetes quantity; 0 for what is none, as the API server let it through and it is only a preference here."""
+    text = str(value)
+    for suffix in sorted(_SUFFIXES, key=len, reverse=True):
+        if text.endswith(suffix):
+            text, factor = text[: -len(suffix)], Fraction(_SUFFIXES[suffix])
+            break
+    else:
+        factor = Fraction(1)
+    try:
+        return max(Fraction(text), Fraction(0)) * factor
+    except (ValueError, ZeroDivisionError):
+        return Fraction(0)
+
+
+def _requests(container: Container) -> Room:
+    asked = (container.resources.requests if container.resources else None) or {}
+    return Room(int(_number(asked.get("cpu", 0)) * 1000), int(_number(asked.get("memory", 0)) / 2**20))
+
+
+def _sum(containers: Iterable[Container]) -> Room:
+    rooms = [_requests(container) for container in containers]
+    return Room(sum(room.cpu_milli for room in rooms), sum(room.ram_mib for room in rooms))
+
+
+def pod_requests(pod: Pod) -> Room:
+    """The pod's effective request: the larger of apps together and each plain init container, sidecars added."""
+    sidecars = _sum(c for c in pod.init_containers if c.restart_policy == "Always")
+    apps = _sum(pod.containers)
+    init = [_requests(c) for c in pod.init_containers if c.restart_policy != "Always"]
+    cpu = max([apps.cpu_milli, *(room.cpu_milli for room in init)]) + sidecars.cpu_milli
+    return Room(cpu, max([apps.ram_mib, *(room.ram_mib for room in init)]) + sidecars.ram_mib)
+
+
+class Hosts:
+    """What nodes have and what their pods asked for, GPU or not. `version` grows with every change."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._total: dict[str, Room] = {}
+        self._used: dict[str, Room] = {}
+        self._pods: dict[str, tuple[str, Room]] = {}
+
+    def node_changed(self, node: Node) -> None:
+        """What the node has for pods."""
+        given = node.status.allocatable or {}
+        cpu, memory = given.get("cpu"), given.get("memory")
+        room = Room(
+            PLENTY if cpu is None else int(_number(cpu) * 1000),
+            PLENTY if memory is None else int(_number(memory) / 2**20),
+        )
+        if self._total.get(node.name) != room:
+            self._total[node.name] = room
+            self.version += 1
+
+    def node_deleted(self, name: str) -> None:
+        if self._total.pop(name, None) is not None:
+            self.version += 1
+
+    def pod_placed(self, pod: Pod, node: str) -> None:
+        """The pod runs there, or is about to. Saying it again is harmless."""
+        room = pod_requests(pod)
+        if self._pods.get(pod.uid) == (node, room):
+            return
+        self.pod_gone(pod.uid)
+        self._pods[pod.uid] = (node, room)
+        self._add(node, room, 1)
+
+    def pod_gone(self, uid: str) -> None:
+        known = self._pods.pop(uid, None)
+        if known is not None:
+            self._add(*known, -1)
+
+    def total(self, node: str) -> Room:
+        """What the node has."""
+        return self._total.get(node, Room(PLENTY, PLENTY))
+
+    def free(self, node: str) -> Room:
+        """What is left of it; below 0 where pods asked for more than there is."""
+        total, used = self.total(node), self._used.get(node, Room(0, 0))
+        return Room(total.cpu_milli - used.cpu_milli, total.ram_mib - used.ram_mib)
+
+    def _add(self, node: str, room: Room, sign: int) -> None:
+        used = self._used.get(node, Room(0, 0))
+        now = Room(used.cpu_milli + sign * room.cpu_milli, used.ram_mib + sign * room.ram_mib)
+        if any(now):
+            self._used[node] = now
+        else:
+            self._used.pop(node, None)
+        self.version += 1

@@ -1,0 +1,92 @@
+"""What is packed into what: pod shapes and machine shapes, as plain numbers.
+
+Pods of one shape are interchangeable to every policy, which is what makes score rows per shape (`placer`) possible.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from egpu.errors import InvalidInput
+
+WHOLE_CARD: Final = 1000
+"""Compute of one card, in thousandths."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one pod asks for. `core_milli` and `card_memory_mib` are per card; `models` empty means any model."""
+
+    cpu_milli: int = 0
+    ram_mib: int = 0
+    cards: int = 0
+    core_milli: int = 0
+    card_memory_mib: int = 0
+    models: tuple[str, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for what no pod can ask."""
+        if min(self.cpu_milli, self.ram_mib, self.cards, self.core_milli, self.card_memory_mib) < 0:
+            raise InvalidInput("shape", f"amounts cannot be negative: {self}")
+        if self.core_milli > WHOLE_CARD:
+            raise InvalidInput("shape", f"{self.core_milli} thousandths of one card asked: ask for more cards instead")
+        if self.cards and not (self.core_milli or self.card_memory_mib):
+            raise InvalidInput("shape", "cards are asked for, but neither compute nor memory of them")
+        amounts = (self.cpu_milli, self.ram_mib, self.cards, self.core_milli, self.card_memory_mib, self.models)
+        object.__setattr__(self, "_hash", hash(amounts))
+
+    def __hash__(self) -> int:
+        """Computed once: shapes are looked up several times a decision."""
+        return self._hash
+
+    @property
+    def whole(self) -> bool:
+        """Untouched cards, of which nothing is left for others, neither compute nor memory."""
+        return self.core_milli == WHOLE_CARD
+
+    @property
+    def gpu_milli(self) -> int:
+        """Compute over all its cards."""
+        return self.cards * self.core_milli
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one node has when it is empty. A card's compute is always 1000; its memory may be unknown (0)."""
+
+    name: str
+    cpu_milli: int
+    ram_mib: int
+    cards: int
+    model: str = ""
+    card_memory_mib: int = 0
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How often each shape is asked for: weights of any scale, all positive."""
+
+    weights: dict[Shape, float] = field(default_factory=dict[Shape, float])
+
+    @property
+    def total(self) -> float:
+        return sum(self.weights.values())
+
+    @classmethod
+    def of(cls, shapes: "list[Shape]") -> "Mix":
+        """Counts the pods of a list."""
+        counts: dict[Shape, float] = {}
+        for shape in shapes:
+            counts[shape] = counts.get(shape, 0) + 1
+        return cls(counts)
+
+    def typical(self, share: float = 0.95) -> "list[tuple[Shape, float]]":
+        """The most popular shapes that together make `share` of the pods, with probabilities that sum to 1."""
+        ranked = sorted(self.weights.items(), key=lambda item: -item[1])
+        wanted, reached, kept = share * self.total, 0.0, list[tuple[Shape, float]]()
+        for shape, weight in ranked:
+            if reached >= wanted:
+                break
+            kept.append((shape, weight))
+            reached += weight
+        return [(shape, weight / reached) for shape, weight in kept]

@@ -1,0 +1,16 @@
+"""Whole cards, exclusive, as NVIDIA's own device plugin gives them out."""
+
+from egpu.api import names
+from egpu.api.allocation import ContainerDemand
+from egpu.core.provisioners.base import Provisioner
+
+
+class Physical(Provisioner):
+    name = names.PHYSICAL
+    aliases = ("physical.provisioner.elasticgpu.io",)
+    isolation = "whole-card"
+
+    def problem(self, demand: ContainerDemand) -> str | None:
+        if demand.exclusive:
+            return None
+        return f"{self.name} gives out whole cards only; ask for {names.GPU}, or for a class that shares cards"

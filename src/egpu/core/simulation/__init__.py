@@ -1,0 +1,7 @@
+"""Whole workloads, replayed on arrays: what a policy would have done. Pure: the caller brings seeds and a clock.
+
+workload   published_arrivals, churn   what comes when, from a trace and a seed
+replay     run                         offers it to a policy and keeps the account
+whatif     add, remove, change         other clusters than the one of the trace
+summary    means, intervals, pairs     what many runs say together
+"""

@@ -1,0 +1,72 @@
+"""Who may speak to the server: bearer tokens to users. There is no RBAC: whoever has a token may do everything.
+
+The server listens on loopback and speaks TLS with a CA of its own; tokens and CA live in kubeconfig files that only
+their owner can read.
+"""
+
+import base64
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+import yaml
+
+from egpu.embedded.apiserver.calls import User
+
+ADMIN = User("kubernetes-admin", ("system:masters", "system:authenticated"))
+
+
+def node_user(name: str) -> User:
+    return User(f"system:node:{name}", ("system:nodes", "system:authenticated"))
+
+
+def service_account(namespace: str, name: str) -> User:
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+    return User(f"system:serviceaccount:{namespace}:{name}", groups)
+
+
+class Tokens:
+    """Bearer tokens, kept as digests (a look-up by digest tells nothing about how much of a token was right)."""
+
+    def __init__(self) -> None:
+        self._users: dict[bytes, User] = {}
+
+    def issue(self, user: User) -> str:
+        """A new token of a user."""
+        token = secrets.token_urlsafe(32)
+        self._users[_digest(token)] = user
+        return token
+
+    def user(self, authorization: str) -> User | None:
+        """The user of an `Authorization` header; None when it names none of ours."""
+        scheme, _, token = authorization.partition(" ")
+        return self._users.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    temporary.replace(path)
+
+
+def write_kubeconfig(path: Path, *, url: str, ca: bytes, user: str, token: str, namespace: str = "default") -> None:
+    """Write a kubeconfig with one context, readable by its owner alone."""
+    cluster = {"server": url, "certificate-authority-data": base64.b64encode(ca).decode()}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "egpu", "cluster": cluster}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "egpu", "context": {"cluster": "egpu", "user": user, "namespace": namespace}}],
+        "current-context": "egpu",
+    }
+    write_private(path, yaml.safe_dump(config, sort_keys=False).encode())

@@ -1,0 +1,289 @@
+"""Admission webhooks: who is asked about a write, and what their answers do to it (admission.k8s.io/v1).
+
+Known difference: `matchConditions` may use the part of CEL that `egpu.embedded.apiserver.cel` knows, and no more; a
+configuration that uses more is refused.
+"""
+
+import asyncio
+import base64
+import binascii
+import secrets
+import ssl
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import httpx2
+import msgspec
+import structlog
+
+from egpu.embedded.apiserver import cel, selectors
+from egpu.embedded.apiserver.calls import Call
+from egpu.embedded.apiserver.objects import (
+    Json,
+    as_list,
+    as_object,
+    at,
+    decode,
+    encode,
+    labels_of,
+    name_of,
+    objects_at,
+)
+from egpu.embedded.apiserver.patch import PatchFailed, json_patch
+from egpu.embedded.apiserver.status import internal, refused
+from egpu.embedded.apiserver.store import Store
+
+log = structlog.get_logger(__name__)
+
+MUTATING = "mutatingwebhookconfigurations"
+VALIDATING = "validatingwebhookconfigurations"
+_EXEMPT = frozenset({MUTATING, VALIDATING})
+CLIENTS_LIMIT = 32
+"""TLS clients kept, one per CA bundle and server name."""
+ANSWER_LIMIT = 4 * 1024 * 1024
+"""Bytes of a webhook's answer that are read."""
+
+ServiceResolver: TypeAlias = Callable[[str, str, int], tuple[str, int] | None]
+"""(namespace, name, port) of a Service → (host, port) to dial, or None when nobody knows it."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write to be admitted: the objects are in the served version of the call."""
+
+    call: Call
+    operation: str
+    obj: Json | None
+    old: Json | None
+    options: Json
+
+
+class _CallFailed(Exception):
+    """The webhook did not answer, or not with an answer."""
+
+
+class Admission:
+    """Calls the webhooks that the store's configurations name."""
+
+    def __init__(self, store: Store, resolve_service: ServiceResolver | None = None) -> None:
+        self._store = store
+        self._resolve_service = resolve_service
+        self._clients: OrderedDict[str, httpx2.AsyncClient] = OrderedDict()
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
+
+    def concerns(self, call: Call, operation: str) -> bool:
+        """Whether a rule of anybody names such writes; spares the copies when not."""
+        if call.resource.shelf in _EXEMPT:
+            return False
+        return any(
+            _rule_matches(rule, call, operation)
+            for shelf in (MUTATING, VALIDATING)
+            for item in self._store.shelf(shelf).items.values()
+            for hook in objects_at(item.obj, "webhooks")
+            for rule in objects_at(hook, "rules")
+        )
+
+    async def mutate(self, write: Write) -> Json:
+        """The object as the mutating webhooks leave it. Raises RequestRefused when one denies it."""
+        obj = write.obj or {}
+        hooks = self._hooks(MUTATING, write)
+        changed_by: set[int] = set()
+        for index, hook in enumerate(hooks):
+            answered = await self._patched(hook, write, obj)
+            if answered != obj:
+                changed_by.add(index)
+                obj = answered
+        for index, hook in enumerate(hooks):
+            if hook.get("reinvocationPolicy") == "IfNeeded" and any(other > index for other in changed_by):
+                obj = await self._patched(hook, write, obj)
+        return obj
+
+    async def validate(self, write: Write) -> None:
+        """Ask all validating webhooks at once. Raises RequestRefused for the first that denies."""
+        hooks = self._hooks(VALIDATING, write)
+        if hooks:
+            await asyncio.gather(*(self._ask(hook, write, write.obj) for hook in hooks))
+
+    async def _patched(self, hook: Json, write: Write, obj: Json) -> Json:
+        response = await self._ask(hook, write, None if write.operation == "DELETE" else obj)
+        text = response.get("patch")
+        if not text:
+            return obj
+        name, kind = hook.get("name"), response.get("patchType")
+        if kind != "JSONPatch":
+            raise internal(f'admission webhook "{name}" answered a patch of type {kind!r}, which is not JSONPatch')
+        try:
+            patched = json_patch(obj, decode(base64.b64decode(str(text), validate=True)))
+        except (PatchFailed, binascii.Error, msgspec.DecodeError) as error:
+            raise internal(f'the patch of admission webhook "{name}" does not apply: {error}') from error
+        return as_object(patched)
+
+    async def _ask(self, hook: Json, write: Write, obj: Json | None) -> Json:
+        """The response of one webhook that allows; an empty one when it failed and may be ignored."""
+        name = str(hook.get("name"))
+        review = _review(write, obj)
+        if not _conditions_hold(hook, write, review):
+            return {"allowed": True}
+        try:
+            async with asyncio.timeout(float(hook.get("timeoutSeconds") or 10)):
+                response = await self._post(hook, review)
+        except (_CallFailed, TimeoutError, httpx2.HTTPError, OSError, ValueError) as error:
+            if hook.get("failurePolicy") == "Ignore":
+                log.warning("webhook.ignored", webhook=name, error=repr(error))
+                return {}
+            reason = str(error) or type(error).__name__
+            raise internal(f'failed calling webhook "{name}": failed to call webhook: {reason}') from error
+        for warning in as_list(response.get("warnings")):
+            write.call.warnings.append(str(warning))
+        if response.get("allowed") is not True:
+            answer = as_object(response.get("status"))
+            message = str(answer.get("message") or answer.get("reason") or "without explanation")
+            code = answer.get("code")
+            raise refused(
+                code if isinstance(code, int) and 400 <= code < 600 else 403,
+                str(answer.get("reason") or "Forbidden"),
+                f'admission webhook "{name}" denied the request: {message}',
+                details=as_object(answer.get("details")) or None,
+            )
+        return response
+
+    async def _post(self, hook: Json, review: Json) -> Json:
+        url, server_name = self._address(as_object(hook.get("clientConfig")))
+        client = self._client(str(at(hook, "clientConfig", "caBundle") or ""))
+        extensions = {"sni_hostname": server_name} if server_name else {}
+        answer = await client.post(
+            url, content=encode(review), headers={"content-type": "application/json"}, extensions=extensions
+        )
+        if answer.status_code != 200:
+            raise _CallFailed(f"the server answered {answer.status_code}")
+        if len(answer.content) > ANSWER_LIMIT:
+            raise _CallFailed(f"the answer is longer than {ANSWER_LIMIT} bytes")
+        try:
+            response = as_object(as_object(decode(answer.content)).get("response"))
+        except msgspec.DecodeError as error:
+            raise _CallFailed(f"the answer is not JSON: {error}") from error
+        if response.get("uid") != at(review, "request", "uid"):
+            raise _CallFailed("the answer is not an AdmissionReview with the request's uid")
+        return response
+
+    def _address(self, client: Json) -> tuple[str, str]:
+        """(URL, TLS server name); the name is empty where the URL's own host is meant."""
+        if "url" in client:
+            return str(client["url"]), ""
+        service = as_object(client.get("service"))
+        name, namespace = str(service.get("name")), str(service.get("namespace"))
+        port = service.get("port")
+        found = (
+            self._resolve_service(namespace, name, port if isinstance(port, int) else 443)
+            if self._resolve_service
+            else None
+        )
+        if found is None:
+            raise _CallFailed(f'service "{namespace}/{name}" not found: the cluster knows no address for it')
+        path = str(service.get("path") or "").lstrip("/")
+        return f"https://{found[0]}:{found[1]}/{path}", f"{name}.{namespace}.svc"
+
+    def _client(self, bundle: str) -> httpx2.AsyncClient:
+        found = self._clients.get(bundle)
+        if found is None:
+            context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode() if bundle else None)
+            # `trust_env` off: a proxy of the environment has no business between this server and its webhooks
+            found = self._clients[bundle] = httpx2.AsyncClient(verify=context, trust_env=False, timeout=None)
+            if len(self._clients) > CLIENTS_LIMIT:
+                _, oldest = self._clients.popitem(last=False)
+                closing = asyncio.ensure_future(oldest.aclose())
+                closing.add_done_callback(lambda _: None)
+        self._clients.move_to_end(bundle)
+        return found
+
+    def _hooks(self, shelf: str, write: Write) -> list[Json]:
+        configurations = sorted(self._store.shelf(shelf).items.items())
+        hooks = [hook for _, item in configurations for hook in objects_at(item.obj, "webhooks")]
+        return [hook for hook in hooks if self._matches(hook, write)]
+
+    def _matches(self, hook: Json, write: Write) -> bool:
+        call = write.call
+        if not any(_rule_matches(rule, call, write.operation) for rule in objects_at(hook, "rules")):
+            return False
+        selector = selectors.object_selector(as_object(hook.get("namespaceSelector")))
+        if selector is not None and (call.resource.namespaced or call.resource.shelf == "namespaces"):
+            namespace = call.namespace if call.resource.namespaced else call.name
+            item = self._store.get("namespaces", ("", namespace))
+            if not selector(labels_of(item.obj) if item is not None else labels_of(write.obj or {})):
+                return False
+        selector = selectors.object_selector(as_object(hook.get("objectSelector")))
+        if selector is None:
+            return True
+        return any(obj is not None and selector(labels_of(obj)) for obj in (write.obj, write.old))
+
+
+def _conditions_hold(hook: Json, write: Write, review: Json) -> bool:
+    """Whether every condition is true. One that cannot be evaluated counts as the failure policy says."""
+    request = as_object(review["request"])
+    scope = {"object": request["object"], "oldObject": write.old, "request": request}
+    failed: cel.EvaluationError | None = None
+    for condition in objects_at(hook, "matchConditions"):
+        try:
+            if not cel.compiled(str(condition.get("expression")))(scope):
+                return False
+        except cel.EvaluationError as error:
+            failed = failed or error
+    if failed is None:
+        return True
+    if hook.get("failurePolicy") == "Ignore":
+        return False
+    raise internal(f'match conditions of webhook "{hook.get("name")}" cannot be evaluated: {failed}')
+
+
+def _rule_matches(rule: Json, call: Call, operation: str) -> bool:
+    """Whether a rule names the write. Any served version of the resource counts (matchPolicy Equivalent)."""
+    resource, subresource = call.resource, call.subresource
+
+    def names(key: str, *wanted: str) -> bool:
+        return bool({"*", *wanted} & set(map(str, as_list(rule.get(key)))))
+
+    if not names("operations", operation) or not names("apiGroups", resource.group):
+        return False
+    if resource.custom is False and not names("apiVersions", resource.version):
+        return False
+    scope = rule.get("scope") or "*"
+    if scope != "*" and (scope == "Namespaced") != resource.namespaced:
+        return False
+    patterns = set(map(str, as_list(rule.get("resources"))))
+    if not subresource:
+        return bool(patterns & {"*", "*/*", resource.plural})
+    return bool(patterns & {"*/*", f"{resource.plural}/{subresource}", f"{resource.plural}/*", f"*/{subresource}"})
+
+
+def _review(write: Write, obj: Json | None) -> Json:
+    call = write.call
+    resource = call.resource
+    kind: Json = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    if (sub := resource.subresource(call.subresource)) is not None and sub.kind != resource.kind:
+        kind = {"group": sub.group or resource.group, "version": sub.version or resource.version, "kind": sub.kind}
+    where = {"group": resource.group, "version": resource.version, "resource": resource.plural}
+    request: Json = {
+        "uid": str(uuid.UUID(bytes=secrets.token_bytes(16), version=4)),
+        "kind": kind,
+        "resource": where,
+        "requestKind": kind,
+        "requestResource": where,
+        "name": call.name or name_of(obj or {}),
+        "namespace": call.namespace,
+        "operation": write.operation,
+        "userInfo": {"username": call.user.name, "groups": list(call.user.groups)},
+        "object": obj,
+        "oldObject": write.old,
+        "dryRun": call.dry_run,
+        "options": write.options,
+    }
+    if call.subresource:
+        request["subResource"] = request["requestSubResource"] = call.subresource
+    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}

@@ -1,0 +1,60 @@
+"""One API call, parsed: who asks for what, and how."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from egpu.embedded.apiserver import status
+from egpu.embedded.apiserver.resources import Resource
+from egpu.embedded.apiserver.status import bad_request
+from egpu.embedded.apiserver.store import Key
+from egpu.errors import RequestRefused
+
+
+@dataclass(frozen=True)
+class User:
+    """Who a bearer token belongs to."""
+
+    name: str
+    groups: tuple[str, ...] = ("system:authenticated",)
+
+
+@dataclass
+class Call:
+    """A request on a resource. `warnings` are answered in `Warning` headers."""
+
+    verb: str
+    resource: Resource
+    user: User
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: list[str] = field(default_factory=list[str])
+
+    @property
+    def key(self) -> Key:
+        return (self.namespace if self.resource.namespaced else "", self.name)
+
+    @property
+    def dry_run(self) -> bool:
+        """Raises RequestRefused for anything but `All`."""
+        value = self.query.get("dryRun", "")
+        if value not in ("", "All"):
+            raise bad_request(f"dryRun: unsupported value {value!r}: supported values: All")
+        return value == "All"
+
+    @property
+    def field_validation(self) -> str:
+        value = self.query.get("fieldValidation") or "Warn"
+        if value not in ("Strict", "Warn", "Ignore"):
+            raise bad_request(f"fieldValidation: unsupported value {value!r}: supported values: Ignore, Strict, Warn")
+        return value
+
+    def not_found(self) -> RequestRefused:
+        return status.not_found(self.resource.group, self.resource.plural, self.name)
+
+    def modified(self) -> RequestRefused:
+        return status.modified(self.resource.group, self.resource.plural, self.name)
+
+    def conflict(self, message: str) -> RequestRefused:
+        return status.conflict(self.resource.group, self.resource.plural, self.name, message)

@@ -1,0 +1,328 @@
+"""The part of CEL that webhooks' `matchConditions` are usually written in, evaluated on plain JSON.
+
+    or    = and { "||" and }            value = string | number | true | false | null | [or, …] | name | (or)
+    and   = not { "&&" not }            step  = .field | ["key"] | .exists(v, or) | .all(v, or)
+    not   = [ "!" ] compared                  | .startsWith(or) | .endsWith(or) | .contains(or)
+    compared = path [ (== | != | in) path ]   path = has(path.field) | size(or) | value { step }
+
+Everything else is refused by name when a configuration is written, rather than met when a pod is created. As in CEL, a
+missing field is an error, `||` and `&&` forgive one when the other side decides, and the variables are `object`,
+`oldObject` and `request`.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+VARIABLES: Final = ("object", "oldObject", "request")
+MAX_CHARACTERS: Final = 5120
+"""Kubernetes' own limit of an expression's text."""
+MAX_DEPTH: Final = 32
+
+Scope: TypeAlias = Mapping[str, Any]
+Expression: TypeAlias = Callable[[Scope], Any]
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+)
+    | (?P<string>"(?:[^"\\]|\\.)*"|'[^'\\]*')
+    | (?P<number>\d+(?:\.\d+)?)
+    | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<operator>\|\||&&|==|!=|[!().,\[\]])""",
+    re.VERBOSE,
+)
+_WORDS: Final = {"true": True, "false": False, "null": None}
+
+
+class NotUnderstood(Exception):
+    """The expression is outside of what this server evaluates; the message names what."""
+
+
+class EvaluationError(Exception):
+    """The expression asks for what is not there."""
+
+
+@lru_cache(maxsize=128)
+def compiled(text: str) -> Callable[[Scope], bool]:
+    """The condition as a function of its variables; the function raises EvaluationError. Raises NotUnderstood."""
+    if len(text) > MAX_CHARACTERS:
+        raise NotUnderstood(f"longer than {MAX_CHARACTERS} characters")
+    parser = _Parser(list(_tokens(text)))
+    expression = parser.whole()
+
+    def holds(scope: Scope) -> bool:
+        answer = expression(scope)
+        if not isinstance(answer, bool):
+            raise EvaluationError(f"the result is {answer!r}, neither true nor false")
+        return answer
+
+    return holds
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None:
+            raise NotUnderstood(f"{text[position]!r} at character {position + 1} is not supported")
+        position = found.end()
+        if found.lastgroup != "space":
+            yield _Token(str(found.lastgroup), found.group())
+    yield _Token("end", "the end")
+
+
+class _Parser:
+    """Recursive descent, one method a rule of the grammar above."""
+
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._position = 0
+        self._depth = 0
+        self._names: list[str] = [*VARIABLES]
+
+    def whole(self) -> Expression:
+        expression = self._or()
+        if self._next.kind != "end":
+            raise NotUnderstood(f"{self._next.text!r} is not supported there")
+        return expression
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._position]
+
+    def _take(self) -> _Token:
+        token = self._next
+        self._position += 1
+        return token
+
+    def _accept(self, text: str) -> bool:
+        if self._next.kind in ("operator", "name") and self._next.text == text:
+            self._position += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
+            raise NotUnderstood(f"{self._next.text!r} where {text!r} was expected")
+
+    def _name(self) -> str:
+        token = self._take()
+        if token.kind != "name":
+            raise NotUnderstood(f"{token.text!r} where a name was expected")
+        return token.text
+
+    def _or(self) -> Expression:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise NotUnderstood(f"nested deeper than {MAX_DEPTH}")
+        sides = [self._and()]
+        while self._accept("||"):
+            sides.append(self._and())
+        self._depth -= 1
+        return _decided(sides, by=True)
+
+    def _and(self) -> Expression:
+        sides = [self._not()]
+        while self._accept("&&"):
+            sides.append(self._not())
+        return _decided(sides, by=False)
+
+    def _not(self) -> Expression:
+        if self._accept("!"):
+            inner = self._compared()
+            return lambda scope: not _truth(inner(scope))
+        return self._compared()
+
+    def _compared(self) -> Expression:
+        left = self._path()
+        if self._accept("=="):
+            right = self._path()
+            return lambda scope: left(scope) == right(scope)
+        if self._accept("!="):
+            right = self._path()
+            return lambda scope: left(scope) != right(scope)
+        if self._accept("in"):
+            right = self._path()
+            return lambda scope: left(scope) in _many(right(scope))
+        return left
+
+    def _path(self) -> Expression:
+        value = self._value()
+        while True:
+            if self._accept("."):
+                name = self._name()
+                value = self._call(value, name) if self._accept("(") else _field(value, name)
+            elif self._accept("["):
+                key = self._or()
+                self._expect("]")
+                value = _item(value, key)
+            else:
+                return value
+
+    def _value(self) -> Expression:
+        token = self._take()
+        if token.kind == "string":
+            return _constant(_unquoted(token.text))
+        if token.kind == "number":
+            return _constant(float(token.text) if "." in token.text else int(token.text))
+        if token.text == "(":
+            inner = self._or()
+            self._expect(")")
+            return inner
+        if token.text == "[":
+            return self._list()
+        if token.kind != "name":
+            raise NotUnderstood(f"{token.text!r} where a value was expected")
+        if token.text in _WORDS:
+            return _constant(_WORDS[token.text])
+        if self._accept("("):
+            return self._function(token.text)
+        if token.text not in self._names:
+            raise NotUnderstood(f"the variable {token.text!r} is not supported; known are {', '.join(VARIABLES)}")
+        name = token.text
+        return lambda scope: scope[name]
+
+    def _list(self) -> Expression:
+        items: list[Expression] = []
+        while not self._accept("]"):
+            items.append(self._or())
+            if not self._accept(","):
+                self._expect("]")
+                break
+        return lambda scope: [item(scope) for item in items]
+
+    def _function(self, name: str) -> Expression:
+        if name == "has":
+            return self._has()
+        if name != "size":
+            raise NotUnderstood(f"the function {name}() is not supported")
+        inner = self._or()
+        self._expect(")")
+        return lambda scope: _size(inner(scope))
+
+    def _has(self) -> Expression:
+        """`has(a.b.c)`: whether c is there; a.b itself must be."""
+        value = self._value()
+        self._expect(".")
+        name = self._name()
+        while self._accept("."):
+            value, name = _field(value, name), self._name()
+        self._expect(")")
+        owner = value
+        return lambda scope: name in _mapping(owner(scope), name)
+
+    def _call(self, owner: Expression, name: str) -> Expression:
+        if name in ("exists", "all"):
+            variable = self._name()
+            self._expect(",")
+            self._names.append(variable)
+            test = self._or()
+            self._names.pop()
+            self._expect(")")
+            return _each(owner, variable, test, by=name == "exists")
+        tests: dict[str, Callable[[str, str], bool]] = {
+            "startsWith": str.startswith,
+            "endsWith": str.endswith,
+            "contains": str.__contains__,
+        }
+        if name not in tests:
+            raise NotUnderstood(f"the function .{name}() is not supported")
+        argument = self._or()
+        self._expect(")")
+        return lambda scope: tests[name](_text(owner(scope)), _text(argument(scope)))
+
+
+def _decided(sides: list[Expression], *, by: bool) -> Expression:
+    """`||` (decided by true) or `&&` (by false)."""
+    if len(sides) == 1:
+        return sides[0]
+    return lambda scope: _verdict(((side, scope) for side in sides), by=by)
+
+
+def _each(owner: Expression, variable: str, test: Expression, *, by: bool) -> Expression:
+    """`exists` (decided by true) or `all` (by false) over the items of a list or the keys of a map."""
+    return lambda scope: _verdict(((test, {**scope, variable: item}) for item in _many(owner(scope))), by=by)
+
+
+def _verdict(cases: Iterator[tuple[Expression, Scope]], *, by: bool) -> bool:
+    """`by` if any case says so, else the first error there was, else the opposite."""
+    failed: EvaluationError | None = None
+    for expression, scope in cases:
+        try:
+            if _truth(expression(scope)) is by:
+                return by
+        except EvaluationError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return not by
+
+
+def _constant(value: Any) -> Expression:
+    return lambda _: value
+
+
+def _field(owner: Expression, name: str) -> Expression:
+    def read(scope: Scope) -> Any:
+        tree = _mapping(owner(scope), name)
+        if name not in tree:
+            raise EvaluationError(f"no such key: {name}")
+        return tree[name]
+
+    return read
+
+
+def _item(owner: Expression, key: Expression) -> Expression:
+    def read(scope: Scope) -> Any:
+        try:
+            return owner(scope)[key(scope)]
+        except (LookupError, TypeError) as error:
+            raise EvaluationError(f"no such key: {key(scope)!r}") from error
+
+    return read
+
+
+def _unquoted(text: str) -> str:
+    if text.startswith("'"):
+        return text[1:-1]
+    try:
+        return msgspec.json.decode(text, type=str)
+    except msgspec.DecodeError as error:
+        raise NotUnderstood(f"the string {text} is not supported: {error}") from error
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise EvaluationError(f"no such key: {name}")
+    return cast("Mapping[str, Any]", value)
+
+
+def _many(value: Any) -> Any:
+    if not isinstance(value, dict | list):
+        raise EvaluationError(f"{value!r} is neither a list nor a map")
+    return cast("Any", value)
+
+
+def _size(value: Any) -> int:
+    return len(value if isinstance(value, str) else _many(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise EvaluationError(f"{value!r} is not a string")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise EvaluationError(f"{value!r} is neither true nor false")
+    return value

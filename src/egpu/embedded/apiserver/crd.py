@@ -1,0 +1,177 @@
+"""CustomResourceDefinitions: their rules, and the resources they add to the registry."""
+
+import re
+
+from egpu.embedded.apiserver.names import label_problem
+from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata, name_of, now, objects_at
+from egpu.embedded.apiserver.resources import METADATA_FIELDS, Convert, Registry, Resource, Rules, Subresource
+from egpu.embedded.apiserver.schema import Schema, compile_schema
+from egpu.embedded.apiserver.status import Cause, forbidden_field, invalid, required
+from egpu.embedded.apiserver.store import Change
+from egpu.embedded.apiserver.table import declared_columns
+
+SHELF = "customresourcedefinitions"
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+
+
+class DefinitionRules(Rules):
+    """Rules of CustomResourceDefinition objects."""
+
+    def defaults(self, obj: Json) -> None:
+        spec = as_object(obj.get("spec"))
+        names = as_object(spec.get("names"))
+        kind = str(names.get("kind") or "")
+        if kind:
+            names.setdefault("singular", kind.lower())
+            names.setdefault("listKind", f"{kind}List")
+        spec.setdefault("conversion", {"strategy": "None"})
+
+    def prepare_create(self, obj: Json) -> None:
+        meta = metadata(obj)
+        finalizers = as_list(meta.get("finalizers"))
+        meta["finalizers"] = [*finalizers, *([] if CLEANUP_FINALIZER in finalizers else [CLEANUP_FINALIZER])]
+        stored = [v.get("name") for v in objects_at(obj, "spec", "versions") if v.get("storage")]
+        obj["status"] = {
+            "acceptedNames": copy(as_object(at(obj, "spec", "names"))),
+            "storedVersions": stored,
+            "conditions": [
+                _condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+                _condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+            ],
+        }
+
+    def validate(self, obj: Json) -> list[Cause]:
+        spec = as_object(obj.get("spec"))
+        causes = [required(f"spec.{key}") for key in ("group", "names", "scope", "versions") if not spec.get(key)]
+        if causes:
+            return causes
+        names = as_object(spec["names"])
+        expected = f"{names.get('plural')}.{spec['group']}"
+        if name_of(obj) != expected:
+            causes.append(
+                invalid("metadata.name", name_of(obj), f"must be spec.names.plural+'.'+spec.group: {expected}")
+            )
+        causes += label_problem("spec.names.plural", str(names.get("plural") or ""))
+        if not names.get("kind"):
+            causes.append(required("spec.names.kind"))
+        if spec["scope"] not in ("Namespaced", "Cluster"):
+            causes.append(Cause("FieldValueNotSupported", "spec.scope", "must be Namespaced or Cluster"))
+        if at(spec, "conversion", "strategy") != "None":
+            causes.append(forbidden_field("spec.conversion.strategy", "this server converts with strategy None only"))
+        versions = objects_at(spec, "versions")
+        if sum(bool(v.get("storage")) for v in versions) != 1:
+            causes.append(invalid("spec.versions", "", "must have exactly one version marked as storage version"))
+        for index, version in enumerate(versions):
+            causes += _validate_version(version, f"spec.versions[{index}]")
+        return causes
+
+    def validate_update(self, old: Json, new: Json) -> list[Cause]:
+        causes = self.validate(new)
+        for path in (("group",), ("scope",), ("names", "plural"), ("names", "kind")):
+            if at(old, "spec", *path) != at(new, "spec", *path):
+                causes.append(invalid("spec." + ".".join(path), at(new, "spec", *path), "field is immutable"))
+        return causes
+
+
+def _validate_version(version: Json, path: str) -> list[Cause]:
+    schema = as_object(at(version, "schema", "openAPIV3Schema"))
+    if not schema:
+        return [required(f"{path}.schema.openAPIV3Schema", "schemas are required")]
+    if schema.get("type") != "object":
+        return [invalid(f"{path}.schema.openAPIV3Schema.type", schema.get("type"), "must be object")]
+    try:
+        compile_schema(schema)
+    except (re.error, TypeError, AttributeError, KeyError, RecursionError) as error:
+        return [invalid(f"{path}.schema.openAPIV3Schema", "", f"cannot be compiled: {error}")]
+    if at(version, "subresources", "scale") is not None:
+        return [forbidden_field(f"{path}.subresources.scale", "this server has no scale subresource")]
+    return []
+
+
+def _condition(kind: str, reason: str, message: str) -> Json:
+    return {"type": kind, "status": "True", "lastTransitionTime": now(), "reason": reason, "message": message}
+
+
+class CustomRules(Rules):
+    """Rules of custom resources: what the schema says, and metadata."""
+
+
+def resources_of(definition: Json, metadata_schema: Schema) -> list[Resource]:
+    """The served versions of a CRD, the storage version first."""
+    versions = [v for v in objects_at(definition, "spec", "versions") if v.get("served")]
+    versions.sort(key=lambda v: (not v.get("storage"), str(v.get("name"))))
+    return [_resource(definition, version, metadata_schema) for version in versions]
+
+
+def _resource(definition: Json, version: Json, metadata_schema: Schema) -> Resource:
+    spec = as_object(definition["spec"])
+    names = as_object(spec["names"])
+    group, kind, version_name = str(spec["group"]), str(names["kind"]), str(version["name"])
+    storage = next(str(v["name"]) for v in objects_at(spec, "versions") if v.get("storage"))
+    source = as_object(at(version, "schema", "openAPIV3Schema"))
+    schema = compile_schema(source)
+    schema.properties = {
+        **(schema.properties or {}),
+        "apiVersion": Schema(type="string"),
+        "kind": Schema(type="string"),
+        "metadata": metadata_schema,
+    }
+    has_status = at(version, "subresources", "status") is not None
+    fields = {
+        path.removeprefix("."): tuple(path.removeprefix(".").split("."))
+        for field in objects_at(version, "selectableFields")
+        if (path := str(field.get("jsonPath") or ""))
+    }
+    is_storage = version_name == storage
+    return Resource(
+        group,
+        version_name,
+        str(names["plural"]),
+        kind,
+        spec["scope"] == "Namespaced",
+        f"{names['plural']}.{group}",
+        str(names.get("singular") or kind.lower()),
+        tuple(map(str, as_list(names.get("shortNames")))),
+        tuple(map(str, as_list(names.get("categories")))),
+        subresources=(Subresource("status", kind, ("get", "patch", "update")),) if has_status else (),
+        fields={**METADATA_FIELDS, **fields},
+        columns=declared_columns(objects_at(version, "additionalPrinterColumns")),
+        rules=CustomRules(),
+        schema=schema,
+        source_schema=source,
+        to_storage=None if is_storage else _relabel(f"{group}/{storage}"),
+        from_storage=None if is_storage else _relabel(f"{group}/{version_name}"),
+        custom=True,
+        generations=True,
+    )
+
+
+def _relabel(api_version: str) -> Convert:
+    """Conversion strategy None: the versions differ in their name alone."""
+
+    def convert(obj: Json) -> Json:
+        return {**obj, "apiVersion": api_version}
+
+    return convert
+
+
+class Definitions:
+    """Keeps the registry in step with the CRDs in the store."""
+
+    def __init__(self, registry: Registry, metadata_schema: Schema) -> None:
+        self._registry = registry
+        self._metadata_schema = metadata_schema
+
+    def on_change(self, shelf: str, change: Change) -> None:
+        """A store listener."""
+        if shelf != SHELF:
+            return
+        definition = change.item.obj
+        group, plural = str(at(definition, "spec", "group")), str(at(definition, "spec", "names", "plural"))
+        if change.kind == "DELETED":
+            self._registry.remove(group, plural)
+        elif change.previous is None or change.previous.obj.get("spec") != definition.get("spec"):
+            if change.previous is not None:
+                self._registry.remove(group, plural)
+            for resource in resources_of(definition, self._metadata_schema):
+                self._registry.add(resource)

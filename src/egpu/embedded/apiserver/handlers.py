@@ -1,0 +1,159 @@
+"""The verbs: what each HTTP method on a resource's path does, given a parsed call."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from egpu.embedded.apiserver import reads, reviews
+from egpu.embedded.apiserver.calls import Call
+from egpu.embedded.apiserver.deletion import DeleteOptions, Deleter
+from egpu.embedded.apiserver.logs import LogFinder, LogReader
+from egpu.embedded.apiserver.negotiation import Form, read_any, read_body
+from egpu.embedded.apiserver.objects import Json, as_object, encode, metadata
+from egpu.embedded.apiserver.patching import Patcher
+from egpu.embedded.apiserver.status import (
+    bad_request,
+    invalid_object,
+    method_not_allowed,
+    no_such_path,
+    required,
+    success,
+)
+from egpu.embedded.apiserver.store import Store, Stored
+from egpu.embedded.apiserver.watch import Hub, Watch
+from egpu.embedded.apiserver.writes import Writer
+
+Body: TypeAlias = bytes | AsyncIterator[bytes]
+
+
+@dataclass
+class Answer:
+    """A response: a whole body, or a stream of chunks."""
+
+    body: Body
+    code: int = 200
+    content_type: str = "application/json"
+    headers: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+class Handlers:
+    """Carries out calls."""
+
+    def __init__(
+        self, store: Store, *, hub: Hub, writer: Writer, deleter: Deleter, patcher: Patcher, logs: LogFinder
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._writer = writer
+        self._deleter = deleter
+        self._patcher = patcher
+        self._logs = logs
+
+    async def handle(self, call: Call, raw: bytes, content_type: str, form: Form) -> Answer:
+        """Raises RequestRefused."""
+        if call.subresource:
+            return await self._subresource(call, raw, content_type, form)
+        if call.verb not in call.resource.verbs:
+            raise method_not_allowed()
+        match call.verb:
+            case "get":
+                return Answer(reads.shown(call, self._writer.existing(call), form))
+            case "list":
+                return Answer(reads.list_objects(call, self._store, form))
+            case "watch":
+                return Answer(Watch(self._hub, call, form).chunks())
+            case "create":
+                return await self._create(call, read_body(raw, content_type), form)
+            case "update":
+                return self._answer(call, await self._writer.replace(call, read_body(raw, content_type)), form)
+            case "patch":
+                return self._answer(call, await self._patch(call, raw, content_type), form)
+            case "delete":
+                options = DeleteOptions.read(_options(raw, content_type), dict(call.query))
+                item, gone = await self._deleter.delete(call, options)
+                return Answer(reads.deleted(call, item, gone=gone))
+            case _:
+                return await self._delete_collection(call, raw, content_type)
+
+    def _answer(self, call: Call, item: Stored, form: Form, *, code: int = 200) -> Answer:
+        return Answer(reads.shown(call, item, form), code)
+
+    async def _patch(self, call: Call, raw: bytes, content_type: str) -> Stored:
+        return await self._writer.change(call, self._patcher.change(call, content_type, raw))
+
+    async def _create(self, call: Call, body: Json, form: Form) -> Answer:
+        if not call.resource.shelf:
+            return Answer(encode(reviews.answer(call, body)), 201)
+        if call.resource.shelf == "bindings":
+            return await self._bind_by_name(call, body)
+        return self._answer(call, await self._writer.create(call, body), form, code=201)
+
+    async def _bind_by_name(self, call: Call, body: Json) -> Answer:
+        """POST bindings: the older path, where the Binding's own name says which pod."""
+        pods = self._pods(call)
+        pods.name = str(metadata(body).get("name") or "")
+        if not pods.name:
+            raise invalid_object("", "Binding", "", [required("metadata.name")])
+        await self._writer.bind(pods, body)
+        return Answer(encode(success()), 201)
+
+    def _pods(self, call: Call) -> Call:
+        resource = self._patcher.registry.get("", "v1", "pods")
+        assert resource is not None
+        return Call("create", resource, call.user, call.namespace, call.name, "binding", call.query, call.warnings)
+
+    async def _delete_collection(self, call: Call, raw: bytes, content_type: str) -> Answer:
+        options = DeleteOptions.read(_options(raw, content_type), dict(call.query))
+        selection = reads.Selection.of(call)
+        items = [
+            item for _, item in sorted(self._store.shelf(call.resource.shelf).items.items()) if selection.has(item)
+        ]
+        for item in items:
+            one = Call(
+                "delete", call.resource, call.user, item.key[0], item.key[1], query=call.query, warnings=call.warnings
+            )
+            if self._store.get(call.resource.shelf, item.key) is not None:
+                await self._deleter.delete(one, options)
+        return Answer(reads.collected(call, items, self._store.revision))
+
+    async def _subresource(self, call: Call, raw: bytes, content_type: str, form: Form) -> Answer:
+        sub = call.resource.subresource(call.subresource)
+        if sub is None:
+            raise no_such_path()
+        if call.verb not in sub.verbs:
+            raise method_not_allowed()
+        match call.subresource:
+            case "status":
+                return self._answer(call, await self._status(call, raw, content_type), form)
+            case "binding":
+                await self._writer.bind(call, read_body(raw, content_type))
+                return Answer(encode(success()), 201)
+            case "eviction":
+                return await self._evict(call, read_body(raw, content_type))
+            case "log":
+                reader = LogReader(self._store, self._logs, call, self._writer.existing(call))
+                return Answer(reader.chunks(), content_type="text/plain")
+            case _:
+                raise no_such_path()
+
+    async def _status(self, call: Call, raw: bytes, content_type: str) -> Stored:
+        match call.verb:
+            case "update":
+                return await self._writer.replace(call, read_body(raw, content_type))
+            case "patch":
+                return await self._patch(call, raw, content_type)
+            case _:
+                return self._writer.existing(call)
+
+    async def _evict(self, call: Call, body: Json) -> Answer:
+        """Delete the pod as its owner asked; there are no disruption budgets to heed."""
+        if metadata(body).get("name") not in (None, "", call.name):
+            raise bad_request(f"name in URL ({call.name}) does not match name in the Eviction object")
+        options = DeleteOptions.read(as_object(body.get("deleteOptions")))
+        await self._deleter.delete(call, options)
+        return Answer(encode(success()), 201)
+
+
+def _options(raw: bytes, content_type: str) -> Json:
+    value: Any = read_any(raw, content_type) if raw else {}
+    return as_object(value)

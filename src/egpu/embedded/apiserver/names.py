@@ -1,0 +1,99 @@
+"""Names: which texts may name an object, a label, an annotation (RFC 1123 and Kubernetes' qualified names)."""
+
+import re
+import secrets
+
+from egpu.embedded.apiserver.objects import Json, as_list, as_object, metadata, objects_at
+from egpu.embedded.apiserver.status import Cause, invalid, required
+
+_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+_SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+_NAME_PART = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: random suffixes spell no words
+
+LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
+    "start and end with an alphanumeric character, and have at most 63 characters"
+)
+SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
+    "start and end with an alphanumeric character, and have at most 253 characters"
+)
+QUALIFIED_RULE = (
+    "a qualified name is an optional DNS prefix and '/', then at most 63 of alphanumeric characters, '-', '_' or '.', "
+    "starting and ending with an alphanumeric character"
+)
+ANNOTATIONS_LIMIT = 256 * 1024
+"""Bytes of all annotations of an object."""
+
+
+def label_problem_or_none(text: str) -> str | None:
+    return None if len(text) <= 63 and _LABEL.match(text) else LABEL_RULE
+
+
+def label_problem(field: str, text: str) -> list[Cause]:
+    problem = label_problem_or_none(text)
+    return [invalid(field, text, problem)] if problem else []
+
+
+def qualified_name_problem(text: str) -> str | None:
+    prefix, slash, name = text.rpartition("/")
+    if slash and (len(prefix) > 253 or not _SUBDOMAIN.match(prefix)):
+        return QUALIFIED_RULE
+    return None if len(name) <= 63 and _NAME_PART.match(name) else QUALIFIED_RULE
+
+
+def generated_name(base: str) -> str:
+    """A name from `generateName`: the base cut to fit, and five random characters."""
+    return base[:58] + "".join(secrets.choice(_ALPHABET) for _ in range(5))
+
+
+def validate_metadata(obj: Json, *, label_names: bool, free_names: bool = False) -> list[Cause]:
+    """What is wrong with an object's metadata. `label_names`: names are labels (namespaces), not subdomains;
+    `free_names`: any text without slashes will do."""
+    meta = metadata(obj)
+    name = meta.get("name")
+    causes: list[Cause] = []
+    if not isinstance(name, str) or not name:
+        causes.append(required("metadata.name", "name or generateName is required"))
+    elif free_names:
+        if name in (".", "..") or "/" in name or "%" in name or len(name) > 253:
+            causes.append(invalid("metadata.name", name, "may not be '.', '..' or contain '/' or '%'"))
+    elif label_names:
+        causes += label_problem("metadata.name", name)
+    elif len(name) > 253 or not _SUBDOMAIN.match(name):
+        causes.append(invalid("metadata.name", name, SUBDOMAIN_RULE))
+    causes += _validate_labels(as_object(meta.get("labels")))
+    causes += _validate_annotations(as_object(meta.get("annotations")))
+    for index, owner in enumerate(objects_at(meta, "ownerReferences")):
+        causes += [
+            required(f"metadata.ownerReferences[{index}].{key}", "must not be empty")
+            for key in ("apiVersion", "kind", "name", "uid")
+            if not owner.get(key)
+        ]
+    for finalizer in map(str, as_list(meta.get("finalizers"))):
+        if (problem := qualified_name_problem(finalizer)) is not None:
+            causes.append(invalid("metadata.finalizers", finalizer, problem))
+    return causes
+
+
+def _validate_labels(labels: Json) -> list[Cause]:
+    causes: list[Cause] = []
+    for key, value in labels.items():
+        if (problem := qualified_name_problem(key)) is not None:
+            causes.append(invalid("metadata.labels", key, problem))
+        if value and (len(str(value)) > 63 or not _NAME_PART.match(str(value))):
+            causes.append(invalid("metadata.labels", value, "a valid label value must be an empty string or consist of "
+                                  "at most 63 alphanumeric characters, '-', '_' or '.'"))  # fmt: skip
+    return causes
+
+
+def _validate_annotations(annotations: Json) -> list[Cause]:
+    causes: list[Cause] = []
+    for key in annotations:
+        if (problem := qualified_name_problem(key.lower())) is not None:
+            causes.append(invalid("metadata.annotations", key, problem))
+    if sum(len(key) + len(str(value)) for key, value in annotations.items()) > ANNOTATIONS_LIMIT:
+        causes.append(Cause("FieldValueTooLong", "metadata.annotations",
+                            f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"))  # fmt: skip
+    return causes

@@ -1,0 +1,64 @@
+"""Content types: what a client will take, and what it sent."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+import yaml
+
+from egpu.embedded.apiserver import protobuf
+from egpu.embedded.apiserver.objects import Json, decode
+from egpu.embedded.apiserver.status import bad_request, refused, unsupported_media_type
+
+JSON = "application/json"
+META_VERSIONS = ("v1", "v1beta1")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of an answer: `kind` empty (the objects), Table, PartialObjectMetadata or APIGroupDiscoveryList."""
+
+    kind: str = ""
+    version: str = "v1"
+
+
+def accepted_form(accept: str) -> Form:
+    """The first form in an Accept header that this server has. Raises RequestRefused (406)."""
+    if not accept:
+        return Form()
+    for entry in accept.split(","):
+        media, *parameters = (part.strip() for part in entry.split(";"))
+        options = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+        if media not in (JSON, "*/*", "application/*"):
+            continue
+        kind, version = options.get("as", ""), options.get("v", "v1")
+        if not kind:
+            return Form()
+        if kind == "APIGroupDiscoveryList" and version in ("v2", "v2beta1"):
+            return Form(kind, version)
+        if kind in ("Table", "PartialObjectMetadata", "PartialObjectMetadataList") and version in META_VERSIONS:
+            return Form(kind.removesuffix("List"), version)
+    raise refused(406, "NotAcceptable", f"only {JSON} is served; the request accepts {accept}")
+
+
+def read_body(raw: bytes, content_type: str) -> Json:
+    """The object in a request's body. Raises RequestRefused."""
+    value = read_any(raw, content_type)
+    if not isinstance(value, dict):
+        raise bad_request("the body of the request is not an object")
+    return cast(Json, value)
+
+
+def read_any(raw: bytes, content_type: str) -> Any:
+    """Whatever JSON or YAML value is in a body. Raises RequestRefused."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media == protobuf.MEDIA_TYPE:
+        return protobuf.decode(raw)
+    try:
+        if media in ("application/yaml", "application/x-yaml"):
+            return yaml.safe_load(raw)
+        if media in ("", "*/*") or media.endswith("json") or media == "text/plain":
+            return decode(raw) if raw else {}
+    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"the body of the request cannot be read: {error}") from error
+    raise unsupported_media_type(f"the body of the request was in an unknown format: {media}; this server reads {JSON}")

@@ -1,0 +1,77 @@
+"""PATCH: from a content type and a body to the change it asks for."""
+
+from typing import cast
+
+from egpu.embedded.apiserver import models
+from egpu.embedded.apiserver.calls import Call
+from egpu.embedded.apiserver.negotiation import read_any
+from egpu.embedded.apiserver.objects import Json, as_object
+from egpu.embedded.apiserver.patch import PatchFailed, json_patch, merge_patch
+from egpu.embedded.apiserver.resources import Registry, Resource
+from egpu.embedded.apiserver.status import Cause, bad_request, invalid_object, refused, unsupported_media_type
+from egpu.embedded.apiserver.strategic import Definitions, strategic_merge
+from egpu.embedded.apiserver.writes import Change
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
+
+
+class Patcher:
+    """Reads patches. Holds the definitions that strategic merge follows."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        roots = [resource.model for resource in registry if resource.model is not None]
+        self._definitions = Definitions(models.definitions_for(roots))
+
+    def change(self, call: Call, content_type: str, raw: bytes) -> Change:
+        """The change that a PATCH asks for. Raises RequestRefused when it asks for none."""
+        media = content_type.partition(";")[0].strip()
+        if media in APPLY_PATCHES:
+            raise unsupported_media_type(
+                "server-side apply is not supported by this server: use client-side apply, or a "
+                f"{MERGE_PATCH}, {STRATEGIC_PATCH} or {JSON_PATCH} patch"
+            )
+        patch = read_any(raw, "application/json")
+        if media == STRATEGIC_PATCH and call.resource.custom:
+            raise unsupported_media_type(
+                f"the body of the request was in an unknown format - accepted media types include: {JSON_PATCH}, "
+                f"{MERGE_PATCH}"
+            )
+
+        def change(served: Json) -> Json:
+            try:
+                return self._apply(call.resource, media, served, patch)
+            except PatchFailed as error:
+                raise _refusal(call, error) from error
+
+        return change
+
+    def _apply(self, resource: Resource, media: str, served: Json, patch: object) -> Json:
+        if media == JSON_PATCH:
+            result = json_patch(served, patch)
+        elif media not in (MERGE_PATCH, STRATEGIC_PATCH):
+            raise unsupported_media_type(f"unknown patch type {media!r}: this server takes {JSON_PATCH}, {MERGE_PATCH} "
+                                         f"and {STRATEGIC_PATCH}")  # fmt: skip
+        elif not isinstance(patch, dict):
+            raise bad_request("the patch is not an object")
+        elif media == MERGE_PATCH:
+            result = merge_patch(served, cast(Json, patch))
+        else:
+            assert resource.model is not None
+            root: Json = {"$ref": models.definition_name(*resource.model)}
+            result = strategic_merge(served, cast(Json, patch), root, self._definitions)
+        if not as_object(result):
+            raise PatchFailed("the patch leaves no object")
+        return as_object(result)
+
+
+def _refusal(call: Call, error: PatchFailed) -> Exception:
+    if error.malformed:
+        return bad_request(str(error))
+    if "testing value" in str(error):
+        cause = Cause("FieldValueInvalid", "patch", str(error))
+        return invalid_object(call.resource.group, call.resource.kind, call.name, [cause])
+    return refused(422, "Invalid", f"the server rejected our request due to an error in our request: {error}")

@@ -1,0 +1,202 @@
+"""Watches: readers of the change log.
+
+A watcher holds a position in its shelf's log and nothing else; a store change wakes it. One that falls so far behind
+that the log has forgotten its place is told 410 and closed, so a slow reader costs no memory. Each change is encoded
+once per served version and shared by all.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+from egpu.embedded.apiserver import table
+from egpu.embedded.apiserver.calls import Call
+from egpu.embedded.apiserver.negotiation import Form
+from egpu.embedded.apiserver.objects import Json, encode
+from egpu.embedded.apiserver.reads import Selection, revision_of, shown
+from egpu.embedded.apiserver.status import bad_request, expired, refused, too_large_revision
+from egpu.embedded.apiserver.store import Change, Store, Stored, TooOld
+
+DEFAULT_SECONDS = 3600.0
+BOOKMARK_SECONDS = 30.0
+CHUNK_BYTES = 256 * 1024
+"""Bytes of events put into one write at most (an event is never split)."""
+WATCHERS_LIMIT = 4096
+
+
+class Hub:
+    """Wakes the watchers of a shelf."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._closing = False
+        store.listen(self._on_change)
+
+    def _on_change(self, shelf: str, change: Change) -> None:
+        for event in self._waiting[shelf]:
+            event.set()
+
+    def close(self) -> None:
+        """End every watch, now and from now on."""
+        self._closing = True
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    def join(self, shelf: str) -> asyncio.Event:
+        """Raises RequestRefused when too many watch already."""
+        if sum(map(len, self._waiting.values())) >= WATCHERS_LIMIT:
+            raise refused(429, "TooManyRequests", f"more than {WATCHERS_LIMIT} watches are open")
+        event = asyncio.Event()
+        self._waiting[shelf].add(event)
+        return event
+
+    def leave(self, shelf: str, event: asyncio.Event) -> None:
+        self._waiting[shelf].discard(event)
+
+
+class Watch:
+    """One watch: constructed when the request is checked, then iterated for chunks of newline-ended events."""
+
+    def __init__(self, hub: Hub, call: Call, form: Form) -> None:
+        self._hub = hub
+        self._call = call
+        self._form = form
+        self._selection = Selection.of(call)
+        self._bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
+        self._seconds = _seconds(call)
+        self._header = True
+        self._shelf = hub.store.shelf(call.resource.shelf)
+        self._initial, self._position = self._start()
+
+    def _start(self) -> tuple[list[Stored] | None, int]:
+        """(objects to tell first, the revision after which changes are told)"""
+        current = self._hub.store.revision
+        asked = revision_of(self._call)
+        wanted = self._call.query.get("sendInitialEvents", "")
+        match = self._call.query.get("resourceVersionMatch", "")
+        if wanted and match != "NotOlderThan":
+            raise bad_request("sendInitialEvents requires resourceVersionMatch=NotOlderThan")
+        if match and not wanted:
+            raise bad_request("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        if asked is not None and asked > current:
+            raise too_large_revision(asked, current)
+        tell_initial = wanted in ("true", "1") or (not wanted and not asked)
+        if tell_initial:
+            return [item for _, item in sorted(self._shelf.items.items()) if self._selection.has(item)], current
+        return None, asked or current
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Events until the time is over, the reader is too slow, or the server closes."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._seconds
+        event = self._hub.join(self._call.resource.shelf)
+        try:
+            if self._initial is not None:
+                for chunk in self._initial_chunks(self._initial):
+                    yield chunk
+                self._initial = None
+            next_bookmark = loop.time() + BOOKMARK_SECONDS
+            while not self._hub.closing:
+                event.clear()
+                try:
+                    changes = self._shelf.since(self._position)
+                except TooOld as error:
+                    yield _line(b"ERROR", encode(expired(str(error)).status))
+                    return
+                if changes:
+                    for chunk in self._change_chunks(changes):
+                        yield chunk
+                    continue
+                now = loop.time()
+                if now >= end:
+                    break
+                if self._bookmarks and now >= next_bookmark:
+                    next_bookmark = now + BOOKMARK_SECONDS
+                    yield self._bookmark()
+                pause = min(end, next_bookmark) - now if self._bookmarks else end - now
+                try:
+                    async with asyncio.timeout(max(pause, 0)):
+                        await event.wait()
+                except TimeoutError:
+                    continue
+            if self._bookmarks and not self._hub.closing:
+                yield self._bookmark()
+        finally:
+            self._hub.leave(self._call.resource.shelf, event)
+
+    def _initial_chunks(self, items: list[Stored]) -> list[bytes]:
+        lines = [self._event(b"ADDED", item) for item in items]
+        if self._bookmarks and self._call.query.get("sendInitialEvents") in ("true", "1"):
+            lines.append(self._bookmark(initial_end=True))
+        return _chunked(lines)
+
+    def _change_chunks(self, changes: list[Change]) -> list[bytes]:
+        self._position = changes[-1].revision
+        return _chunked([line for change in changes if (line := self._told(change)) is not None])
+
+    def _told(self, change: Change) -> bytes | None:
+        """What a change means to this watcher: an object may enter or leave its selection."""
+        before = change.previous is not None and self._selection.has(change.previous)
+        if change.kind == "DELETED":
+            return self._event(b"DELETED", change.item) if before else None
+        after = self._selection.has(change.item)
+        if not before and not after:
+            return None
+        kind = b"MODIFIED" if before and after else b"ADDED" if after else b"DELETED"
+        return self._event(kind, change.item)
+
+    def _event(self, kind: bytes, item: Stored) -> bytes:
+        body = shown(self._call, item, self._form, header=self._header)
+        self._header = False
+        return _line(kind, body)
+
+    def _bookmark(self, *, initial_end: bool = False) -> bytes:
+        meta: Json = {"resourceVersion": str(self._position if initial_end else self._reached())}
+        if initial_end:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        resource = self._call.resource
+        obj: Json = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        if self._form.kind == "Table":
+            part: Json = {"cells": [], "object": table.partial(obj, self._form.version)}
+            obj = table.table(resource.columns, [part], self._form.version, meta, header=self._header)
+        elif self._form.kind:
+            obj = table.partial(obj, self._form.version)
+        return _line(b"BOOKMARK", encode(obj))
+
+    def _reached(self) -> int:
+        """Everything up to the store's revision has been told when the log has nothing after our position."""
+        if not self._shelf.log or self._shelf.log[-1].revision <= self._position:
+            self._position = max(self._position, self._hub.store.revision)
+        return self._position
+
+
+def _seconds(call: Call) -> float:
+    text = call.query.get("timeoutSeconds", "")
+    if not text:
+        return DEFAULT_SECONDS
+    if not text.isdecimal():
+        raise bad_request(f"timeoutSeconds: {text!r} is not a number of seconds")
+    return float(text) or DEFAULT_SECONDS
+
+
+def _line(kind: bytes, body: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (kind, body)
+
+
+def _chunked(lines: list[bytes]) -> list[bytes]:
+    chunks: list[bytes] = []
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size >= CHUNK_BYTES:
+            chunks.append(b"".join(batch))
+            batch, size = [], 0
+    return [*chunks, b"".join(batch)] if batch else chunks

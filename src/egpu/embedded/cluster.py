@@ -1,0 +1,310 @@
+"""The embedded cluster: an API server in this process, every component as a process of its own, simulated nodes.
+
+    state directory
+      admin.kubeconfig …      one kubeconfig per identity
+      logs/NAME.log           what each component says
+      pids/NAME               `PID START_TIME`, for the janitor
+      nodes/NODE/machine      the simulated machine: driver directory, device files
+                /kubelet      kubelet's directory: sockets, container runs, logs of containers
+                /agent        the agent's slots
+
+Nothing is kept from one cluster to the next, and nothing is left behind: see `egpu.embedded.janitor`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from egpu.adapters import simulator
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.crds import definitions
+from egpu.api.kubernetes import MutatingWebhookConfiguration, Node, ValidatingWebhookConfiguration
+from egpu.api.objects import ElasticGPU
+from egpu.core.policies import Policies
+from egpu.embedded import janitor
+from egpu.embedded.apiserver import Config, ServerHandle, serve
+from egpu.embedded.apiserver.access import node_user, service_account
+from egpu.embedded.apiserver.calls import User
+from egpu.embedded.kubelet import end_all
+from egpu.embedded.processes import ChildSpec, Fleet, python_module
+from egpu.embedded.scheduler.extender import Extender
+from egpu.embedded.scheduler.loop import Scheduler
+from egpu.embedded.statedir import StateDir, state_directory
+from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
+
+NAMESPACE = "elastic-gpu-system"
+START_SECONDS = 60.0
+POLL_SECONDS = 0.05
+MOST_RESTARTS = 3
+"""Of one component while the cluster starts."""
+MAX_NODES = 64
+MAX_CARDS_PER_NODE = 16
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """`profiles` are taken by the nodes in turn, so two profiles give a mixed cluster. `state_dir` None: a temporary
+    directory, removed at the end. `kubeconfig`: the admin's is written there too. `port` 0: any free one."""
+
+    nodes: int = 2
+    cards_per_node: int = 4
+    profiles: tuple[str, ...] = ("A100-80G",)
+    cpu: str = "64"
+    memory: str = "256Gi"
+    node_policy: str = "default"
+    card_policy: str = "default"
+    port: int = 0
+    state_dir: Path | None = None
+    kubeconfig: Path | None = None
+    log_level: str = "info"
+
+    def check(self) -> None:
+        """Raises InvalidInput naming the field."""
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise InvalidInput("nodes", f"{self.nodes} is not between 1 and {MAX_NODES}")
+        if not 0 <= self.cards_per_node <= MAX_CARDS_PER_NODE:
+            raise InvalidInput("gpus", f"{self.cards_per_node} is not between 0 and {MAX_CARDS_PER_NODE}")
+        known = simulator.profiles()
+        for profile in self.profiles:
+            if profile not in known:
+                raise InvalidInput("profile", f"{profile!r} is not known; known are {', '.join(sorted(known))}")
+        Policies.named(self.node_policy, self.card_policy)
+
+
+@dataclass
+class Cluster:
+    """A running cluster. `fleet` holds the components' processes, by name: webhook, extender, controller, kubelet-NODE,
+    agent-NODE."""
+
+    config: ClusterConfig
+    state_dir: Path
+    server: ServerHandle
+    fleet: Fleet
+    node_names: tuple[str, ...]
+    extender_url: str
+    ready_urls: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The admin's."""
+        return self.server.kubeconfig
+
+    def node_dir(self, node: str) -> Path:
+        """Everything of one simulated node."""
+        return self.state_dir / "nodes" / node
+
+    def client(self) -> Client:
+        """A client with the admin's rights."""
+        return Client.from_kubeconfig(self.kubeconfig)
+
+
+@contextlib.asynccontextmanager
+async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) -> AsyncGenerator[Cluster, None]:
+    """Start a cluster, wait until it takes pods, and end it when the context is left.
+
+    Raises:
+        InvalidInput: a field of the configuration is wrong.
+        Unavailable: a component did not start; the message holds the end of its log.
+    """
+    config.check()
+    node_names = tuple(f"node-{number}" for number in range(1, config.nodes + 1))
+    users = {
+        name: service_account(NAMESPACE, f"elastic-gpu-{name}") for name in ("webhook", "extender", "controller")
+    } | {"scheduler": User("system:kube-scheduler", ("system:authenticated",))}
+    for node in node_names:
+        users |= {f"kubelet-{node}": node_user(node), f"agent-{node}": service_account(NAMESPACE, "elastic-gpu-agent")}
+    async with contextlib.AsyncExitStack() as stack:
+        state = stack.enter_context(state_directory(config.state_dir))
+        state_dir = state.path
+        progress("simulating the cards")
+        machines = [_machine(stack, state_dir, node, config) for node in node_names]
+        stack.enter_context(_janitor(state, [one.state for one in machines]))
+        progress("starting the API server")
+        server = await stack.enter_async_context(serve(Config(directory=state_dir, port=config.port, users=users)))
+        if config.kubeconfig is not None:
+            config.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(server.kubeconfig, config.kubeconfig)
+        fleet = Fleet(state_dir / janitor.PID_FOLDER)
+        stack.push_async_callback(_end_containers, state_dir)
+        stack.push_async_callback(fleet.stop)
+        running = Cluster(config, state_dir, server, fleet, node_names, extender_url="")
+        async with running.client() as client:
+            await _install(client)
+            progress("starting controller, webhook, extender, and a kubelet and an agent on every node")
+            await fleet.start(_specs(running, machines))
+            progress("waiting until every component is ready")
+            await _wait_ready(running, client)
+        await stack.enter_async_context(_scheduler(running))
+        yield running
+
+
+def _machine(stack: contextlib.AsyncExitStack, state_dir: Path, node: str, config: ClusterConfig) -> simulator.Machine:
+    """Simulate a node's cards until the stack unwinds."""
+    number = int(node.rpartition("-")[2]) - 1
+    profile = config.profiles[number % len(config.profiles)]
+    directory = state_dir / "nodes" / node / "machine"
+    machine = simulator.create_machine(directory, profile, count=config.cards_per_node, node_name=node)
+    stack.callback(simulator.destroy, machine)
+    return machine
+
+
+async def _install(client: Client) -> None:
+    """Our kinds and our namespace."""
+    await client.raw("POST", "/api/v1/namespaces", body=_named("v1", "Namespace", NAMESPACE))
+    for definition in definitions():
+        await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
+
+
+def _named(api_version: str, kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}
+
+
+def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[ChildSpec]:
+    """What to run, each component exactly as on a real cluster but for its addresses and directories."""
+    config, state_dir = running.config, running.state_dir
+    ports = iter(_free_ports(4 + len(running.node_names)))
+    health = {name: next(ports) for name in ("webhook", "controller")}
+    admission, extender = next(ports), next(ports)
+    running.extender_url = f"http://127.0.0.1:{extender}"
+    webhook_url = f"https://127.0.0.1:{admission}"
+    running.ready_urls = {name: f"http://127.0.0.1:{port}/readyz" for name, port in health.items()}
+    running.ready_urls["extender"] = f"{running.extender_url}/readyz"
+
+    def spec(name: str, module: str, *arguments: str) -> ChildSpec:
+        kubeconfig = running.server.kubeconfigs[name]
+        common = ("--kubeconfig", str(kubeconfig), "--log-level", config.log_level)
+        return ChildSpec(name, (*python_module(module, *arguments), *common), state_dir / "logs" / f"{name}.log")
+
+    specs = [
+        spec("controller", "egpu", "controller", "--listen", f"127.0.0.1:{health['controller']}",
+             "--webhook-url", webhook_url),
+        spec("webhook", "egpu", "webhook", "--listen", f"127.0.0.1:{health['webhook']}",
+             "--webhook-listen", f"127.0.0.1:{admission}"),
+        spec("extender", "egpu", "extender", "--listen", f"127.0.0.1:{extender}",
+             "--node-policy", config.node_policy, "--card-policy", config.card_policy),
+    ]  # fmt: skip
+    for node, machine in zip(running.node_names, machines, strict=True):
+        home = running.node_dir(node)
+        agent = next(ports)
+        nvml = machine.driver_dir / "libnvidia-ml.so.1"
+        running.ready_urls[f"agent-{node}"] = f"http://127.0.0.1:{agent}/readyz"
+        specs += [
+            spec(f"kubelet-{node}", "egpu.embedded.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
+                 "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory),
+            spec(f"agent-{node}", "egpu", "agent", "--node", node, "--node-ip", "127.0.0.1",
+                 "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"),
+                 "--device-root", str(machine.device_dir), "--nvml-library", str(nvml),
+                 "--listen", f"127.0.0.1:{agent}"),
+        ]  # fmt: skip
+    return specs
+
+
+async def _wait_ready(running: Cluster, client: Client) -> None:
+    """Until every component says that it is ready, and the API shows every node and card. Raises Unavailable."""
+    deadline = time.monotonic() + START_SECONDS
+    waiting = dict(running.ready_urls)
+    async with httpx2.AsyncClient(trust_env=False, timeout=2.0) as http:
+        while waiting:
+            for name, url in list(waiting.items()):
+                with contextlib.suppress(httpx2.HTTPError):
+                    if (await http.get(url)).status_code == 200:
+                        del waiting[name]
+            if waiting:
+                await _again(running, deadline, f"not ready: {', '.join(sorted(waiting))}", sorted(waiting)[0])
+    while (missing := await _missing(running, client)) is not None:
+        await _again(running, deadline, missing, "controller")
+
+
+async def _missing(running: Cluster, client: Client) -> str | None:
+    """What the API does not show yet."""
+    for kind in (MutatingWebhookConfiguration, ValidatingWebhookConfiguration):
+        if not await client.list(kind):
+            return f"no {kind.__name__}"
+    cards = [gpu for gpu in await client.list(ElasticGPU) if gpu.spec.physical_gpu is not None]
+    if len(cards) < running.config.nodes * running.config.cards_per_node:
+        return f"{len(cards)} cards are published"
+    for name in running.node_names:
+        try:
+            node = await client.get(Node, name)
+        except NotFound:
+            return f"{name} is not registered"
+        if not any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or []):
+            return f"{name} is not ready"
+        if running.config.cards_per_node and (node.status.allocatable or {}).get(names.SLOT) in (None, "0"):
+            return f"{name} offers no {names.SLOT}"
+    return None
+
+
+async def _again(running: Cluster, deadline: float, what: str, culprit: str) -> None:
+    crashing = [name for name, child in running.fleet.children.items() if child.restarts >= MOST_RESTARTS]
+    if crashing:
+        raise Unavailable(
+            f"{crashing[0]} ends again and again while the cluster starts; its log ends:\n"
+            + running.fleet.log_tail(crashing[0], lines=5)
+        )
+    if time.monotonic() > deadline:
+        raise Unavailable(
+            f"the cluster did not start within {START_SECONDS:g} s ({what}); the log of {culprit} ends:\n"
+            + running.fleet.log_tail(culprit)
+        )
+    await asyncio.sleep(POLL_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def _scheduler(running: Cluster) -> AsyncGenerator[None, None]:
+    """The scheduler loop, in this process."""
+    kubeconfig = running.server.kubeconfigs["scheduler"]
+    async with Client.from_kubeconfig(kubeconfig) as client, Extender(running.extender_url) as extender:
+        task = asyncio.create_task(Scheduler(client, extender).run(), name="scheduler")
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.contextmanager
+def _janitor(state: StateDir, remove: Sequence[Path]) -> Generator[None, None, None]:
+    """A process that cleans up should we be killed. It also has the last look when we end by ourselves."""
+    paths = [*([state.path] if state.temporary else []), *remove]
+    # -S: it needs nothing but the standard library, and should be small.
+    command = [sys.executable, "-S", janitor.__file__, str(state.path), *map(str, paths)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[state.lock])
+    try:
+        yield
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+async def _end_containers(state_dir: Path) -> None:
+    """End what the stopped kubelets left running, as they must."""
+    for kubelet_dir in await asyncio.to_thread(lambda: sorted(state_dir.glob("nodes/*/kubelet"))):
+        with contextlib.suppress(ElasticGPUError):
+            await end_all(kubelet_dir)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

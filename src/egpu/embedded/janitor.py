@@ -1,0 +1,81 @@
+"""The one who turns off the lights: ends what an embedded cluster left behind when it was killed.
+
+Started by the cluster with a pipe for its standard input. While the cluster lives the pipe stays open; when the
+cluster ends, however it ends, the kernel closes it. Then every process named in a pid file (pairs of `PID START_TIME`)
+below the state directory is ended, if it is still that very process, and the paths named on the command line are
+removed.
+
+    python janitor.py STATE_DIR [PATH …]
+
+It imports nothing but the standard library, to stay small.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+PID_FOLDER = "pids"
+"""Files in folders of this name, and files named `pid` (of container runs), are pid files."""
+
+GRACE_SECONDS = 2.0
+
+
+def main() -> None:
+    """Wait for the pipe to close, then clean up."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    state_dir, *paths = (Path(argument) for argument in sys.argv[1:])
+    while os.read(0, 1024):
+        pass
+    clean(state_dir, paths)
+
+
+def clean(state_dir: Path, paths: list[Path]) -> None:
+    """End every process with a pid file below `state_dir`, then remove `paths`."""
+    files = [*state_dir.glob(f"**/{PID_FOLDER}/*"), *state_dir.glob("**/pid")]
+    processes = [entry for file in files for entry in _read(file)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + GRACE_SECONDS
+        alive = [entry for entry in processes if _signal(*entry, number)]
+        while alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+            alive = [entry for entry in alive if _is_same(*entry)]
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> list[tuple[int, int]]:
+    try:
+        numbers = [int(word) for word in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
+    return list(zip(numbers[::2], numbers[1::2], strict=False))
+
+
+def _is_same(pid: int, started: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[19]) == started and fields[0] != "Z"
+
+
+def _signal(pid: int, started: int, number: signal.Signals) -> bool:
+    if not _is_same(pid, started):
+        return False
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

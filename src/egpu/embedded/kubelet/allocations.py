@@ -1,0 +1,82 @@
+"""Which container holds which device ids, and what the plugin answered for them: in a checkpoint, as kubelet has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from egpu.adapters.kubelet.deviceplugin import ContainerDevices
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Ids of one resource given to one container."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    answer: ContainerDevices
+
+
+class _Checkpoint(msgspec.Struct):
+    version: int = 1
+    grants: list[Grant] = msgspec.field(default_factory=list[Grant])
+    resources: list[str] = msgspec.field(default_factory=list[str])
+
+
+class Allocations:
+    """All grants of the node. Written whole and renamed at every change."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._grants: dict[tuple[str, str, str], Grant] = {}
+        self.resources: set[str] = set()
+        """Every resource that some plugin ever registered here."""
+        try:
+            saved = msgspec.json.decode(checkpoint.read_bytes(), type=_Checkpoint)
+        except FileNotFoundError:
+            return
+        self._grants = {(grant.pod_uid, grant.container, grant.resource): grant for grant in saved.grants}
+        self.resources = set(saved.resources)
+
+    def remember(self, resource: str) -> None:
+        if resource not in self.resources:
+            self.resources.add(resource)
+            self._save()
+
+    def get(self, pod_uid: str, container: str, resource: str) -> Grant | None:
+        return self._grants.get((pod_uid, container, resource))
+
+    def of_container(self, pod_uid: str, container: str) -> list[Grant]:
+        return [grant for grant in self._grants.values() if (grant.pod_uid, grant.container) == (pod_uid, container)]
+
+    def held(self, resource: str) -> set[str]:
+        """Every id of `resource` that some container holds."""
+        return {each for grant in self if grant.resource == resource for each in grant.ids}
+
+    def pods(self) -> set[str]:
+        """UIDs of the pods that hold anything."""
+        return {grant.pod_uid for grant in self}
+
+    def __iter__(self) -> Iterator[Grant]:
+        return iter(list(self._grants.values()))
+
+    def add(self, grant: Grant) -> None:
+        self._grants[(grant.pod_uid, grant.container, grant.resource)] = grant
+        self._save()
+
+    def release(self, pod_uid: str) -> None:
+        """The pod holds nothing any more. Does nothing where it did not."""
+        kept = {key: grant for key, grant in self._grants.items() if grant.pod_uid != pod_uid}
+        if len(kept) != len(self._grants):
+            self._grants = kept
+            self._save()
+
+    def _save(self) -> None:
+        self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._checkpoint.with_name(f".{self._checkpoint.name}.{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(_Checkpoint(grants=list(self), resources=sorted(self.resources))))
+        draft.rename(self._checkpoint)

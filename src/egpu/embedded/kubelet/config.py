@@ -1,0 +1,41 @@
+"""What an embedded kubelet is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KubeletConfig:
+    """One simulated node.
+
+    `driver_dir` is the driver directory of the node's simulated machine (see `egpu.adapters.simulator`); None is a
+    node without one, whose containers get no CUDA libraries.
+    A crashed container waits `backoff_seconds`, doubled at each crash up to `backoff_limit_seconds`: far less than a
+    real kubelet's 10 s to 5 min, so that people who try things do not wait. `seed` makes the random choices repeatable.
+    """
+
+    node: str
+    kubeconfig: Path
+    kubelet_dir: Path
+    driver_dir: Path | None = None
+    cpu: str = "8"
+    memory: str = "32Gi"
+    pods: int = 110
+    node_ip: str = "127.0.0.1"
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    backoff_seconds: float = 1.0
+    backoff_limit_seconds: float = 60.0
+    heartbeat_seconds: float = 10.0
+    seed: int | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        """What a container runtime would keep: one directory per container run."""
+        return self.kubelet_dir / "run"
+
+    @property
+    def logs_dir(self) -> Path:
+        """Logs: `<namespace>_<pod>_<uid>/<container>/<restart>.log`."""
+        return self.kubelet_dir / "pods"

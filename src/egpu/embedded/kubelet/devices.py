@@ -1,0 +1,208 @@
+"""kubelet's device manager: plugins register, containers are given ids, plugins are asked before every start.
+
+As awkward as the real one where plugins rely on it: ids are taken in random order, the resources of a container are
+allocated in random order, one container per Allocate, ids of ended pods come back at once, sockets in the directory
+are deleted at the start, and an init container's ids are given to the app containers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+import structlog
+
+from egpu.adapters.kubelet.deviceplugin import (
+    DIRECTORY,
+    VERSION,
+    ContainerDevices,
+    PluginClient,
+    PluginDevice,
+    Registration,
+    serve_registration,
+)
+from egpu.embedded.kubelet.allocations import Allocations, Grant
+from egpu.embedded.kubelet.objects import Pod
+from egpu.embedded.kubelet.quantities import requests_of
+from egpu.errors import ElasticGPUError, InvalidInput, TerminalError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+MAX_ID_LENGTH = 63
+
+
+@dataclass
+class Plugin:
+    """A registered plugin: `devices` is its last list; nothing of it is healthy once it has gone."""
+
+    registration: Registration
+    client: PluginClient
+    devices: dict[str, PluginDevice] = field(default_factory=dict[str, PluginDevice])
+    connected: bool = True
+    listed: bool = False
+    watching: asyncio.Task[None] | None = None
+
+    @property
+    def healthy(self) -> set[str]:
+        return {each.id for each in self.devices.values() if each.healthy} if self.connected else set()
+
+
+class DeviceManager:
+    """`on_change` is called when the node's capacity may have changed."""
+
+    def __init__(self, kubelet_dir: Path, *, rng: random.Random, on_change: Callable[[], None]) -> None:
+        self._directory = kubelet_dir / DIRECTORY
+        self._rng = rng
+        self._on_change = on_change
+        self._plugins: dict[str, Plugin] = {}
+        self._server: grpc.aio.Server | None = None
+        self._admitting = asyncio.Lock()
+        self.allocations = Allocations(self._directory / CHECKPOINT)
+
+    async def start(self) -> None:
+        """Forget every plugin, delete what is in the directory, and wait for plugins to register."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in self._directory.iterdir():
+            if path.name != CHECKPOINT and not stat.S_ISDIR(path.lstat().st_mode):
+                path.unlink()
+        self._server = await serve_registration(self._register, self._directory)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+        for plugin in self._plugins.values():
+            await _close(plugin)
+
+    def capacity(self) -> tuple[dict[str, int], dict[str, int]]:
+        """(all, healthy) numbers of devices by resource; none of a resource whose plugin has yet to come back."""
+        absent = dict.fromkeys(self.allocations.resources, 0)
+        total = {resource: len(plugin.devices) for resource, plugin in self._plugins.items()}
+        healthy = {resource: len(plugin.healthy) for resource, plugin in self._plugins.items()}
+        return {**absent, **total}, {**absent, **healthy}
+
+    def allocatable(self) -> dict[str, tuple[str, ...]]:
+        """Every healthy id by resource."""
+        return {resource: tuple(sorted(plugin.healthy)) for resource, plugin in self._plugins.items()}
+
+    def managed(self, resource: str) -> bool:
+        """Whether some plugin ever registered `resource` here."""
+        return resource in self.allocations.resources
+
+    async def allocate(self, pod: Pod) -> None:
+        """Give every container of `pod` its ids; those it has already it keeps.
+
+        Raises TerminalError when there are too few, or the plugin refuses, and Unavailable when the plugin is not
+        there; the pod then holds nothing.
+        """
+        async with self._admitting:
+            try:
+                await self._allocate(pod)
+            except ElasticGPUError:
+                self.allocations.release(pod.uid)
+                raise
+
+    async def _allocate(self, pod: Pod) -> None:
+        reusable: dict[str, set[str]] = {}
+        for container in pod.init_containers:
+            for resource, ids in (await self._container(pod, container.name, requests_of(container), reusable)).items():
+                if container.restartable:
+                    reusable.get(resource, set()).difference_update(ids)
+                else:
+                    reusable.setdefault(resource, set()).update(ids)
+        for container in pod.containers:
+            for resource, ids in (await self._container(pod, container.name, requests_of(container), reusable)).items():
+                reusable.get(resource, set()).difference_update(ids)
+
+    async def _container(
+        self, pod: Pod, container: str, requests: Mapping[str, int], reusable: Mapping[str, set[str]]
+    ) -> dict[str, tuple[str, ...]]:
+        given: dict[str, tuple[str, ...]] = {}
+        resources = [resource for resource in requests if self.managed(resource)]
+        self._rng.shuffle(resources)
+        for resource in resources:
+            wanted = requests[resource]
+            grant = self.allocations.get(pod.uid, container, resource)
+            if grant is None and wanted:
+                plugin = self._plugin(resource)
+                ids = self._choose(plugin, wanted, reusable.get(resource, set()))
+                answer = await plugin.client.allocate(ids)
+                grant = Grant(pod.uid, container, resource, ids, answer)
+                self.allocations.add(grant)
+            if grant is not None:
+                given[resource] = grant.ids
+        return given
+
+    def _choose(self, plugin: Plugin, wanted: int, reusable: set[str]) -> tuple[str, ...]:
+        """`reusable` first, then any free ones, in random order."""
+        resource = plugin.registration.resource
+        again = self._rng.sample(sorted(reusable), min(wanted, len(reusable)))
+        free = sorted(plugin.healthy - self.allocations.held(resource))
+        missing = wanted - len(again)
+        if missing > len(free):
+            raise TerminalError(
+                f"requested number of devices unavailable for {resource}. Requested: {missing}, Available: {len(free)}"
+            )
+        return (*again, *self._rng.sample(free, missing))
+
+    def _plugin(self, resource: str) -> Plugin:
+        plugin = self._plugins.get(resource)
+        if plugin is None or not plugin.connected or not plugin.listed:
+            raise Unavailable(f"no device plugin is connected for {resource}")
+        return plugin
+
+    async def pre_start(self, pod_uid: str, container: str) -> None:
+        """Ask every plugin that wants to be asked, before each start of a container. Raises what they answer."""
+        for grant in self.allocations.of_container(pod_uid, container):
+            plugin = self._plugin(grant.resource)
+            if plugin.registration.options.pre_start_required:
+                await plugin.client.pre_start(grant.ids)
+
+    def answers(self, pod_uid: str, container: str) -> list[ContainerDevices]:
+        """What the plugins said that the container needs."""
+        return [grant.answer for grant in self.allocations.of_container(pod_uid, container)]
+
+    def release(self, pod_uid: str) -> None:
+        self.allocations.release(pod_uid)
+
+    async def _register(self, registration: Registration) -> None:
+        if registration.version != VERSION:
+            raise InvalidInput("version", f"{registration.version!r} is not {VERSION}")
+        if "/" not in registration.resource or registration.resource.startswith("kubernetes.io/"):
+            raise InvalidInput("resourceName", f"{registration.resource!r} is not an extended resource")
+        old = self._plugins.get(registration.resource)
+        plugin = Plugin(registration, PluginClient(self._directory / registration.endpoint))
+        if old is not None:
+            plugin.devices = old.devices
+            await _close(old)
+        self._plugins[registration.resource] = plugin
+        self.allocations.remember(registration.resource)
+        plugin.watching = asyncio.create_task(self._watch(plugin))
+        log.info("plugin registered", resource=registration.resource, endpoint=registration.endpoint)
+
+    async def _watch(self, plugin: Plugin) -> None:
+        resource = plugin.registration.resource
+        try:
+            async for devices in plugin.client.watch():
+                known = {each.id: each for each in devices if len(each.id) <= MAX_ID_LENGTH}
+                if len(known) != len(devices):
+                    log.warning("device ids are too long or repeated", resource=resource, devices=len(devices))
+                plugin.devices, plugin.listed = known, True
+                self._on_change()
+        except ElasticGPUError as error:
+            log.info("plugin has gone", resource=resource, reason=str(error))
+        plugin.connected = False
+        self._on_change()
+
+
+async def _close(plugin: Plugin) -> None:
+    plugin.connected = False
+    if plugin.watching is not None:
+        plugin.watching.cancel()
+        await asyncio.wait([plugin.watching])
+    await plugin.client.close()

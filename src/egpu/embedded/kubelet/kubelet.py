@@ -1,0 +1,180 @@
+"""One simulated node's kubelet, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import grpc.aio
+import structlog
+
+from egpu.adapters.kubelet.podresources import ContainerHoldings, PodHoldings, serve_pod_resources
+from egpu.adapters.kubernetes import Change, Client, Reflector
+from egpu.api.kubernetes import TERMINAL_PHASES
+from egpu.embedded.kubelet import objects
+from egpu.embedded.kubelet.admission import Rejected, check_fit
+from egpu.embedded.kubelet.config import KubeletConfig
+from egpu.embedded.kubelet.devices import DeviceManager
+from egpu.embedded.kubelet.events import Events
+from egpu.embedded.kubelet.node import NodeStatus
+from egpu.embedded.kubelet.objects import Pod
+from egpu.embedded.kubelet.runtime import Runtime
+from egpu.embedded.kubelet.starter import Starter
+from egpu.embedded.kubelet.worker import PodWorker, end_leftovers
+from egpu.errors import ElasticGPUError, RetryableError
+from egpu.runtime.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+#: A pod waits this long for a device plugin that was here once. A real kubelet fails it at once, and whoever made the
+#: pod makes another; here pods are mostly made by hand, and plugins are killed on purpose.
+PLUGIN_PATIENCE_SECONDS = 60.0
+
+
+class Kubelet:
+    """Runs the pods that are bound to its node. Leaves containers running when it stops, as a real one does."""
+
+    def __init__(self, config: KubeletConfig, *, client: Client, runtime: Runtime) -> None:
+        self.config = config
+        self._client = client
+        self._runtime = runtime
+        self.node = NodeStatus(config, client, self._capacity)
+        self.devices = DeviceManager(config.kubelet_dir, rng=random.Random(config.seed), on_change=self.node.changed)
+        self.events = Events(client, config.node)
+        self._starter = Starter(config, client=client, runtime=runtime, devices=self.devices, events=self.events)
+        self._pods = Reflector(client, Pod, fields=f"spec.nodeName={config.node}")
+        self._admitting = asyncio.Lock()
+        self._pod_resources: grpc.aio.Server | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.workers: dict[str, PodWorker] = {}
+
+    async def run(self, supervisor: Supervisor) -> None:
+        """Run until the supervisor is stopped."""
+        await self.devices.start()
+        try:
+            self._pod_resources = await serve_pod_resources(
+                self.config.kubelet_dir, self.holdings, self.devices.allocatable
+            )
+            supervisor.add("node", self.node.run())
+            supervisor.add("events", self.events.run())
+            supervisor.add("pods", self._pods.run())
+            supervisor.add("workers", self._work())
+            await supervisor.run()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if self._pod_resources is not None:
+                await self._pod_resources.stop(None)
+            await self.devices.stop()
+
+    async def _work(self) -> None:
+        """Pods are looked at only once all of them are known: what is not among them is left over."""
+        await self._pods.synced.wait()
+        known = {pod.uid for pod in self._pods}
+        for uid in self.devices.allocations.pods() - known:
+            self.devices.release(uid)
+        left = await end_leftovers(self._runtime, self.config.run_dir, known)
+        if left:
+            log.info("leftovers of removed pods ended", pods=left)
+        self._pods.on_change(self._on_change)
+        await asyncio.Event().wait()
+
+    def _on_change(self, change: Change[Pod]) -> None:
+        pod = change.subject
+        worker = self.workers.get(pod.uid)
+        if change.new is None:
+            if worker is not None:
+                worker.update(None)
+        elif worker is not None:
+            worker.update(pod)
+        elif pod.spec.node_name == self.config.node:
+            self._take(pod)
+
+    def _take(self, pod: Pod) -> None:
+        worker = PodWorker(
+            pod,
+            config=self.config,
+            client=self._client,
+            node=self,
+            runtime=self._runtime,
+            devices=self.devices,
+            events=self.events,
+            starter=self._starter,
+        )
+        self.workers[pod.uid] = worker
+        task = asyncio.create_task(worker.run(), name=f"pod {pod.key}")
+        self._tasks[pod.uid] = task
+        task.add_done_callback(lambda done: self._left(pod.uid, done))
+
+    def _left(self, uid: str, task: asyncio.Task[None]) -> None:
+        self.workers.pop(uid, None)
+        self._tasks.pop(uid, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a pod's worker failed", task=task.get_name(), exc_info=error)
+
+    def _capacity(self) -> tuple[dict[str, int], dict[str, int]]:
+        return self.devices.capacity()
+
+    async def admit(self, pod: Pod, *, waited_seconds: float) -> None:
+        """Give the pod its devices if the node can take it; see `worker.Node`."""
+        async with self._admitting:
+            try:
+                await self.devices.allocate(pod)
+            except ElasticGPUError as error:
+                if isinstance(error, RetryableError) and waited_seconds < PLUGIN_PATIENCE_SECONDS:
+                    raise
+                message = f"Allocate failed due to {error}, which is unexpected"
+                raise Rejected("UnexpectedAdmissionError", message) from error
+            try:
+                # A pod whose end was told is out of the scheduler's count, so it must be out of ours, even while its
+                # worker (of a kubelet that has just started, say) has not come to that yet.
+                others = [
+                    worker.pod
+                    for worker in self.workers.values()
+                    if worker.admitted and not worker.ended and worker.pod.status.phase not in TERMINAL_PHASES
+                ]
+                # Devices were just granted one by one; their count says nothing more, and is 0 while a plugin restarts.
+                counted = {
+                    resource: amount
+                    for resource, amount in (await self.node.allocatable()).items()
+                    if not self.devices.managed(resource)
+                }
+                check_fit(pod, others, counted)
+            except ElasticGPUError:
+                self.devices.release(pod.uid)
+                raise
+
+    def holdings(self) -> list[PodHoldings]:
+        """Every active pod with its app and restartable init containers, as pod-resources lists them."""
+        return [self._holdings(worker.pod) for worker in self.workers.values() if not worker.ended]
+
+    def _holdings(self, pod: Pod) -> PodHoldings:
+        listed = [*(each for each in pod.init_containers if each.restartable), *pod.containers]
+        return PodHoldings(
+            namespace=pod.namespace,
+            name=pod.name,
+            containers=tuple(
+                ContainerHoldings(pod.namespace, pod.name, container.name, self._held(pod, container))
+                for container in listed
+            ),
+        )
+
+    def _held(self, pod: Pod, container: objects.Container) -> dict[str, tuple[str, ...]]:
+        return {grant.resource: grant.ids for grant in self.devices.allocations.of_container(pod.uid, container.name)}
+
+
+async def run(config: KubeletConfig) -> None:
+    """Run a kubelet until SIGTERM or SIGINT; its containers go on. Raises NativeMissing without egpu-enter."""
+    runtime, allowed = await Runtime.probe()
+    log.info("kubelet starts", node=config.node, directory=str(config.kubelet_dir), runtime=allowed)
+    await asyncio.to_thread(config.kubelet_dir.mkdir, parents=True, exist_ok=True)
+    async with Client.from_kubeconfig(config.kubeconfig) as client:
+        await Kubelet(config, client=client, runtime=runtime).run(Supervisor())
+
+
+async def end_all(kubelet_dir: Path) -> int:
+    """End every container that a stopped kubelet left running under `kubelet_dir`; returns how many pods had any."""
+    runtime = Runtime(private_mounts=False)
+    return len(await end_leftovers(runtime, kubelet_dir / "run", ()))

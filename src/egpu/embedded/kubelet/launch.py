@@ -1,0 +1,155 @@
+"""From a container and what device plugins answered to the process that is run: paths, libraries, environment.
+
+Here this program plays the container runtime's part: as `nvidia-container-toolkit` does on a real node, it gives the
+driver's libraries to containers that were given devices, together with a directory of exactly those device files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from egpu.adapters import simulator
+from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode
+from egpu.api import names
+from egpu.embedded.kubelet import images
+from egpu.embedded.kubelet.config import KubeletConfig
+from egpu.embedded.kubelet.environment import Sources, environment, expand_all
+from egpu.embedded.kubelet.objects import Container, Pod, Volume
+from egpu.embedded.kubelet.runtime import Bind, RunSpec
+from egpu.errors import InvalidInput, NotSupported, TerminalError
+
+PRELOAD = "/etc/ld.so.preload"
+_SCRATCH = ".scratch"  # no container can have this name
+
+
+def log_file(config: KubeletConfig, pod: Pod, container: str, number: int) -> Path:
+    """Where the output of one run goes; the API server reads it there."""
+    return config.logs_dir / pod_log_name(pod) / container / f"{number}.log"
+
+
+def pod_log_name(pod: Pod) -> str:
+    return f"{pod.namespace}_{pod.name}_{pod.uid}"
+
+
+def run_spec(
+    config: KubeletConfig,
+    pod: Pod,
+    container: Container,
+    *,
+    directory: Path,
+    number: int,
+    answers: Sequence[ContainerDevices],
+    sources: Sources,
+    private_mounts: bool,
+) -> RunSpec:
+    """Everything for one run; makes what it needs under `directory` (its own) and the pod's scratch directory.
+
+    Raises:
+        InvalidInput: a reference of the environment or a volume cannot be resolved.
+        NotSupported: an image or volume that this kubelet cannot do.
+    """
+    argv = images.argv(container)
+    devices = {key: value for answer in answers for key, value in answer.envs.items()}
+    env = environment(pod, container, node_ip=config.node_ip, devices=devices, sources=sources)
+    binds = [Bind(m.host_path, m.container_path, m.read_only) for answer in answers for m in answer.mounts]
+    preload_files = [bind.source for bind in binds if bind.target == PRELOAD]
+    preload = [line for path in preload_files for line in _lines(path)]
+    nodes = [node for answer in answers for node in answer.devices]
+    if nodes and config.driver_dir is not None and env.get(names.NVIDIA_VISIBLE_DEVICES) != names.NO_DEVICES:
+        driver = driver_dir(config.driver_dir, directory, nodes)
+        preload += [str(driver / library) for library in simulator.LIBRARIES]
+    binds = [bind for bind in binds if bind.target != PRELOAD]
+    if private_mounts:
+        binds += [Bind(os.path.realpath(node.host_path), node.container_path) for node in nodes]
+    else:
+        preload = _outside(preload, binds)
+        env = _without_mounts(env, preload)
+    return RunSpec(
+        argv=expand_all(argv, env),
+        env=env,
+        working_dir=container.working_dir,
+        binds=(*binds, *_volumes(config, pod, container)),
+        preload=tuple(preload),
+        log=log_file(config, pod, container.name, number),
+    )
+
+
+def driver_dir(node_driver: Path, directory: Path, nodes: Sequence[DeviceNode]) -> Path:
+    """A driver directory of one run: the node's simulated machine with the device files as they resolve now.
+
+    A device that was not granted resolves to a file that nothing serves, and so is not there for the driver.
+    """
+    devices = _fresh(directory / "dev")
+    for node in nodes:
+        (devices / Path(node.container_path).name).symlink_to(os.path.realpath(node.host_path))
+    machine = simulator.open_machine(node_driver.parent)
+    return simulator.make_driver_dir(machine, _fresh(directory / "driver"), devices)
+
+
+def _fresh(directory: Path) -> Path:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise TerminalError(f"{path}: {error}") from error
+
+
+def _outside(preload: Sequence[str], binds: Sequence[Bind]) -> list[str]:
+    """Paths as this machine sees them, for a container that cannot have its own view of them."""
+    mapped: list[str] = []
+    for library in preload:
+        for bind in binds:
+            if library.startswith(bind.target.rstrip("/") + "/"):
+                mapped.append(bind.source + library.removeprefix(bind.target.rstrip("/")))
+                break
+        else:
+            mapped.append(library)
+    return mapped
+
+
+def _without_mounts(env: Mapping[str, str], preload: Sequence[str]) -> dict[str, str]:
+    """Weaker: a program that clears its environment gets out of its slice. The kubelet says so in an event."""
+    given = [env["LD_PRELOAD"]] if env.get("LD_PRELOAD") else []
+    return {**env, "LD_PRELOAD": ":".join([*preload, *given])} if preload else dict(env)
+
+
+def _volumes(config: KubeletConfig, pod: Pod, container: Container) -> list[Bind]:
+    volumes = {volume.name: volume for volume in pod.spec.volumes or []}
+    binds: list[Bind] = []
+    for mount in container.volume_mounts or []:
+        volume = volumes.get(mount.name)
+        if volume is None:
+            raise InvalidInput("volumeMounts", f"there is no volume {mount.name!r}")
+        source = _source(config, pod, volume)
+        if source is not None:
+            path = source / mount.sub_path if mount.sub_path else source
+            if mount.sub_path:
+                path.mkdir(parents=True, exist_ok=True)
+            binds.append(Bind(str(path), mount.mount_path, mount.read_only))
+    return binds
+
+
+def _source(config: KubeletConfig, pod: Pod, volume: Volume) -> Path | None:
+    """The directory or file of this machine; None for a service account's token, which nobody has here."""
+    if volume.host_path is not None:
+        path = Path(volume.host_path.path)
+        if volume.host_path.type == "DirectoryOrCreate":
+            path.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            raise InvalidInput("volumes", f"hostPath {path} does not exist")
+        return path
+    if volume.empty_dir is not None:
+        path = config.run_dir / pod.uid / _SCRATCH / volume.name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+    if volume.projected is not None:
+        return None
+    raise NotSupported(f"volume {volume.name!r}: this kubelet has only emptyDir and hostPath")

@@ -1,0 +1,151 @@
+"""The Node object: registered, kept ready, its capacity published, its lease renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.kubernetes import Lease, LeaseSpec, Namespace, Node, ObjectMeta
+from egpu.embedded.kubelet.config import KubeletConfig
+from egpu.embedded.kubelet.quantities import units
+from egpu.embedded.kubelet.status import rfc3339
+from egpu.errors import AlreadyExists, ElasticGPUError, InvalidQuantity, NotFound
+
+log = structlog.get_logger(__name__)
+
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_SECONDS = 40
+VERSION = "v1.36.0-egpu"
+RETRY_SECONDS = 1.0
+#: Where the API server finds the logs of this node's containers (see `egpu.embedded.apiserver.logs`).
+LOGS_ANNOTATION = f"{names.GROUP}/pod-logs"
+
+
+class NodeStatus:
+    """`changed()` has the status written soon; without changes it is written with every heartbeat."""
+
+    def __init__(
+        self, config: KubeletConfig, client: Client, devices: Callable[[], tuple[dict[str, int], dict[str, int]]]
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._devices = devices
+        self._changed = asyncio.Event()
+        self._ready_since = rfc3339(time.time())
+        self.registered = asyncio.Event()
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Write for ever."""
+        while True:
+            self._changed.clear()
+            pause = self._config.heartbeat_seconds
+            try:
+                await self._write()
+                await self._renew_lease()
+                self.registered.set()
+            except ElasticGPUError as error:
+                log.info("node status not written", reason=str(error))
+                pause = RETRY_SECONDS
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def allocatable(self) -> dict[str, int]:
+        """What the node has for pods, by resource, as the API server says now: others publish resources too."""
+        node = await self._client.get(Node, self._config.node)
+        found: dict[str, int] = {}
+        for resource, quantity in (node.status.allocatable or {}).items():
+            try:
+                found[resource] = units(resource, quantity)
+            except InvalidQuantity as error:
+                log.warning("a resource of the node cannot be read", reason=str(error))
+        # Ours are known better here than there: a list of devices may not have been written yet.
+        return {**found, **self._devices()[1]}
+
+    async def _write(self) -> None:
+        patch = {"status": self._status()}
+        annotations = {LOGS_ANNOTATION: str(self._config.logs_dir)}
+        try:
+            node = await self._client.patch(Node, self._config.node, patch, subresource="status")
+            if node.annotations.get(LOGS_ANNOTATION) != annotations[LOGS_ANNOTATION]:
+                await self._client.patch(Node, self._config.node, {"metadata": {"annotations": annotations}})
+        except NotFound:
+            labels = {
+                "kubernetes.io/hostname": self._config.node,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                **self._config.labels,
+            }
+            with contextlib.suppress(AlreadyExists):
+                metadata = ObjectMeta(name=self._config.node, labels=labels, annotations=annotations)
+                await self._client.create(Node, Node(metadata=metadata))
+            log.info("node registered", node=self._config.node)
+            await self._client.patch(Node, self._config.node, patch, subresource="status")
+
+    def _status(self) -> dict[str, Any]:
+        own = {
+            "cpu": self._config.cpu,
+            "memory": self._config.memory,
+            "pods": str(self._config.pods),
+            "ephemeral-storage": "100Gi",
+        }
+        total, healthy = self._devices()
+        now = rfc3339(time.time())
+        absent = {"MemoryPressure": "KubeletHasSufficientMemory", "DiskPressure": "KubeletHasNoDiskPressure"}
+        conditions = [
+            {"type": kind, "status": "False", "reason": reason, "lastHeartbeatTime": now,
+             "lastTransitionTime": self._ready_since}
+            for kind, reason in {**absent, "PIDPressure": "KubeletHasSufficientPID"}.items()
+        ]  # fmt: skip
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now,
+                 "lastTransitionTime": self._ready_since, "message": "kubelet is posting ready status"}  # fmt: skip
+        return {
+            "capacity": own | {resource: str(count) for resource, count in total.items()},
+            "allocatable": own | {resource: str(count) for resource, count in healthy.items()},
+            "conditions": [*conditions, ready],
+            "addresses": [
+                {"type": "InternalIP", "address": self._config.node_ip},
+                {"type": "Hostname", "address": self._config.node},
+            ],
+            "nodeInfo": {
+                "kubeletVersion": VERSION,
+                "kubeProxyVersion": "",
+                "containerRuntimeVersion": "egpu://1",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+                "osImage": "Elastic GPU embedded node",
+                "kernelVersion": "",
+                "machineID": self._config.node,
+                "systemUUID": self._config.node,
+                "bootID": self._config.node,
+            },
+        }
+
+    async def _renew_lease(self) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        name = self._config.node
+        try:
+            await self._client.patch(Lease, name, {"spec": {"renewTime": now}}, namespace=LEASE_NAMESPACE)
+        except NotFound:
+            lease = Lease(
+                metadata=ObjectMeta(name=name, namespace=LEASE_NAMESPACE),
+                spec=LeaseSpec(holder_identity=name, lease_duration_seconds=LEASE_SECONDS, renew_time=now),
+            )
+            try:
+                await self._client.create(Lease, lease)
+            except NotFound:
+                await self._client.create(Namespace, Namespace(metadata=ObjectMeta(name=LEASE_NAMESPACE)))
+                await self._client.create(Lease, lease)

@@ -1,0 +1,329 @@
+"""The life of one pod on this node, from admission to its deletion.
+
+Everything that must survive us is in the pod's run directory: `.admitted`, and a directory per run of a container.
+A worker that starts anew walks the same path and finds each step done, going on, or still to do; so it adopts
+containers that run and never starts a second copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Collection, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.api.kubernetes import TERMINAL_PHASES
+from egpu.embedded.kubelet import status
+from egpu.embedded.kubelet.admission import Rejected
+from egpu.embedded.kubelet.config import KubeletConfig
+from egpu.embedded.kubelet.containers import ContainerRecord, restarts_after
+from egpu.embedded.kubelet.devices import DeviceManager
+from egpu.embedded.kubelet.events import Events
+from egpu.embedded.kubelet.launch import pod_log_name
+from egpu.embedded.kubelet.objects import Pod
+from egpu.embedded.kubelet.runtime import NeverStarted, Runtime, look
+from egpu.embedded.kubelet.starter import Starter
+from egpu.errors import ElasticGPUError, NotFound, RetryableError
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 1.0
+#: A pod whose object was removed by force has this long between SIGTERM and SIGKILL.
+ORPHAN_GRACE_SECONDS = 2.0
+ADMITTED = ".admitted"
+
+
+class Node(Protocol):
+    """What a worker asks of its kubelet."""
+
+    async def admit(self, pod: Pod, *, waited_seconds: float) -> None:
+        """`waited_seconds` since it was first asked. Raises Rejected, or RetryableError when it is undecided."""
+        ...
+
+
+class PodWorker:
+    """Runs one pod (one UID). `update` brings its newest object, None once the API server has it no more."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        *,
+        config: KubeletConfig,
+        client: Client,
+        node: Node,
+        runtime: Runtime,
+        devices: DeviceManager,
+        events: Events,
+        starter: Starter,
+    ) -> None:
+        self.pod = pod
+        self._config = config
+        self._client = client
+        self._node = node
+        self._runtime = runtime
+        self._devices = devices
+        self._events = events
+        self._starter = starter
+        self._directory = config.run_dir / pod.uid
+        self.inits = [ContainerRecord(each, self._directory / each.name) for each in pod.init_containers]
+        self.apps = [ContainerRecord(each, self._directory / each.name) for each in pod.containers]
+        self._began = time.time()
+        self._gone = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._written: dict[str, Any] | None = None
+        self._rejection: dict[str, Any] | None = None
+        self.admitted = (self._directory / ADMITTED).exists()
+        self.ended = pod.status.phase in TERMINAL_PHASES and not self.admitted
+        """Nothing of it runs and nothing will: it holds nothing of the node."""
+        if pod.status.phase in TERMINAL_PHASES:
+            # A terminal phase is for good. Its cards may be somebody else's by now, so a kubelet that starts anew must
+            # not tell, even for the moment until it has looked at the runs, that the pod is Running.
+            for record in (*self.inits, *self.apps):
+                record.finished = True
+
+    def update(self, pod: Pod | None) -> None:
+        if pod is None:
+            self._gone.set()
+            self._leaving.set()
+            return
+        self.pod = pod
+        if pod.metadata.deletion_timestamp is not None:
+            self._leaving.set()
+
+    async def run(self) -> None:
+        """Until the pod's object is gone and nothing of it is left here."""
+        self.update(self.pod)
+        living = asyncio.create_task(self._live_on())
+        publishing = asyncio.create_task(self._publish_changes())
+        try:
+            await self._leaving.wait()
+            await _cancel(living)
+            await self._end()
+            await _cancel(publishing)
+            await self._remove_object()
+            await asyncio.to_thread(self._forget)
+        finally:
+            await _cancel(living)
+            await _cancel(publishing)
+
+    async def _live_on(self) -> None:
+        """An error nobody thought of is said, and the pod's life taken up again where its directory says."""
+        while True:
+            try:
+                return await self._live()
+            except Exception:
+                log.exception("a pod's life was interrupted", pod=self.pod.key)
+                await asyncio.sleep(self._config.backoff_limit_seconds)
+
+    async def _live(self) -> None:
+        if self.ended or not await self._admit():
+            self._devices.release(self.pod.uid)
+            return
+        self._dirty.set()
+        sidecars: list[asyncio.Task[None]] = []
+        try:
+            if await self._initialize(sidecars):
+                async with asyncio.TaskGroup() as group:
+                    for record in self.apps:
+                        group.create_task(self._keep(record, init=False))
+        finally:
+            for task in sidecars:
+                await _cancel(task)
+        await self._stop_running(self.pod.grace_seconds)
+        self._settle()
+
+    async def _admit(self) -> bool:
+        while not self.admitted:
+            try:
+                await self._node.admit(self.pod, waited_seconds=time.time() - self._began)
+            except Rejected as rejection:
+                log.warning("pod rejected", pod=self.pod.key, reason=rejection.reason, message=str(rejection))
+                self._events.record(self.pod, "Warning", rejection.reason, str(rejection))
+                self._rejection = status.rejected(rejection.reason, str(rejection), now=time.time())
+                self.ended = True
+                self._dirty.set()
+                return False
+            except RetryableError as error:
+                log.info("not admitted yet", pod=self.pod.key, reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                (self._directory / ADMITTED).touch()
+                self.admitted = True
+        return True
+
+    async def _initialize(self, sidecars: list[asyncio.Task[None]]) -> bool:
+        """Init containers, one after the other; False when one of them failed for good."""
+        for record in self.inits:
+            if record.container.restartable:
+                sidecars.append(asyncio.create_task(self._keep(record, init=True)))
+                while record.last is None and not sidecars[-1].done():  # noqa: ASYNC110 - a start is soon over
+                    await asyncio.sleep(0.02)
+                continue
+            await self._keep(record, init=True)
+            last = record.last
+            if last is None or last.exit is None or last.exit.code != 0:
+                return False
+        return True
+
+    async def _keep(self, record: ContainerRecord, *, init: bool) -> None:
+        """Run a container as often as its policy says; returns when it will not run again."""
+        last = record.last
+        while True:
+            if last is not None:
+                try:
+                    ended = last.exit or await self._runtime.wait(last.directory)
+                except NeverStarted:
+                    await asyncio.to_thread(shutil.rmtree, last.directory, ignore_errors=True)
+                    last = None
+                    continue
+                if not restarts_after(self.pod.restart_policy, record.container, init=init, code=ended.code):
+                    record.finished = True
+                    self._dirty.set()
+                    return
+                await self._back_off(record)
+            last = await self._starter.start(self.pod, record, self._dirty.set)
+            self._dirty.set()
+
+    async def _back_off(self, record: ContainerRecord) -> None:
+        delay = record.crash_delay(
+            base_seconds=self._config.backoff_seconds, limit_seconds=self._config.backoff_limit_seconds
+        )
+        message = f"back-off restarting failed container {record.name} of pod {self.pod.key}"
+        record.waiting = ("CrashLoopBackOff", message)
+        self._dirty.set()
+        if delay > 0:
+            self._events.record(self.pod, "Warning", "BackOff", message, record.name)
+            await asyncio.sleep(delay)
+
+    def _settle(self) -> None:
+        """Everything has run: the pod holds nothing of the node any more."""
+        for record in (*self.inits, *self.apps):
+            record.finished = True
+        self.ended = True
+        self._devices.release(self.pod.uid)
+        self._dirty.set()
+
+    async def _end(self) -> None:
+        """The pod was told to go: end what runs, and say how it ended."""
+        was_ended = self.ended
+        await self._stop_running(min(self.pod.grace_seconds, ORPHAN_GRACE_SECONDS) if self._gone.is_set() else None)
+        self.ended = True
+        self._devices.release(self.pod.uid)
+        if self._gone.is_set() or (was_ended and self._written is None):
+            return
+        with contextlib.suppress(NotFound):
+            await self._patiently(self._write_status())
+
+    async def _stop_running(self, grace_seconds: float | None) -> None:
+        grace = self.pod.grace_seconds if grace_seconds is None else grace_seconds
+        await asyncio.gather(*(self._stop(record, grace) for record in (*self.inits, *self.apps)))
+
+    async def _stop(self, record: ContainerRecord, grace_seconds: float) -> None:
+        last = record.last
+        if last is None or last.exit is not None:
+            return
+        if look(last.directory) is not None:
+            self._events.record(self.pod, "Normal", "Killing", f"Stopping container {record.name}", record.name)
+        await self._runtime.stop(last.directory, grace_seconds=grace_seconds)
+        self._dirty.set()
+
+    async def _publish_changes(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            try:
+                await self._write_status()
+            except NotFound:
+                return
+            except ElasticGPUError as error:
+                log.info("status not written", pod=self.pod.key, reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._dirty.set()
+
+    async def _write_status(self) -> None:
+        wanted = self._rejection or status.build(
+            self.pod,
+            inits=self.inits,
+            apps=self.apps,
+            node_ip=self._config.node_ip,
+            started_at=self._began,
+            now=time.time(),
+            ended=self.ended and self._leaving.is_set(),
+        )
+        if wanted == self._written:
+            return
+        await self._client.patch(
+            Pod,
+            self.pod.name,
+            {"metadata": {"uid": self.pod.uid}, "status": wanted},
+            namespace=self.pod.namespace,
+            subresource="status",
+        )
+        self._written = wanted
+
+    async def _remove_object(self) -> None:
+        """The last word: the object goes once nothing of the pod runs. Finalizers may keep it for a while."""
+        while not self._gone.is_set():
+            try:
+                await self._client.delete(
+                    Pod, self.pod.name, namespace=self.pod.namespace, uid=self.pod.uid, grace_period_seconds=0
+                )
+            except NotFound:
+                return
+            except ElasticGPUError as error:
+                log.info("pod not removed yet", pod=self.pod.key, reason=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_SECONDS):
+                    await self._gone.wait()
+
+    async def _patiently(self, work: Coroutine[Any, Any, None]) -> None:
+        """One try, and then more while that may help, until the object is gone."""
+        try:
+            await work
+        except RetryableError as error:
+            log.info("status not written", pod=self.pod.key, reason=str(error))
+            if not self._gone.is_set():
+                await asyncio.sleep(RETRY_SECONDS)
+                await self._patiently(self._write_status())
+
+    def _forget(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._config.logs_dir / pod_log_name(self.pod), ignore_errors=True)
+
+
+def leftovers(run_dir: Path, known: Collection[str]) -> dict[str, list[Path]]:
+    """Run directories of pods that the API server no longer has, by pod UID."""
+    if not run_dir.is_dir():
+        return {}
+    pods = [path for path in run_dir.iterdir() if path.is_dir() and path.name not in known]
+    return {path.name: [run for run in path.glob("*/*") if run.name.isdigit()] for path in pods}
+
+
+async def end_leftovers(runtime: Runtime, run_dir: Path, known: Collection[str]) -> list[str]:
+    """End and forget the runs of pods that the API server no longer has; returns their UIDs."""
+    found = await asyncio.to_thread(leftovers, run_dir, known)
+    for uid, runs in found.items():
+        await asyncio.gather(*(runtime.stop(run, grace_seconds=ORPHAN_GRACE_SECONDS) for run in runs))
+        await asyncio.to_thread(shutil.rmtree, run_dir / uid, ignore_errors=True)
+    return list(found)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel and wait. A task that had failed says so in the log: the pod goes on to its end all the same."""
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+    except Exception:
+        log.exception("a pod's task failed", task=task.get_name())

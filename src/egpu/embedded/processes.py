@@ -1,0 +1,175 @@
+"""Child processes of the embedded cluster: started, watched, started again, ended.
+
+Every component runs as its own process, as it would on a real cluster, so that any of them can be killed at any
+moment. A child that ends is started again after a short, growing pause. Nothing outlives the cluster: children leave
+when we stop them, and when we are killed ourselves the janitor (`egpu.embedded.janitor`) ends what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from egpu.errors import Unavailable
+
+log = structlog.get_logger(__name__)
+
+RESTART_PAUSE_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
+"""Pauses before the 1st, 2nd, … restart in a row; the last one repeats."""
+
+STEADY_SECONDS = 10.0
+"""A child that ran this long is healthy again: its next pause is the first one."""
+
+STOP_GRACE_SECONDS = 6.0
+"""From SIGTERM to SIGKILL. The apps promise to shut down within 5 s."""
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """What to run. `argv[0]` is a program; its output goes to `log_file`."""
+
+    name: str
+    argv: tuple[str, ...]
+    log_file: Path
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def python_module(module: str, *arguments: str) -> tuple[str, ...]:
+    """The argv that runs a module with this interpreter."""
+    return (sys.executable, "-m", module, *arguments)
+
+
+class Child:
+    """One process that is kept running."""
+
+    def __init__(self, spec: ChildSpec, pid_dir: Path) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self._pid_file = pid_dir / spec.name
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._restarting = True
+
+    @property
+    def pid(self) -> int | None:
+        """The running process's id, or None between two runs."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start the process and keep it running until `stop`."""
+        await self._spawn()
+        self._task = asyncio.create_task(self._keep_running(), name=f"child-{self.spec.name}")
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL after the grace period. Returns when the process is gone."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            _signal(process, signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), STOP_GRACE_SECONDS)
+            except TimeoutError:
+                log.warning("child ignored SIGTERM", child=self.spec.name)
+                _signal(process, signal.SIGKILL)
+                await process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._pid_file.unlink(missing_ok=True)
+
+    def kill(self) -> int | None:
+        """SIGKILL the process, as a fault. It is started again. Returns the pid that was killed, None if none ran."""
+        pid = self.pid
+        if pid is not None and self._process is not None:
+            _signal(self._process, signal.SIGKILL)
+        return pid
+
+    async def _spawn(self) -> None:
+        self.spec.log_file.parent.mkdir(parents=True, exist_ok=True)
+        with self.spec.log_file.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.spec.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **self.spec.env},
+                # A terminal's Ctrl-C is ours to handle: children are stopped in order.
+                start_new_session=True,
+            )
+        self._pid_file.write_text(f"{self._process.pid} {start_time(self._process.pid)}\n")
+
+    async def _keep_running(self) -> None:
+        failures = 0
+        while not self._stopping:
+            assert self._process is not None
+            began = time.monotonic()
+            code = await self._process.wait()
+            if self._stopping:
+                return
+            failures = 0 if time.monotonic() - began > STEADY_SECONDS else failures + 1
+            pause = RESTART_PAUSE_SECONDS[min(failures, len(RESTART_PAUSE_SECONDS) - 1)]
+            log.warning("child ended, starting it again", child=self.spec.name, code=code, pause_seconds=pause)
+            await asyncio.sleep(pause)
+            self.restarts += 1
+            await self._spawn()
+
+
+class Fleet:
+    """All children of one cluster, by name."""
+
+    def __init__(self, pid_dir: Path) -> None:
+        pid_dir.mkdir(parents=True, exist_ok=True)
+        self._pid_dir = pid_dir
+        self.children: dict[str, Child] = {}
+
+    async def start(self, specs: Sequence[ChildSpec]) -> None:
+        """Start several children at once."""
+        for spec in specs:
+            if spec.name in self.children:
+                raise ValueError(f"two children named {spec.name}")
+            self.children[spec.name] = Child(spec, self._pid_dir)
+        await asyncio.gather(*(self.children[spec.name].start() for spec in specs))
+
+    async def stop(self, names: Sequence[str] | None = None) -> None:
+        """Stop the named children, or all of them."""
+        chosen = list(self.children) if names is None else list(names)
+        await asyncio.gather(*(self.children.pop(name).stop() for name in chosen))
+
+    def log_tail(self, name: str, lines: int = 20) -> str:
+        """The end of a child's log, for an error message."""
+        path = self.children[name].spec.log_file
+        try:
+            return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return "(no log)"
+
+
+def start_time(pid: int) -> int:
+    """Start time of a process in clock ticks since boot (proc(5), field 22); with the pid it names a process for good.
+
+    Raises:
+        Unavailable: the process is gone.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError as error:
+        raise Unavailable(f"process {pid} is gone") from error
+    # The command name is in parentheses and may hold anything, so count from behind it.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)

@@ -1,0 +1,106 @@
+"""The state directory of an embedded cluster: a place of its own, for one cluster at a time.
+
+A lock file marks it. The lock is held by the cluster and by its janitor, so that a cluster started again at once, after
+a kill, waits until the dead one's processes and files are gone.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from egpu.errors import InvalidInput
+
+LOCK: Final = "egpu-cluster.lock"
+WAIT_SECONDS: Final = 6.0
+"""How long the janitor of a cluster that was killed may take."""
+
+FORGOTTEN: Final = ("nodes", "pids")
+"""Folders that say nothing about a new cluster; logs of earlier ones stay."""
+
+LONGEST_SOCKET_PATH: Final = 107
+"""Bytes of a Unix socket's path (unix(7))."""
+
+LONGEST_SOCKET: Final = "nodes/node-00/kubelet/device-plugins/elasticgpu-slot.sock"
+
+
+@dataclass(frozen=True)
+class StateDir:
+    """`lock` is the open lock file, for the janitor to inherit."""
+
+    path: Path
+    temporary: bool
+    lock: int
+
+
+@contextlib.contextmanager
+def state_directory(wanted: Path | None) -> Generator[StateDir, None, None]:
+    """`wanted`, or for None a temporary directory that is removed at the end.
+
+    Raises InvalidInput where it cannot be used; nothing is changed then.
+    """
+    path = _temporary() if wanted is None else _given(wanted.absolute())
+    try:
+        with _locked(path) as lock:
+            for name in FORGOTTEN:
+                shutil.rmtree(path / name, ignore_errors=True)
+            yield StateDir(path, wanted is None, lock)
+    finally:
+        if wanted is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _temporary() -> Path:
+    # Where $TMPDIR is too deep for sockets, /tmp still serves.
+    long = len(os.fsencode(tempfile.gettempdir())) + len("/egpu-12345678") > _room()
+    try:
+        return Path(tempfile.mkdtemp(prefix="egpu-", dir="/tmp" if long else None))  # noqa: S108
+    except OSError as error:
+        raise InvalidInput("state-dir", f"no temporary directory can be made: {error}") from error
+
+
+def _given(path: Path) -> Path:
+    if (length := len(os.fsencode(path))) > _room():
+        reason = f"{path} has {length} bytes; the sockets below it leave room for {_room()}: use a shorter path"
+        raise InvalidInput("state-dir", reason)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held = sorted(one.name for one in path.iterdir())
+    except OSError as error:
+        raise InvalidInput("state-dir", f"{path} cannot be used: {error.strerror}") from error
+    if held and LOCK not in held:
+        reason = f"{path} holds other things ({held[0]}): use a new directory, or one that an earlier cluster used"
+        raise InvalidInput("state-dir", reason)
+    return path
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[int, None, None]:
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidInput("state-dir", f"{path} is not writable: {error.strerror}") from error
+    deadline = time.monotonic() + WAIT_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    reason = f"another cluster runs in {path}: end it, or use another directory"
+                    raise InvalidInput("state-dir", reason) from error
+                time.sleep(0.05)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _room() -> int:
+    return LONGEST_SOCKET_PATH - len(f"/{LONGEST_SOCKET}")

@@ -1,0 +1,120 @@
+"""Every exception this project raises, in one tree.
+
+    ElasticGPUError
+    ├── TerminalError                 asking again changes nothing
+    │   ├── InvalidInput              a field is wrong: `field`, `reason`
+    │   │   ├── InvalidQuantity
+    │   │   └── InvalidDemand
+    │   ├── UnknownProvisioner
+    │   ├── NotSupported              known by name, not built (yet, or for this machine)
+    │   ├── CorruptData               bytes or annotations that nobody of ours wrote
+    │   ├── NotFound                  the API server has no such object (HTTP 404)
+    │   ├── Refused                   the API server refuses the request (HTTP 400, 401, 403, 405, 422)
+    │   ├── RequestRefused            the embedded API server answers a request with this Status
+    │   └── NativeMissing             a native library was not built or installed
+    └── RetryableError                the world may be different next time
+        ├── Conflict                  somebody else was faster (HTTP 409, changed resourceVersion)
+        │   └── AlreadyExists         an object of that name is there
+        ├── LeadershipLost            another process holds the lease: this one must stop writing
+        ├── Gone                      the watched history is no longer kept (HTTP 410): list again
+        ├── Unavailable               a server or a node does not answer
+        │   └── OutcomeUnknown        it took the request and did not say what became of it
+        └── DoesNotFit                no card can take the demand now
+
+Messages say what was asked, what was found and what to do.
+"""
+
+
+class ElasticGPUError(Exception):
+    """Root of the tree. `retryable` tells a caller's loop whether to come back."""
+
+    retryable = False
+
+
+class TerminalError(ElasticGPUError):
+    """The same request will fail again."""
+
+
+class RetryableError(ElasticGPUError):
+    """The same request may succeed later."""
+
+    retryable = True
+
+
+class InvalidInput(TerminalError):
+    """A field of somebody's input is wrong."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class InvalidQuantity(InvalidInput):
+    """Not a number we can count with."""
+
+
+class InvalidDemand(InvalidInput):
+    """A pod or claim asks for something that cannot be a demand."""
+
+
+class UnknownProvisioner(TerminalError):
+    """No technology of that name."""
+
+
+class NotSupported(TerminalError):
+    """Known by name, not built, or not possible on this machine."""
+
+
+class CorruptData(TerminalError):
+    """Bytes or annotations that do not decode."""
+
+
+class RequestRefused(TerminalError):
+    """The embedded API server answers a request with this `Status` (code, reason, and the object on the wire)."""
+
+    def __init__(self, code: int, reason: str, message: str, status: dict[str, object]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.status = status
+
+
+class NativeMissing(TerminalError):
+    """A native library or program of ours cannot be found."""
+
+
+class Conflict(RetryableError):
+    """Somebody else changed the object first."""
+
+
+class Unavailable(RetryableError):
+    """A peer does not answer."""
+
+
+class DoesNotFit(RetryableError):
+    """No card can take the demand now."""
+
+
+class NotFound(TerminalError):
+    """The API server has no such object."""
+
+
+class Refused(TerminalError):
+    """The API server understood the request and refuses it."""
+
+
+class AlreadyExists(Conflict):
+    """An object of that name is already there."""
+
+
+class Gone(RetryableError):
+    """The resourceVersion that a watch or a page starts from is no longer kept."""
+
+
+class OutcomeUnknown(Unavailable):
+    """A write was sent and no answer came: it may or may not have been done. Read again before deciding."""
+
+
+class LeadershipLost(RetryableError):
+    """Another process leads now, or nobody can be asked in time: this one must stop writing."""

@@ -1,0 +1,43 @@
+"""Structured logs: one JSON object per line on stderr, the standard library's records included."""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(component: str, *, level: str = "info") -> None:
+    """Call once, first thing in a process. Raises ValueError for an unknown level."""
+    if level not in LEVELS:
+        raise ValueError(f"log level {level!r}: known are {', '.join(LEVELS)}")
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for chatty in ("httpx2", "httpcore2", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    structlog.contextvars.bind_contextvars(component=component)

@@ -1,0 +1,118 @@
+"""`egpu get` and `egpu explain` on a small cluster: for people, for pipes and for scripts."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import Place, up
+
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.kubernetes import Pod
+from egpu.embedded import manifests
+from egpu.embedded.apiserver import Config, serve
+
+
+@dataclass
+class Shell:
+    place: Place
+    kubeconfig: str
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        """stdout of `egpu ARGUMENTS`, which is plain text."""
+        done = self.place.run(*arguments, KUBECONFIG=self.kubeconfig)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+
+def a_pod(name: str, core: int) -> dict[str, Any]:
+    limits = {names.GPU_CORE: core, names.GPU_MEMORY: 1024}
+    container = {"name": "app", "image": "any", "command": ["sleep", "1000"], "resources": {"limits": limits}}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    """One node of one card; a pod that runs, one that waits, and a claim."""
+    with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as root:
+        place = Place(Path(root))
+        with up(place, "--nodes", "1", "--gpus", "1") as (_, facts):
+            asyncio.run(_fill(Path(facts["kubeconfig"])))
+            yield Shell(place, facts["kubeconfig"])
+
+
+async def _fill(kubeconfig: Path) -> None:
+    async with Client.from_kubeconfig(kubeconfig) as client:
+        claim = [one for one in manifests.read(manifests.examples() / "claim.yaml") if one["kind"] != "Pod"]
+        await manifests.create(client, [*claim, a_pod("runs", 60)])
+        async with asyncio.timeout(90):
+            while True:
+                if (await client.get(Pod, "runs", namespace="default")).status.phase == "Running":
+                    break
+                await asyncio.sleep(0.1)
+        await manifests.create(client, [a_pod("waits", 50)])
+
+
+def test_tables_in_a_pipe_are_plain_and_aligned(shell: Shell):
+    for what, header in (
+        ("nodes", "NODE STATUS CARDS"),
+        ("gpus", "NODE CARD MODEL MODE"),
+        ("claims", "NAMESPACE NAME PHASE CLASS"),
+        ("pods", "NAMESPACE POD CONTAINER"),
+    ):
+        first, *rows = shell("get", what).splitlines()
+        assert first.split()[: len(header.split())] == header.split()
+        assert rows
+
+
+def test_json_and_yaml_say_the_same_with_units(shell: Shell):
+    for what in ("nodes", "gpus", "claims", "pods"):
+        records = json.loads(shell("get", what, "-o", "json"))
+        assert isinstance(records, list)
+        assert records
+    (card,) = json.loads(shell("get", "gpus", "-o", "json"))
+    assert (card["corePercentGiven"], card["memoryMiBGiven"], card["memoryMiB"]) == (60, 1024, 81920)
+    assert yaml.safe_load(shell("get", "gpus", "-o", "yaml")) == [card]
+
+
+def test_names_and_namespaces(shell: Shell):
+    assert shell("get", "gpu") == shell("get", "gpus") == shell("get", "egpu")
+    assert shell("get", "claim", "-o", "json") == shell("get", "claims", "-A", "-o", "json")
+    assert "runs" in shell("get", "pod", "-n", "default")
+    assert "runs" not in shell("get", "po", "-n", "elsewhere")
+    assert json.loads(shell("get", "pods", "-n", "elsewhere", "-o", "json")) == []
+
+
+def test_a_placed_pod_is_explained(shell: Shell):
+    text = shell("explain", "pod", "runs")
+    assert "node-1" in text
+    assert text == shell("explain", "pod", "default/runs")
+    assert json.loads(shell("explain", "pod", "runs", "-o", "json"))["state"] == "placed"
+
+
+def test_a_waiting_pod_is_explained_card_by_card(shell: Shell):
+    text = shell("explain", "pod", "waits")
+    assert "card 0" in text
+    assert "has 40 % of compute free, 50 % needed" in text
+    assert json.loads(shell("explain", "pod", "waits", "-o", "json"))["state"] == "waiting"
+
+
+def test_a_pod_that_is_not_there(shell: Shell):
+    assert "there is no pod nobody in namespace default" in shell("explain", "pod", "nobody", code=1)
+
+
+async def test_a_cluster_without_our_kinds(tmp_path: Path, place: Place):
+    async with serve(Config(directory=tmp_path)) as server:
+        done = await asyncio.to_thread(place.run, "get", "gpus", "--kubeconfig", str(server.kubeconfig))
+    assert done.returncode == 1
+    assert "no Elastic GPU installed" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,104 @@
+"""`egpu demo` as a newcomer runs it."""
+
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import PATIENCE_SECONDS, Place
+
+from egpu.embedded.demo import SCENES
+
+PROMISED = (
+    # each example manifest, and what came of it
+    "cuda-vector-add: vectoradd: 100000 elements",
+    "vcuda-pod: vectoradd: 100000 elements",
+    "test-cuda-1: vectoradd: 100000 elements",
+    "qgpu-pod: vectoradd: 100000 elements",
+    "notebook: matmul: ",
+    # exactly at the limit of the slice
+    "given 2147483648 bytes (2048 MiB)",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "of its time: ok",
+    # card by card
+    "tenant-4 runs on node-",
+    "does-not-fit is Pending: 0/2 nodes are available",
+    "compute free, 60 % needed",
+    "spec.containers[app].resources.limits[elasticgpu.io/gpu-core]: 150 is neither",
+    # the tables
+    "NODE     CARD   MODEL",
+    "pod default/tenant-1",
+    "everything was as it should be",
+)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[tuple[Place, subprocess.CompletedProcess[str]]]:
+    """One demo for all tests; its shared memory is looked for while it runs."""
+    with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as root:
+        place = Place(Path(root))
+        process = place.start("demo")
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            place.look()
+            lines.append(line)
+        process.wait(PATIENCE_SECONDS)
+        process.stdout.close()
+        yield place, subprocess.CompletedProcess("demo", process.returncode, "".join(lines), place.stderr())
+
+
+def test_the_demo_shows_what_it_promises(demo: tuple[Place, subprocess.CompletedProcess[str]]):
+    _, done = demo
+    assert done.returncode == 0, done.stdout + done.stderr
+    missing = [words for words in PROMISED if words not in done.stdout]
+    assert not missing, done.stdout
+    manifests = [f"examples/{scene.manifest}" for scene in SCENES]
+    seeds = {f"examples/{path.name}" for path in Path(__file__).parents[2].glob("examples/seed-*.yaml")}
+    assert seeds <= set(manifests)
+    assert [name for name in manifests if name not in done.stdout] == []
+
+
+def test_piped_output_is_plain_text(demo: tuple[Place, subprocess.CompletedProcess[str]]):
+    _, done = demo
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "… waiting until every component is ready" in done.stderr
+
+
+def test_the_demo_leaves_nothing_behind(demo: tuple[Place, subprocess.CompletedProcess[str]]):
+    """At its very end, not a moment later."""
+    place, done = demo
+    assert done.returncode == 0
+    assert len(place.shared) == 2, "the two machines' shared memory was not seen while they ran"
+    assert place.left_behind() == []
+
+
+def test_an_unknown_profile_is_a_usage_error(place: Place):
+    done = place.run("demo", "--profile", "GTX-9000")
+    assert done.returncode == 2, done.stderr
+    assert "profile" in done.stderr
+    assert "A100-80G" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert place.left_behind() == []
+
+
+@pytest.mark.parametrize("step", ["API server", "starting controller", "waiting until"])
+def test_ctrl_c_in_the_middle_of_the_start_leaves_nothing(place: Place, step: str):
+    process = place.start("demo")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while step not in place.stderr():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    place.look()
+    process.send_signal(signal.SIGINT)
+    code = process.wait(PATIENCE_SECONDS)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert "Traceback" not in place.stderr(), place.stderr()
+    assert code == 130
+    assert place.left_behind() == []

@@ -1,0 +1,264 @@
+"""Unmodified kubectl against `egpu up`: Debian's 1.20 and the machine's own; and how the cluster ends."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import PATIENCE_SECONDS, Place, up
+
+from egpu.api import names
+from integration.kubectl import Kubectl, debian_kubectl
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OURS = "egpu,egpuc,egpuclass"
+OWN = shutil.which("kubectl", path="/usr/local/bin:/usr/bin:/bin")
+
+
+class Tool(Kubectl):
+    """kubectl with `egpu` as a plugin on its path."""
+
+    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        path = f"{self.home}/bin:/usr/bin:/bin"
+        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": path}
+        return subprocess.run(
+            [str(self.binary), *arguments],
+            input=stdin,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        return json.loads(self(*arguments, "-o", "json"))
+
+    def apply(self, *documents: dict[str, Any]) -> str:
+        return self("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
+
+    def until(self, what: str, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (answer := condition()):
+            state = self.run("get", f"pods,{OURS}", "-o", "wide").stdout
+            assert time.monotonic() < deadline, f"{what} did not happen:\n{state}"
+            time.sleep(0.2)
+        return answer
+
+    def phase(self, kind: str, name: str) -> str:
+        return self("get", kind, name, "-o", "jsonpath={.status.phase}")
+
+
+@pytest.fixture(scope="module")
+def kubeconfig() -> Iterator[Path]:
+    """One cluster for all of this file, started as a user starts it."""
+    with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as root:
+        place = Place(Path(root))
+        with up(place, "--nodes", "2", "--gpus", "2") as (process, facts):
+            yield Path(facts["kubeconfig"])
+            assert process.poll() is None, place.stderr()
+        assert process.returncode == 0, place.stderr()
+        assert place.left_behind() == []
+        assert "Traceback" not in place.stderr()
+
+
+@pytest.fixture(params=["1.20", "own"])
+def kubectl(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path) -> Iterator[Tool]:
+    """One kubectl; what its test made is removed."""
+    if request.param == "own" and OWN is None:
+        pytest.skip("this machine has no kubectl of its own")
+    plugin = tmp_path / "bin" / "kubectl-egpu"
+    plugin.parent.mkdir()
+    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m egpu "$@"\n')
+    plugin.chmod(0o755)
+    tool = Tool(debian_kubectl() if request.param == "1.20" else Path(str(OWN)), kubeconfig, tmp_path)
+    yield tool
+    tool("delete", "pods,egpuc,egpuclass", "--all", "--grace-period=0", "--force")
+    slices = [one["metadata"]["name"] for one in tool.json("get", "egpu")["items"] if "claimRef" in one["spec"]]
+    if slices:
+        tool("delete", "egpu", *slices, "--ignore-not-found")
+
+
+def a_class(name: str, policy: str, mode: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "elasticgpu.io/v1alpha1",
+        "kind": "ElasticGPUClass",
+        "metadata": {"name": name},
+        "provisioner": names.VCUDA,
+        "reclaimPolicy": policy,
+        "eGPUBindingMode": mode,
+    }
+
+
+def a_claim(name: str, of: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "elasticgpu.io/v1alpha",
+        "kind": "ElasticGPUClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "elasticGPUClassName": of,
+            "resources": {"requests": {names.GPU_CORE: 20, names.GPU_MEMORY: "2Gi"}},
+        },
+    }
+
+
+def a_pod(name: str, script: str, *, claim: str = "", limits: dict[str, int] | None = None) -> dict[str, Any]:
+    annotations = {names.CLAIM_PREFIXES[0] + "app": claim} if claim else {}
+    container: dict[str, Any] = {"name": "app", "image": "any", "command": ["sh", "-c", script]}
+    if limits:
+        container["resources"] = {"limits": limits}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]},
+    }
+
+
+def test_the_articles_manifests_apply_unchanged_and_twice(kubectl: Tool):
+    seeds = sorted(EXAMPLES.glob("seed-*.yaml"))
+    assert len(seeds) == 4
+    made = "".join(kubectl("apply", "-f", str(seed)) for seed in seeds)
+    assert [line for line in made.splitlines() if not line.endswith(" created")] == []
+    before = {one["metadata"]["name"]: one["spec"] for one in kubectl.json("get", "pods")["items"]}
+    again = "".join(kubectl("apply", "-f", str(seed)) for seed in seeds)
+    # kubectl compares `nvidia.com/gpu: 1` with the server's "1" as text and then sends a patch that changes nothing.
+    assert {line.rpartition(" ")[2] for line in again.splitlines()} <= {"unchanged", "configured"}
+    after = {one["metadata"]["name"]: one["spec"] for one in kubectl.json("get", "pods")["items"]}
+    assert [name for name in before if before[name]["containers"] != after[name]["containers"]] == []
+    kubectl.until("the whole card's pod", lambda: kubectl.phase("pod", "cuda-vector-add") == "Succeeded")
+    assert "0 wrong: ok" in kubectl("logs", "cuda-vector-add")
+    kubectl.until("the gpushare claim", lambda: kubectl.phase("egpuc", "gpushare-egpuc-1") == "Bound")
+    kubectl.until("the qGPU claim", lambda: kubectl.phase("egpuc", "qgpu-egpuc") == "Bound")
+    kubectl.until("the qGPU pod", lambda: kubectl.phase("pod", "qgpu-pod") == "Running")
+    kubectl.until("the qGPU pod's answer", lambda: "0 wrong: ok" in kubectl("logs", "qgpu-pod"))
+
+
+def test_looking_at_things(kubectl: Tool):
+    kubectl.apply(
+        a_class("look", "Delete", "Immediate"),
+        a_claim("seen", "look"),
+        a_pod("steady", "echo hello; sleep 1000", claim="seen"),
+    )
+    assert "condition met" in kubectl("wait", "--for=condition=Ready", "pod/steady", "--timeout=90s")
+    assert kubectl("logs", "steady") == "hello\n"
+    for kind, columns in (
+        ("egpu", "NAME NODE INDEX MODEL MEMORY-MIB CLAIM PHASE HEALTHY AGE"),
+        ("egpuc", "NAME PHASE NODE GPUS USED-BY AGE"),
+        ("egpuclass", "NAME PROVISIONER RECLAIM-POLICY BINDING-MODE AGE"),
+    ):
+        header, *rows = kubectl("get", kind).splitlines()
+        assert header.split() == columns.split()
+        assert rows
+    assert "steady/app" in kubectl("get", "egpuc", "seen")
+    described = kubectl("describe", "egpuc", "seen")
+    assert "Bound" in described
+    described = kubectl("describe", "pod", "steady")
+    events = described[described.index("Events:") :]
+    assert any(line.split()[:2] == ["Normal", "Scheduled"] for line in events.splitlines()), events
+    cards = kubectl("egpu", "get", "gpus")
+    assert cards.splitlines()[0].split()[:4] == ["NODE", "CARD", "MODEL", "MODE"]
+    assert "claim default/seen (steady/app)" in cards
+    placed = kubectl("egpu", "explain", "pod", "steady")
+    assert "default/seen" in placed or "seen" in placed
+    kubectl("delete", "pod", "steady")
+    assert "NotFound" in kubectl.run("get", "pod", "steady").stderr
+
+
+def test_a_claim_in_use_waits_for_its_pod(kubectl: Tool):
+    kubectl.apply(
+        a_class("use", "Delete", "Immediate"), a_claim("used", "use"), a_pod("user", "sleep 1000", claim="used")
+    )
+    kubectl("wait", "--for=condition=Ready", "pod/user", "--timeout=90s")
+    kubectl("delete", "egpuc", "used", "--wait=false")
+    leaving = kubectl.json("get", "egpuc", "used")
+    assert leaving["metadata"]["deletionTimestamp"]
+    assert leaving["status"]["phase"] == "Bound"
+    assert kubectl.phase("pod", "user") == "Running"
+    kubectl("delete", "pod", "user")
+    kubectl.until("the end of the claim", lambda: "NotFound" in kubectl.run("get", "egpuc", "used").stderr)
+    kubectl.until("the end of its slice", lambda: not slices_of(kubectl, "used"))
+
+
+def test_retain_and_delete(kubectl: Tool):
+    kubectl.apply(
+        a_class("kept", "Retain", "Immediate"),
+        a_class("dropped", "Delete", "Immediate"),
+        a_claim("keep", "kept"),
+        a_claim("drop", "dropped"),
+    )
+    for claim in ("keep", "drop"):
+        kubectl.until(f"binding of {claim}", lambda claim=claim: kubectl.phase("egpuc", claim) == "Bound")
+        kubectl.until(f"a slice of {claim}", lambda claim=claim: slices_of(kubectl, claim))
+    (retained,) = slices_of(kubectl, "keep")
+    kubectl("delete", "egpuc", "keep", "drop")
+    kubectl.until("Released", lambda: kubectl.phase("egpu", retained) == "Released")
+    kubectl.until("the end of the other slice", lambda: not slices_of(kubectl, "drop"))
+    assert f"retained {retained}" in kubectl("egpu", "get", "gpus"), "what is retained still holds its card"
+    kubectl("delete", "egpu", retained)
+    kubectl.until("the card to be free", lambda: retained not in kubectl("egpu", "get", "gpus"))
+
+
+def test_wait_for_first_consumer(kubectl: Tool):
+    kubectl.apply(a_class("late", "Delete", "WaitForFirstConsumer"), a_claim("patient", "late"))
+    # Something that is bound after it shows that its turn came and it was left alone.
+    kubectl.apply(a_class("soon", "Delete", "Immediate"), a_claim("eager", "soon"))
+    kubectl.until("the other claim", lambda: kubectl.phase("egpuc", "eager") == "Bound")
+    assert kubectl.phase("egpuc", "patient") in ("Pending", "")
+    kubectl.apply(a_pod("consumer", "sleep 1000", claim="patient"))
+    kubectl("wait", "--for=condition=Ready", "pod/consumer", "--timeout=90s")
+    kubectl.until("the claim to be bound", lambda: kubectl.phase("egpuc", "patient") == "Bound")
+
+
+def slices_of(kubectl: Tool, claim: str) -> list[str]:
+    return [
+        one["metadata"]["name"]
+        for one in kubectl.json("get", "egpu")["items"]
+        if one["spec"].get("claimRef", {}).get("name") == claim
+    ]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_the_cluster_ends_nothing_is_left(place: Place, how: signal.Signals):
+    """Not even a container that ignores SIGTERM."""
+    stubborn = "trap '' TERM; echo up; while :; do sleep 0.5; done"
+    with up(place, "--nodes", "1", "--gpus", "1") as (process, facts):
+        tool = Tool(Path(OWN) if OWN else debian_kubectl(), Path(facts["kubeconfig"]), place.root)
+        tool.apply(a_pod("stubborn", stubborn, limits={names.GPU_CORE: 10, names.GPU_MEMORY: 512}))
+        tool.until("the container's word", lambda: tool.run("logs", "stubborn").stdout == "up\n")
+        assert place.shared
+        process.send_signal(how)
+        assert process.wait(PATIENCE_SECONDS) == (-how if how is signal.SIGKILL else 0)
+        if how is signal.SIGKILL:
+            place.until_nothing_is_left()
+        assert place.left_behind() == []
+    assert "Traceback" not in place.stderr()
+
+
+def test_two_clusters_at_once_and_a_directory_used_again(place: Place):
+    directory = place.root / "state"
+    arguments = ("--nodes", "1", "--gpus", "1", "--state-dir", str(directory))
+    with up(place, *arguments) as (process, facts):
+        refused = place.run("up", *arguments)
+        assert refused.returncode == 2
+        assert "another cluster runs in" in refused.stderr
+        port = facts["server"].rpartition(":")[2]
+        taken = place.run("up", "--port", port)
+        assert taken.returncode == 1
+        assert f":{port}" in taken.stderr
+        assert "Traceback" not in refused.stderr + taken.stderr
+        process.kill()
+        process.wait()
+        # At once, while the janitor is still at work.
+        with up(place, *arguments) as (_, again):
+            assert again["stateDir"] == str(directory)
+    assert (directory / "logs").is_dir(), "what was asked to be kept is kept"
+    place.until_nothing_is_left()

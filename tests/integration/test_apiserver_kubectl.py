@@ -1,0 +1,293 @@
+"""Unmodified kubectls against the embedded API server: Debian's 1.20 and, where it has one, the machine's own."""
+
+import base64
+import json
+import os
+import select
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+from kubectl import ROOT, Kubectl, debian_kubectl
+
+SEEDS = ["gpushare", "qgpu", "vcuda", "whole-card"]
+
+
+def binaries() -> list[tuple[str, Path | None]]:
+    """(name, binary); None for Debian's, which is fetched when first used."""
+    found: list[tuple[str, Path | None]] = [("1.20", None)]
+    if own := shutil.which("kubectl", path="/usr/local/bin:/usr/bin:/bin"):
+        found.append(("own", Path(own)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The server as a process of its own, with our definitions; the admin's kubeconfig."""
+    directory = tmp_path_factory.mktemp("apiserver")
+    command = [sys.executable, "-m", "egpu.embedded.apiserver", "--directory", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        ready, _, _ = select.select([process.stdout], [], [], 30)
+        assert ready, "the server did not start within 30 s"
+        kubeconfig = Path(process.stdout.readline().strip())
+        tool = Kubectl(debian_kubectl(), kubeconfig, directory)
+        created = tool("apply", "-f", str(ROOT / "deploy" / "crds")).splitlines()
+        assert len(created) == 3
+        assert all(line.endswith(" created") for line in created)
+        assert "unchanged" in tool("apply", "-f", str(ROOT / "deploy" / "crds"))
+        yield kubeconfig
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+@pytest.fixture(params=[path for _, path in binaries()], ids=[name for name, _ in binaries()])
+def kubectl(request: pytest.FixtureRequest, server: Path, tmp_path: Path) -> Iterator[Kubectl]:
+    """One kubectl; what its test left is removed."""
+    yield Kubectl(request.param or debian_kubectl(), server, tmp_path)
+    empty(server)
+
+
+def empty(kubeconfig: Path) -> None:
+    """Remove everything a test may have left (by HTTP: a kubectl takes half a second to start)."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    headers = {"authorization": f"Bearer {config['users'][0]['user']['token']}"}
+    local, ours = "/api/v1/namespaces/default", "/apis/elasticgpu.io/v1alpha1"
+    with httpx2.Client(base_url=cluster["server"], verify=context, headers=headers) as api:
+        for path in (
+            *(f"{local}/{plural}" for plural in ("pods", "configmaps", "secrets", "events")),
+            f"{ours}/namespaces/default/elasticgpuclaims",
+            f"{ours}/elasticgpuclasses",
+            "/api/v1/nodes",
+        ):
+            assert api.delete(path, params={"gracePeriodSeconds": "0"}).status_code == 200, path
+
+
+NODE = """
+apiVersion: v1
+kind: Node
+metadata: {name: node-a}
+status:
+  capacity: {cpu: "4", memory: 8Gi, pods: "110", elasticgpu.io/slot: 40}
+  conditions:
+  - {type: Ready, status: "True", reason: KubeletReady, lastHeartbeatTime: null, lastTransitionTime: null}
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  containers:
+  - name: main
+    image: busybox:1
+    env: [{name: A, value: "1"}, {name: B, value: "2"}]
+"""
+
+
+def bind(kubectl: Kubectl, pod: str, node: str, tmp_path: Path) -> None:
+    target = {"kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+    file = tmp_path / "binding.json"
+    file.write_text(json.dumps(binding))
+    kubectl("create", "--raw", f"/api/v1/namespaces/default/pods/{pod}/binding", "-f", str(file))
+
+
+def test_versions_and_discovery(kubectl: Kubectl) -> None:
+    assert "v1.32.0+egpu" in kubectl("version")
+    resources = kubectl("api-resources")
+    for name in ("pods", "leases", "elasticgpuclaims", "mutatingwebhookconfigurations"):
+        assert name in resources
+    assert "elasticgpu.io/v1alpha1" in kubectl("api-versions").split()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_seeds_apply_unchanged_and_twice(kubectl: Kubectl, seed: str) -> None:
+    file = str(ROOT / "examples" / f"seed-{seed}.yaml")
+    first = kubectl("apply", "-f", file)
+    assert all(line.endswith(" created") for line in first.splitlines())
+    again = kubectl("apply", "-f", file).splitlines()
+    # a quantity written as a number differs from the text that every API server keeps, so kubectl always patches it
+    expected = " configured" if seed == "whole-card" else " unchanged"
+    assert all(line.endswith(expected) for line in again), again
+    kubectl("delete", "-f", file)
+
+
+def test_apply_changes_only_what_changed(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=POD)
+    kubectl("label", "pod", "web", "mine=yes")
+    assert "configured" in kubectl("apply", "-f", "-", stdin=POD.replace("busybox:1", "busybox:2"))
+    pod = json.loads(kubectl("get", "pod", "web", "-o", "json"))
+    assert pod["spec"]["containers"][0]["image"] == "busybox:2"
+    assert pod["metadata"]["labels"] == {"app": "web", "mine": "yes"}
+    refused = kubectl.run("apply", "-f", "-", stdin=POD.replace('value: "1"', 'value: "9"'))
+    assert refused.returncode == 1
+    assert "pod updates may not change fields" in refused.stderr
+
+
+def test_validation_names_unknown_fields(kubectl: Kubectl) -> None:
+    refused = kubectl.run("apply", "-f", "-", stdin=POD.replace("containers:", "contaners:"))
+    assert refused.returncode == 1
+    assert "contaners" in refused.stderr
+    refused = kubectl.run("apply", "-f", "-", stdin=POD.replace("image: busybox:1", "image: 5"))
+    assert refused.returncode == 1
+
+
+def test_server_side_apply_is_refused_by_name(kubectl: Kubectl) -> None:
+    refused = kubectl.run("apply", "--server-side", "-f", "-", stdin=POD)
+    assert refused.returncode == 1
+    assert "server-side apply is not supported" in refused.stderr or "Server side apply" in refused.stderr
+
+
+def test_get_in_every_form(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=POD)
+    header, row = kubectl("get", "pods").splitlines()
+    assert header.split() == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
+    assert row.split()[:4] == ["web", "0/1", "Pending", "0"]
+    assert "NOMINATED NODE" in kubectl("get", "pods", "-o", "wide")
+    assert kubectl("get", "pod", "web", "-o", "jsonpath={.spec.containers[0].env[1].value}") == "2"
+    assert "name: web" in kubectl("get", "pod", "web", "-o", "yaml")
+    assert kubectl("get", "pods", "-l", "app in (web)", "-o", "name").strip() == "pod/web"
+    assert kubectl("get", "pods", "--field-selector", "status.phase=Running", "-o", "name") == ""
+    assert "web" in kubectl("get", "pods", "-A", "--sort-by=.metadata.name", "--show-labels")
+    assert "web" in kubectl("get", "all")
+
+
+def test_describe_and_events(kubectl: Kubectl, tmp_path: Path) -> None:
+    kubectl("create", "-f", "-", stdin=NODE)
+    kubectl("create", "-f", "-", stdin=POD)
+    bind(kubectl, "web", "node-a", tmp_path)
+    uid = kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"web.{time.time_ns():x}"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "web", "uid": uid},
+        "reason": "Landed",
+        "message": "it has a card",
+        "type": "Normal",
+    }
+    kubectl("create", "-f", "-", stdin=json.dumps(event))
+    described = kubectl("describe", "pod", "web")
+    assert "it has a card" in described
+    assert "node-a" in described
+    assert "elasticgpu.io/slot" in kubectl("describe", "node", "node-a")
+    assert "Landed" in kubectl("get", "events")
+
+
+def test_label_annotate_patch_edit_and_replace(kubectl: Kubectl, tmp_path: Path) -> None:
+    kubectl("create", "-f", "-", stdin=POD)
+    kubectl("label", "pod", "web", "tier=front")
+    kubectl("annotate", "pod", "web", "note=a b")
+    kubectl("patch", "pod", "web", "-p", '{"spec":{"containers":[{"name":"main","image":"busybox:3"}]}}')
+    kubectl("patch", "pod", "web", "--type=merge", "-p", '{"metadata":{"labels":{"tier":null}}}')
+    kubectl("patch", "pod", "web", "--type=json", "-p", '[{"op":"add","path":"/metadata/labels/j","value":"1"}]')
+    pod = json.loads(kubectl("get", "pod", "web", "-o", "json"))
+    assert pod["metadata"]["labels"] == {"app": "web", "j": "1"}
+    assert pod["metadata"]["annotations"]["note"] == "a b"
+    assert [e["name"] for e in pod["spec"]["containers"][0]["env"]] == ["A", "B"]
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i "s/busybox:3/busybox:4/" "$1"\n')
+    editor.chmod(0o755)
+    environment = {**os.environ, "KUBECONFIG": str(kubectl.kubeconfig), "HOME": str(tmp_path), "EDITOR": str(editor)}
+    subprocess.run([str(kubectl.binary), "edit", "pod", "web"], env=environment, check=True, capture_output=True)
+    pod = json.loads(kubectl("get", "pod", "web", "-o", "json"))
+    assert pod["spec"]["containers"][0]["image"] == "busybox:4"
+    pod["metadata"]["labels"]["r"] = "1"
+    kubectl("replace", "-f", "-", stdin=json.dumps(pod))
+    stale = kubectl.run("replace", "-f", "-", stdin=json.dumps(pod))
+    assert "the object has been modified" in stale.stderr
+
+
+def test_typed_writes(kubectl: Kubectl) -> None:
+    """What newer kubectls send in protobuf."""
+    kubectl("create", "configmap", "c", "--from-literal=a=b")
+    kubectl("create", "secret", "generic", "s", "--from-literal=x=y")
+    kubectl("create", "serviceaccount", "robot")
+    kubectl("create", "namespace", "tmp")
+    assert kubectl("get", "cm", "c", "-o", "jsonpath={.data}") in ('{"a":"b"}', "map[a:b]")
+    assert kubectl("get", "secret", "s", "-o", "jsonpath={.data.x}") == "eQ=="
+    assert kubectl("auth", "can-i", "create", "pods").strip() == "yes"
+    assert "*.*" in kubectl("auth", "can-i", "--list")
+    kubectl("delete", "namespace/tmp", "serviceaccount/robot")
+
+
+def test_cordon_and_drain(kubectl: Kubectl, tmp_path: Path) -> None:
+    kubectl("create", "-f", "-", stdin=NODE)
+    kubectl("create", "-f", "-", stdin=POD)
+    bind(kubectl, "web", "node-a", tmp_path)
+    kubectl("cordon", "node-a")
+    assert "Ready,SchedulingDisabled" in kubectl("get", "nodes")
+    drained = kubectl.run("drain", "node-a", "--force", "--timeout=2s")
+    assert "evicting pod default/web" in drained.stdout + drained.stderr
+    # nobody plays the kubelet here, so the pod stays, marked
+    assert kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.deletionTimestamp}")
+    kubectl("uncordon", "node-a")
+
+
+def test_wait_and_watch(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=POD)
+    environment = {"KUBECONFIG": str(kubectl.kubeconfig), "HOME": str(kubectl.home), "PATH": "/usr/bin:/bin"}
+    command = [str(kubectl.binary), "get", "pods", "-w", "--no-headers"]
+    watch = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    command = [str(kubectl.binary), "wait", "pod/web", "--for=delete", "--timeout=20s"]
+    waiter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert watch.stdout is not None
+        assert watch.stdout.readline().split()[:3] == ["web", "0/1", "Pending"]
+        kubectl("patch", "pod", "web", "-p", '{"metadata":{"labels":{"x":"1"}}}')
+        assert watch.stdout.readline().split()[0] == "web"
+        kubectl("delete", "pod", "web")
+        _, errors = waiter.communicate(timeout=30)
+        assert waiter.returncode == 0, errors
+    finally:
+        watch.terminate()
+        watch.wait(10)
+        if waiter.poll() is None:
+            waiter.kill()
+
+
+def test_logs(kubectl: Kubectl, tmp_path: Path) -> None:
+    kubectl("create", "-f", "-", stdin=NODE)
+    kubectl("annotate", "node", "node-a", f"elasticgpu.io/pod-logs={tmp_path}")
+    kubectl("create", "-f", "-", stdin=POD)
+    bind(kubectl, "web", "node-a", tmp_path)
+    uid = kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
+    file = tmp_path / f"default_web_{uid}" / "main" / "0.log"
+    file.parent.mkdir(parents=True)
+    file.write_text("hello\nworld\n")
+    assert kubectl("logs", "web") == "hello\nworld\n"
+    assert kubectl("logs", "web", "-c", "main", "--tail=1") == "world\n"
+    assert kubectl.run("logs", "web", "-c", "nobody").returncode == 1
+
+
+def test_explain(kubectl: Kubectl) -> None:
+    assert "List of environment variables" in kubectl("explain", "pod.spec.containers.env")
+    assert "resources" in kubectl("explain", "elasticgpuclaim.spec")
+
+
+def test_deletion_by_selector_and_dry_runs(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", "--dry-run=server", stdin=POD)
+    assert kubectl("get", "pods", "-o", "name") == ""
+    kubectl("apply", "-f", "-", stdin=POD)
+    assert "unchanged" in kubectl("apply", "-f", "-", "--dry-run=server", stdin=POD)
+    kubectl("delete", "pods", "-l", "app=web")
+    assert kubectl("get", "pods", "-o", "name") == ""
+
+
+def test_errors_say_what_kubectl_expects(kubectl: Kubectl) -> None:
+    assert 'pods "none" not found' in kubectl.run("get", "pod", "none").stderr
+    kubectl("create", "-f", "-", stdin=POD)
+    assert "AlreadyExists" in kubectl.run("create", "-f", "-", stdin=POD).stderr
+    assert "the server doesn't have a resource type" in kubectl.run("get", "deployments").stderr

@@ -1,0 +1,190 @@
+"""Claims through their whole life, with the real extender beside the controller."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control import World, binding, extender, nodes_known, running, until, world
+from egpu.api import names
+from egpu.api.kubernetes import Event, Node, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
+from egpu.apps.controller import Controller, ControllerConfig
+
+API = "elasticgpu.io/v1alpha1"
+
+
+def klass(name: str, mode: str = "Immediate", policy: str = "Delete") -> dict[str, Any]:
+    return {
+        "apiVersion": API,
+        "kind": "ElasticGPUClass",
+        "metadata": {"name": name},
+        "provisioner": names.VCUDA,
+        "eGPUBindingMode": mode,
+        "reclaimPolicy": policy,
+    }
+
+
+def claim(name: str, of: str, core: int = 60) -> dict[str, Any]:
+    requests = {names.GPU_CORE: core, names.GPU_MEMORY: 1024}
+    return {
+        "apiVersion": API,
+        "kind": "ElasticGPUClaim",
+        "metadata": {"name": name},
+        "spec": {"elasticGPUClassName": of, "resources": {"requests": requests}},
+    }
+
+
+def user(name: str, of: str) -> dict[str, Any]:
+    annotations = {names.CLAIM_PREFIXES[0] + "app": of, names.DEMAND: '{"version":1,"containers":{}}'}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"containers": [{"name": "app", "image": "x"}]},
+    }
+
+
+async def phase(w: World, name: str) -> str | None:
+    found = await w.client.find(ElasticGPUClaim, name, namespace="default")
+    return None if found is None else found.status.phase
+
+
+async def is_phase(w: World, name: str, wanted: str) -> bool:
+    return await phase(w, name) == wanted
+
+
+async def slices(w: World) -> list[ElasticGPU]:
+    return [gpu for gpu in await w.client.list(ElasticGPU) if gpu.spec.slice is not None]
+
+
+def controller(w: World) -> Controller:
+    return Controller(ControllerConfig(listen="127.0.0.1:0"), w.client)
+
+
+async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
+    async with world(tmp_path) as w, extender(w) as (one, http), running(controller(w)):
+        await w.node("n0")
+        await nodes_known(one, 1)
+        await w.create(klass("now"))
+        await w.create(claim("c", "now"))
+        await until(lambda: is_phase(w, "c", "Bound"))
+        (made,) = await slices(w)
+        assert made.spec.claim_ref is not None
+        assert made.spec.claim_ref.name == "c"
+        found = await w.client.get(ElasticGPUClaim, "c", namespace="default")
+        assert found.metadata.finalizers == [names.CLAIM_FINALIZER]
+        assert found.status.bound_gpus == [made.name]
+        await until(lambda: _slice_phase(w, "Bound"))
+
+        pod = await w.create(user("u", "c"))
+        assert (await http.post("/bind", json=binding(pod, "n0"))).json() == {"Error": ""}
+        await until(lambda: _used_by(w, "c", ["u/app"]))
+        await w.client.delete(ElasticGPUClaim, "c", namespace="default")
+        assert await phase(w, "c") == "Bound"  # it waits for its user
+        await w.client.delete(Pod, "u", namespace="default", grace_period_seconds=0)
+        await until(lambda: _gone(w, "c"))
+        await until(lambda: _no_slices(w))
+        await until(lambda: one.view.feed.ledger.holders() == {})
+        reasons = {event.reason for event in await w.client.list(Event, namespace="default")}
+        assert "Bound" in reasons
+
+
+async def test_a_retained_slice_stays_and_keeps_its_card_until_somebody_deletes_it(tmp_path: Path):
+    async with world(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
+        await w.node("n0")
+        await nodes_known(one, 1)
+        await w.create(klass("keep", policy="Retain"))
+        await w.create(claim("c", "keep"))
+        await until(lambda: is_phase(w, "c", "Bound"))
+        await w.client.delete(ElasticGPUClaim, "c", namespace="default")
+        await until(lambda: _gone(w, "c"))
+        await until(lambda: _slice_phase(w, "Released"))
+        await until(lambda: {holder.kind for holder in one.view.feed.ledger.holders()} == {"slice"})
+        (kept,) = await slices(w)
+        await w.client.delete(ElasticGPU, kept.name)
+        await until(lambda: one.view.feed.ledger.holders() == {})
+
+
+async def test_a_waiting_claim_stays_pending_until_its_first_pod(tmp_path: Path):
+    async with world(tmp_path) as w, extender(w) as (one, http), running(controller(w)):
+        await w.node("n0")
+        await nodes_known(one, 1)
+        await w.create(klass("later", mode="WaitForFirstConsumer"))
+        await w.create(claim("c", "later"))
+        await until(lambda: is_phase(w, "c", "Pending"))
+        pod = await w.create(user("u", "c"))
+        await until(lambda: one.view.claims.get("c", "default") is not None)
+        assert (await http.post("/bind", json=binding(pod, "n0"))).json() == {"Error": ""}
+        await until(lambda: is_phase(w, "c", "Bound"))
+        await until(lambda: _used_by(w, "c", ["u/app"]))
+
+
+async def test_a_claim_whose_slice_or_node_is_gone_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("egpu.apps.controller.claims.MISSING_SECONDS", 0.1)
+    async with world(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
+        await w.node("n0", cards=2)
+        await nodes_known(one, 1)
+        await w.create(klass("now"))
+        for name in ("c", "d"):
+            await w.create(claim(name, "now"))
+            await until(lambda name=name: is_phase(w, name, "Bound"))
+        doomed = next(gpu for gpu in await slices(w) if gpu.spec.claim_ref and gpu.spec.claim_ref.name == "c")
+        await w.client.delete(ElasticGPU, doomed.name)
+        await until(lambda: is_phase(w, "c", "Lost"))
+        assert await phase(w, "d") == "Bound"
+        await w.client.delete(Node, "n0")
+        await until(lambda: is_phase(w, "d", "Lost"))
+        await until(lambda: _no_gpus(w))  # the node's cards are swept too
+
+
+async def test_leftovers_of_a_dead_controller_are_swept_at_the_start(tmp_path: Path):
+    async with world(tmp_path) as w, extender(w) as (one, _):
+        await w.node("n0")
+        await nodes_known(one, 1)
+        await w.create(klass("now"))
+        await w.create(claim("c", "now"))
+        async with running(controller(w)):
+            await until(lambda: is_phase(w, "c", "Bound"))
+        # While no controller runs the claim goes without its finalizer, as when somebody forces it.
+        patch = {"metadata": {"finalizers": None}}
+        await w.client.patch(ElasticGPUClaim, "c", patch, namespace="default")
+        await w.client.delete(ElasticGPUClaim, "c", namespace="default")
+        assert len(await slices(w)) == 1
+        async with running(controller(w)):
+            await until(lambda: _no_slices(w))
+        await until(lambda: one.view.feed.ledger.holders() == {})
+
+
+async def test_a_class_of_a_technology_that_is_not_there_says_so(tmp_path: Path):
+    async with world(tmp_path) as w, extender(w), running(controller(w)):
+        await w.create({**klass("q"), "provisioner": names.VGPU})
+        await w.create(claim("c", "q"))
+
+        async def told() -> bool:
+            events = await w.client.list(Event, namespace="default")
+            return {"NotAvailable", "CannotBeBound"} <= {event.reason for event in events}
+
+        await until(told)
+        assert await phase(w, "c") in (None, "Pending")
+
+
+async def _slice_phase(w: World, wanted: str) -> bool:
+    return [gpu.status.phase for gpu in await slices(w)] == [wanted]
+
+
+async def _used_by(w: World, name: str, wanted: list[str]) -> bool:
+    found = await w.client.get(ElasticGPUClaim, name, namespace="default")
+    return list(found.status.used_by) == wanted
+
+
+async def _gone(w: World, name: str) -> bool:
+    return await w.client.find(ElasticGPUClaim, name, namespace="default") is None
+
+
+async def _no_slices(w: World) -> bool:
+    return not await slices(w)
+
+
+async def _no_gpus(w: World) -> bool:
+    return not await w.client.list(ElasticGPU)

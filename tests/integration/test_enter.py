@@ -1,0 +1,227 @@
+"""egpu-enter: private mounts that leave no trace, and a supervisor that nothing outlives."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters import native
+from egpu.adapters.localgpu import Process, start_time
+
+FAILED, NOT_FOUND = 125, 127
+
+
+def enter(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [native.path("egpu-enter"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture
+def mounts() -> None:
+    probe = enter("--probe")
+    if probe.returncode != 0:
+        pytest.skip(probe.stdout.strip())
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not within the deadline"
+        time.sleep(0.005)
+
+
+def test_the_probe_says_what_is_possible() -> None:
+    probe = enter("--probe")
+    assert probe.stdout.startswith("private mounts: yes" if probe.returncode == 0 else "no private mounts: ")
+
+
+@pytest.mark.usefixtures("mounts")
+class TestMounts:
+    def test_a_path_that_does_not_exist_is_shown_and_leaves_no_trace(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("hello")
+        target = "/opt/egpu-enter-test/deep/file"
+        done = enter("--bind", tmp_path / "file", target, "--", "cat", target)
+        assert (done.returncode, done.stdout) == (0, "hello")
+        assert not Path("/opt/egpu-enter-test").exists()
+
+    def test_even_at_the_root(self, tmp_path: Path) -> None:
+        (tmp_path / "one").write_text("1")
+        script = (
+            "cat /egpu-enter-test/a/one /egpu-enter-test/b/c/one && touch /egpu-enter-test/a/two && test -d /usr/bin"
+        )
+        binds = ("--bind", tmp_path, "/egpu-enter-test/a", "--ro-bind", tmp_path, "/egpu-enter-test/b/c")
+        done = enter(*binds, "--", "sh", "-c", script)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "11"
+        assert (tmp_path / "two").exists(), "a bind is the thing itself"
+        assert not Path("/egpu-enter-test").exists()
+
+    def test_a_read_only_bind_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "policy").write_text("limits")
+        done = enter(
+            "--ro-bind", tmp_path / "policy", tmp_path / "policy", "--", "sh", "-c", f"echo > {tmp_path}/policy"
+        )
+        assert done.returncode != 0
+        assert "Read-only file system" in done.stderr
+        assert (tmp_path / "policy").read_text() == "limits"
+
+    def test_neighbours_of_a_made_mount_point_stay(self, tmp_path: Path) -> None:
+        (tmp_path / "there").write_text("x")
+        (tmp_path / "link").symlink_to("there")
+        (tmp_path / "file").write_text("y")
+        done = enter(
+            "--bind", tmp_path / "file", tmp_path / "new" / "file", "--",
+            "sh", "-c", f"cat {tmp_path}/there {tmp_path}/link {tmp_path}/new/file",
+        )  # fmt: skip
+        assert done.stdout == "xxy"
+        assert not (tmp_path / "new").exists()
+
+    def test_a_preload_survives_a_cleared_environment(self, tmp_path: Path) -> None:
+        library = tmp_path / "libnothing.so"
+        subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True)
+        listed = Path("/etc/ld.so.preload")
+        before = listed.read_text() if listed.exists() else None
+        done = enter(
+            "--preload",
+            library,
+            "--",
+            "env",
+            "-i",
+            "/bin/sh",
+            "-c",
+            "grep -c libnothing.so /proc/self/maps; cat /etc/ld.so.preload",
+        )
+        count, *lines = done.stdout.splitlines()
+        assert int(count) > 0, done.stderr
+        assert lines[-1] == str(library)
+        assert before is None or lines[: len(before.splitlines())] == before.splitlines()
+        assert (listed.read_text() if listed.exists() else None) == before
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--bind", "/nonesuch", "/mnt/x"], "cannot open /nonesuch: No such file or directory"),
+            (["--bind", "/etc/passwd", "/usr"], "/usr is a directory"),
+            (["--bind", "relative", "/x"], "want an absolute path"),
+            (["--preload", "/a b.so"], "no way to name a path with a space"),
+            (["--chdir", "/nonesuch"], "cannot enter /nonesuch"),
+        ],
+    )
+    def test_what_cannot_be_done_runs_nothing(self, arguments: list[str], message: str, tmp_path: Path) -> None:
+        done = enter(*arguments, "--", "touch", tmp_path / "ran")
+        assert done.returncode == FAILED
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "ran").exists()
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+    def test_an_ordinary_user_gets_the_same_in_a_user_namespace(self, tmp_path: Path) -> None:
+        file = Path("/dev/shm") / f"egpu-enter-test-{os.getpid()}"
+        file.write_text("hello")
+        try:
+            command = ["--bind", file, "/opt/egpu-enter-test/file", "--preload", "/lib/nonesuch.so", "--"]
+            shell = ["sh", "-c", "id -u; cat /opt/egpu-enter-test/file /etc/ld.so.preload"]
+            done = subprocess.run(
+                [
+                    *["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"],
+                    native.path("egpu-enter"),
+                    *command,
+                    *shell,
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if "no private mounts" in done.stderr:
+                pytest.skip(done.stderr)
+            assert done.stdout == "65534\nhello/lib/nonesuch.so\n"
+        finally:
+            file.unlink()
+
+
+def test_environment_and_directory() -> None:
+    done = enter(
+        "--clear-env", "--env", "A=b=c", "--env", "B=", "--env", "PATH=/usr/bin:/bin", "--unset-env", "B",
+        "--chdir", "/usr", "--", "sh", "-c", "pwd; env | grep -v -e ^PWD -e ^_ | sort",
+    )  # fmt: skip
+    assert done.stdout == "/usr\nA=b=c\nPATH=/usr/bin:/bin\n"
+
+
+def test_statuses_are_those_of_a_shell() -> None:
+    assert enter("--", "sh", "-c", "exit 7").returncode == 7
+    assert enter("--", "nonesuch").returncode == NOT_FOUND
+    assert enter("--", "/etc/passwd").returncode == 126
+    assert enter().returncode == FAILED
+    assert enter("--what", "--", "true").returncode == FAILED
+
+
+class TestSupervise:
+    def pid(self, directory: Path) -> tuple[Process, Process]:
+        """The command and its supervisor."""
+        fields = [int(word) for word in (directory / "pid").read_text().split()]
+        return Process(fields[0], fields[1]), Process(fields[2], fields[3])
+
+    def ended(self, directory: Path) -> tuple[int, int]:
+        eventually((directory / "exit").exists)
+        status, number, when = (directory / "exit").read_text().split()
+        assert abs(int(when) / 1e9 - time.time()) < 60
+        return int(status), int(number)
+
+    def test_it_returns_at_once_and_tells_the_end(self, tmp_path: Path) -> None:
+        assert enter("--supervise", tmp_path / "c", "--", "sh", "-c", "echo out; echo err >&2; exit 7").returncode == 0
+        command, _supervisor = self.pid(tmp_path / "c")
+        assert self.ended(tmp_path / "c") == (7, 0)
+        assert (tmp_path / "c" / "log").read_text() == "out\nerr\n"
+        assert not command.is_alive()
+
+    def test_a_command_that_does_not_exist_ends_like_in_a_shell(self, tmp_path: Path) -> None:
+        assert enter("--supervise", tmp_path / "c", "--", "nonesuch").returncode == 0
+        assert self.ended(tmp_path / "c") == (127, 0)
+        assert "cannot run nonesuch" in (tmp_path / "c" / "log").read_text()
+
+    def test_a_termination_signal_is_forwarded(self, tmp_path: Path) -> None:
+        enter(
+            "--supervise",
+            tmp_path / "c",
+            "--",
+            "sh",
+            "-c",
+            "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done",
+        )
+        eventually(lambda: "ready" in (tmp_path / "c" / "log").read_text())
+        os.kill(self.pid(tmp_path / "c")[1].pid, signal.SIGTERM)
+        assert self.ended(tmp_path / "c") == (3, 0)
+
+    def test_a_signal_that_ends_the_command_is_told(self, tmp_path: Path) -> None:
+        enter("--supervise", tmp_path / "c", "--", "sleep", "1000")
+        os.kill(self.pid(tmp_path / "c")[0].pid, signal.SIGKILL)
+        assert self.ended(tmp_path / "c") == (128 + 9, 9)
+
+    def test_nothing_outlives_the_command(self, tmp_path: Path) -> None:
+        script = "setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.2; (setsid sleep 1001 &) ; exit 0"
+        enter("--supervise", tmp_path / "c", "--", "sh", "-c", script)
+        assert self.ended(tmp_path / "c") == (0, 0)
+        assert start_time(int((tmp_path / "c" / "log").read_text())) == 0
+
+    def test_a_killed_supervisor_takes_the_command_with_it(self, tmp_path: Path) -> None:
+        enter("--supervise", tmp_path / "c", "--", "sleep", "1000")
+        command, supervisor = self.pid(tmp_path / "c")
+        assert command.is_alive()
+        os.kill(supervisor.pid, signal.SIGKILL)
+        eventually(lambda: not command.is_alive())
+        assert not (tmp_path / "c" / "exit").exists(), "no exit file: nobody saw how it ended"
+
+    def test_a_directory_that_cannot_be_written_is_an_error_at_once(self) -> None:
+        done = enter("--supervise", "/proc/nonesuch", "--", "true")
+        assert done.returncode == FAILED
+        assert done.stderr.count("\n") == 1

@@ -1,0 +1,105 @@
+"""The control plane as real processes: they start, survive an API server that comes and goes, and stop cleanly."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+
+from control import free_port, install, until, world
+from egpu.adapters.kubernetes import Client
+from egpu.api.kubernetes import MutatingWebhookConfiguration
+from egpu.embedded import apiserver
+
+EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
+
+
+@asynccontextmanager
+async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    one = await asyncio.create_subprocess_exec(
+        *EGPU, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield one
+    finally:
+        if one.returncode is None:
+            one.kill()
+        await one.communicate()
+
+
+async def ready(port: int) -> bool:
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        try:
+            return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+
+async def test_each_process_gets_ready_and_stops_within_five_seconds_of_sigterm(tmp_path: Path):
+    async with world(tmp_path) as w:
+        kubeconfig = f"--kubeconfig={w.kubeconfig}"
+        admission, *ports = (free_port() for _ in range(4))
+        listens = [f"--listen=127.0.0.1:{port}" for port in ports]
+        async with (
+            process("controller", kubeconfig, listens[0], f"--webhook-url=https://127.0.0.1:{admission}") as one,
+            process("webhook", kubeconfig, listens[1], f"--webhook-listen=127.0.0.1:{admission}") as two,
+            process("extender", kubeconfig, listens[2]) as three,
+        ):
+            for port in ports:
+                await until(lambda port=port: ready(port), 30)
+            assert await w.client.get(MutatingWebhookConfiguration, "elastic-gpu")
+            started = time.monotonic()
+            for each in (one, two, three):
+                each.send_signal(signal.SIGTERM)
+            assert [await each.wait() for each in (one, two, three)] == [0, 0, 0]
+            assert time.monotonic() - started < 5
+
+
+async def test_a_process_that_cannot_listen_ends_with_one_clear_line(tmp_path: Path):
+    async with world(tmp_path) as w:
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{port}") as one:
+            _, said = await one.communicate()
+        taken.close()
+        assert one.returncode not in (0, None)
+        assert f"cannot listen on 127.0.0.1:{port}" in said.decode().splitlines()[-1]
+        assert "Traceback" not in said.decode()
+
+
+async def test_an_extender_that_is_taken_over_ends_with_an_error(tmp_path: Path):
+    async with world(tmp_path) as w:
+        ports = [free_port(), free_port()]
+        async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{ports[0]}") as old:
+            await until(lambda: ready(ports[0]), 30)
+            async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{ports[1]}"):
+                await until(lambda: ready(ports[1]), 30)
+                assert await asyncio.wait_for(old.wait(), 15) not in (0, None)
+                assert await ready(ports[1])
+
+
+async def test_a_process_waits_for_an_api_server_that_is_not_there_yet(tmp_path: Path):
+    """Without the CRDs every list fails: that does not end the process, and it is ready as soon as they are there."""
+    port = free_port()
+    async with (
+        apiserver.serve(apiserver.Config(directory=tmp_path)) as server,
+        process("controller", f"--kubeconfig={server.kubeconfig}", f"--listen=127.0.0.1:{port}") as one,
+        Client.from_kubeconfig(server.kubeconfig) as client,
+    ):
+        await until(lambda: healthy(port), 30)
+        assert not await ready(port)
+        await install(client)
+        await until(lambda: ready(port), 30)
+        assert one.returncode is None
+
+
+async def healthy(port: int) -> bool:
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        try:
+            return (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+        except httpx2.HTTPError:
+            return False

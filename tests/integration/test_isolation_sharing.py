@@ -1,0 +1,138 @@
+"""The agent's part of sharing: idle time handed out and taken back, and usage files that hold anything at all."""
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters.pages import Mode, Policy, UsageReader, create_usage, read_policy
+from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.apps.agent.sharing import Sharing
+from egpu.apps.agent.slots import SlotRecord, Slots
+from sliceworld import LIMIT, Slice, build_driver, eventually, uuid
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_driver(tmp_path_factory.mktemp("fake-driver"))
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Slots:
+    return Slots(tmp_path / "slots")
+
+
+def a_slot(slots: Slots, driver: Path, token: str, *, core: int, core_limit: int = 0) -> Slice:
+    share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=LIMIT >> 20, model="test")
+    allocation = ContainerAllocation(
+        provisioner="vcuda", mode="shared", class_name="", claim="", cards=(share,), core_limit=core_limit
+    )
+    record = SlotRecord(
+        token=token,
+        namespace="default",
+        pod=token,
+        pod_uid=token,
+        container="main",
+        generation=slots.next_generation(),
+        boot_id="",
+        allocation=allocation,
+        minors={},
+    )
+    slots.replace(record, lambda directory: None)
+    box = Slice(driver, slots.path(token))
+    box.limit(core=core, mode=Mode.SHARE if core_limit else Mode.CAP)
+    return box
+
+
+@pytest.fixture
+def stepping() -> Iterator[Callable[[Sharing], None]]:
+    """Runs a Sharing's steps in a thread, as fast as the agent would."""
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(sharing: Sharing) -> None:
+        def loop() -> None:
+            while not stop.is_set():
+                sharing.step()
+                stop.wait(0.01)
+
+        threads.append(threading.Thread(target=loop))
+        threads[-1].start()
+
+    yield start
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def granted(box: Slice) -> int:
+    return read_policy(box.directory / "policy").devices[0].grant_ppm // 10_000
+
+
+def window_us(box: Slice) -> int:
+    window = read_policy(box.directory / "policy").devices[0].window
+    return window.length_us if window else 0
+
+
+def test_idle_time_is_handed_out_and_taken_back(
+    slots: Slots, driver: Path, stepping: Callable[[Sharing], None]
+) -> None:
+    sharing, capped = a_slot(slots, driver, "one", core=30, core_limit=100), a_slot(slots, driver, "two", core=40)
+    stepping(Sharing(slots))
+    worker = sharing.start("burn", 200, 60)
+    eventually(lambda: granted(sharing) == 100)
+    assert read_policy(sharing.directory / "policy").devices[0].window is None
+    other = capped.start("burn", 200, 60)
+    eventually(lambda: [window_us(box) for box in (sharing, capped)] == [12_000, 8_000])
+    assert (granted(sharing), granted(capped)) == (60, 40)
+    other.kill()
+    other.wait()
+    eventually(lambda: granted(sharing) == 100)
+    worker.kill()
+    worker.wait()
+    for box in (sharing, capped):
+        box.close()
+
+
+def damage(path: Path, random_source: random.Random) -> None:
+    """Whatever a container can do to its own usage file."""
+    how = random_source.randrange(5)
+    if how == 0:
+        path.unlink(missing_ok=True)
+    elif how == 1 and path.is_file():
+        os.truncate(path, random_source.randrange(300_000))
+    elif how == 2:
+        path.unlink(missing_ok=True)
+        path.symlink_to("/dev/zero")
+    else:
+        if not path.is_file() or path.is_symlink():
+            path.unlink(missing_ok=True)
+            create_usage(path)
+        content = bytearray(path.read_bytes().ljust(4096, b"\0"))
+        for _ in range(random_source.randrange(1, 200)):
+            at = random_source.randrange(64 if how == 3 else 0, len(content))
+            content[at] = random_source.randrange(256)
+        path.write_bytes(content)
+
+
+def test_a_usage_file_that_holds_anything_raises_no_limit_and_touches_nobody(slots: Slots, driver: Path) -> None:
+    hostile = a_slot(slots, driver, "hostile", core=30, core_limit=50)
+    honest = a_slot(slots, driver, "honest", core=40)
+    sharing = Sharing(slots)
+    before = UsageReader(honest.directory / "usage").read()
+    random_source = random.Random(3)
+    for _ in range(400):
+        damage(hostile.directory / "usage", random_source)
+        sharing.step()
+        UsageReader(hostile.directory / "usage").read()
+        policy: Policy = read_policy(hostile.directory / "policy")
+        line = policy.devices[0]
+        assert line.memory_limit_bytes == LIMIT
+        assert line.core_ppm == 300_000
+        assert 300_000 <= (line.grant_ppm or line.core_ppm) <= 500_000, "never above its ceiling"
+        other = read_policy(honest.directory / "policy").devices[0]
+        assert (other.grant_ppm or other.core_ppm) == 400_000, "never below its share"
+    assert UsageReader(honest.directory / "usage").read() == before

@@ -1,0 +1,338 @@
+"""The node daemon with a stand-in for the executor: who is started, joined, resized, found again and ended."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import poolworld
+import simgpu
+from egpu.adapters import native
+from egpu.adapters.pages import read_policy
+from egpu.adapters.pool import authority, executors, messages
+from egpu.adapters.pool.bridge import GOODBYE, Bridge
+from egpu.adapters.pool.client import PoolClient, dial, parse_address
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.keeping import KeptLease, Wanted
+from egpu.adapters.pool.security import Credentials
+from egpu.adapters.simulator import Machine
+from egpu.apps.broker import Broker
+from egpu.apps.serve import ServeConfig, Server
+from egpu.core import tokens
+from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
+from egpu.runtime.supervisor import Supervisor
+
+FAKE = Path(__file__).parent / "programs" / "fake_executor.py"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """One for all: a process reads one NVML."""
+    with simgpu.machine(tmp_path_factory.mktemp("machine"), count=2) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "egpu-executor"
+    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE} "$@"\n')
+    script.chmod(0o755)
+    real = native.path
+    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    """A short path: sockets are made below it."""
+    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+    yield path
+    for directory in (path / "leases").glob("*"):
+        for pid in executors.processes_of(directory):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    broker: Broker, credentials: Credentials, machine: Machine, state_dir: Path, name: str = "one"
+) -> AsyncIterator[Server]:
+    """A daemon in this process; leaving it is as killing it, as far as its executors can tell."""
+    config = ServeConfig(
+        name=name, broker=str(broker.address), credentials=credentials, state_dir=state_dir,
+        driver_dir=machine.driver_dir, nvml_library=machine.driver_dir / "libnvidia-ml.so.1", link_mbps=1000,
+    )  # fmt: skip
+    server = Server(config)
+    supervisor = Supervisor(signals=())
+    running = asyncio.create_task(server.run(supervisor))
+    try:
+        await poolworld.eventually(lambda: name in broker.desk.pool.servers or running.done())
+        yield server
+    finally:
+        supervisor.stop()
+        await running
+
+
+async def acquire(client: PoolClient, request: str = "1", **wish: int) -> messages.Granted:
+    asked = {"cards": 1, "core": 50, "memory_mib": 1000, **wish}
+    return await client.acquire(request=request, holder="pod:a", **asked)
+
+
+async def join(server: Server, granted: messages.Granted, credentials: Credentials, **other: str) -> Connection:
+    said = {"lease": granted.lease.lease, "token": granted.token, **other}
+    hello = messages.Hello(role="data", secret=credentials.secret(), **said)
+    connection, _ = await dial(server.door.address, credentials, hello, expect="server")
+    return connection
+
+
+async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the_end(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir) as server:
+        client = await poolworld.client(broker, credentials)
+        granted = await acquire(client, cards=2)
+        directory = state_dir / "leases" / granted.lease.lease
+        policy = read_policy(directory / "policy")
+        assert [(device.core_ppm, device.memory_limit_bytes >> 20) for device in policy.devices] == [
+            (500_000, 1000)
+        ] * 2
+        connection = await join(server, granted, credentials)
+        greeting = (await connection.reader.readline()).decode().split()
+        assert greeting == [granted.lease.lease, ",".join(card.share.uuid for card in granted.lease.cards)]
+        connection.writer.write(b"ping")
+        assert await connection.reader.readexactly(4) == b"ping"
+
+        await client.resize(granted.lease.lease, core=20, memory_mib=2000)
+        policy = read_policy(directory / "policy")
+        assert [(device.core_ppm, device.memory_limit_bytes >> 20) for device in policy.devices] == [
+            (200_000, 2000)
+        ] * 2
+
+        pids = executors.processes_of(directory)
+        assert pids
+        await client.release(granted.lease.lease)
+        await poolworld.eventually(lambda: not broker.desk.pool.leases)
+        assert executors.processes_of(directory) == []
+        assert not directory.exists()
+        assert await connection.reader.read() == b""
+        await client.close()
+
+
+async def test_a_daemon_that_starts_again_finds_its_executors(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials) as broker:
+        client = await poolworld.client(broker, credentials)
+        async with serving(broker, credentials, machine, state_dir):
+            granted = await acquire(client)
+        directory = state_dir / "leases" / granted.lease.lease
+        before = executors.processes_of(directory)
+        (state_dir / "leases" / "lease-torn").mkdir()
+        async with serving(broker, credentials, machine, state_dir) as server:
+            await poolworld.eventually(lambda: server.keeper.executor(granted.lease.lease) is not None)
+            assert executors.processes_of(directory) == before
+            assert not (state_dir / "leases" / "lease-torn").exists()
+            renewed = await client.renew(granted.lease.lease)
+            connection = await join(server, renewed, credentials)
+            assert (await connection.reader.readline()).startswith(granted.lease.lease.encode())
+            await client.close()
+            await poolworld.eventually(lambda: not broker.desk.pool.leases)
+        assert executors.processes_of(directory) == []
+
+
+async def test_leases_survive_the_broker_and_their_holder_goes_on(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with contextlib.AsyncExitStack() as stack:
+        first = poolworld.broker(credentials)
+        broker = await first.__aenter__()
+        address = str(broker.address)
+        await stack.enter_async_context(serving(broker, credentials, machine, state_dir))
+        lost: list[str] = []
+        kept = KeptLease(parse_address(address), credentials, Wanted("pod:a", 1, 50, 1000), on_ended=lost.append)
+        lease = (await kept.take()).lease
+        directory = state_dir / "leases" / lease
+        before = executors.processes_of(directory)
+        await first.__aexit__(None, None, None)
+        await asyncio.sleep(1.5)
+        again = await stack.enter_async_context(poolworld.broker(credentials, address))
+        await poolworld.eventually(lambda: lease in again.desk._holding)
+        assert executors.processes_of(directory) == before
+        assert lost == []
+        await kept.close()
+        await poolworld.eventually(lambda: not again.desk.pool.leases)
+        assert executors.processes_of(directory) == []
+
+
+async def test_a_killed_executor_ends_the_lease_within_two_seconds(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    credentials = poolworld.secret(tmp_path)
+    ended: list[str] = []
+    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+        client = await PoolClient.connect(broker.address, credentials, lambda lease, _why: ended.append(lease))
+        one, other = await acquire(client), await acquire(client, "2", core=20)
+        for pid in executors.processes_of(state_dir / "leases" / one.lease.lease):
+            os.kill(pid, signal.SIGKILL)
+        took = await poolworld.eventually(lambda: ended == [one.lease.lease])
+        assert took < 4, f"{took:.2f} s; the aim is 2 s"
+        assert (await client.renew(other.lease.lease)).lease.state == "active"
+        await client.close()
+
+
+async def test_forged_expired_and_foreign_tokens_open_nothing(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir) as server:
+        client = await poolworld.client(broker, credentials)
+        one, other = await acquire(client), await acquire(client, "2", core=20)
+        lease = broker.desk.pool.leases[one.lease.lease]
+
+        def issued(key: str = lease.key, **changed: str | float) -> str:
+            said = {
+                "lease": lease.id,
+                "holder": lease.holder,
+                "peer": lease.peer,
+                "expires": time.time() + 60,
+                **changed,
+            }
+            return tokens.issue(tokens.Claims(**said), key)  # type: ignore[arg-type]
+
+        for token, why in (
+            (other.token, "not issued for"),
+            (one.token[:-2] + "AA", "not issued for"),
+            ("", "not a lease token"),
+            ("x" * 4000, "not a lease token"),
+            (issued(key="0" * 64), "not issued for"),
+            (issued(expires=time.time() - 1), "expired"),
+            (issued(peer="client/else"), "may not use it"),
+            (issued(lease=other.lease.lease), "is for lease"),
+        ):
+            with pytest.raises(Refused, match=why):
+                await join(server, one, credentials, token=token)
+        with pytest.raises((Refused, NotFound)):
+            await join(server, one, credentials, lease="../../etc")
+        connection = await join(server, one, credentials)
+        assert await connection.reader.readline()
+        await connection.close()
+        await client.close()
+
+
+async def test_an_executor_that_cannot_start_says_why_and_holds_nothing(
+    tmp_path: Path, machine: Machine, state_dir: Path
+) -> None:
+    credentials = poolworld.secret(tmp_path)
+    (tmp_path / "egpu-executor").write_text("#!/bin/sh\necho 'the driver is too old' >&2\nexit 5\n")
+    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+        client = await poolworld.client(broker, credentials)
+        with pytest.raises(DoesNotFit, match="the driver is too old"):
+            await acquire(client)
+        await poolworld.eventually(lambda: not broker.desk.pool.leases)
+        assert list((state_dir / "leases").iterdir()) == []
+        await client.close()
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["same machine", "through the door"])
+async def test_a_program_takes_its_lease_when_it_first_connects(
+    tmp_path: Path, machine: Machine, state_dir: Path, near: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not near:
+        monkeypatch.setattr("egpu.adapters.pool.bridge._connectable", lambda _path: False)
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+        state_dir.joinpath("program").mkdir()
+        kept = KeptLease(broker.address, credentials, Wanted("process:a", 1, 50, 1000))
+        bridge = Bridge(state_dir / "program", credentials, kept.take)
+        await bridge.open()
+        assert broker.desk.pool.leases == {}
+
+        def talk() -> bytes:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(20)
+                sock.connect(str(state_dir / "program" / "lease0.sock"))
+                said = sock.makefile("rb").readline()
+                sock.sendall(b"hello")
+                assert sock.recv(100) == b"hello"
+                return said
+
+        said = await asyncio.to_thread(talk)
+        (lease,) = broker.desk.pool.leases
+        assert said.startswith(lease.encode())
+        assert (await asyncio.to_thread(talk)).startswith(lease.encode())
+        await kept.close()
+        await bridge.close()
+        await poolworld.eventually(lambda: not broker.desk.pool.leases)
+
+
+async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Machine, state_dir: Path) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+        state_dir.joinpath("program").mkdir()
+        kept = KeptLease(broker.address, credentials, Wanted("process:a", 1, 50, 1000))
+        bridge = Bridge(state_dir / "program", credentials, kept.take)
+        await bridge.open()
+        code = (
+            "import socket,time,sys\ns=socket.socket(socket.AF_UNIX)\n"
+            f"s.connect({str(state_dir / 'program' / 'lease0.sock')!r})\ns.recv(1)\nprint(flush=True)\ntime.sleep(60)"
+        )
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+        assert child.stdout is not None
+        await child.stdout.readline()
+        child.kill()
+        await child.wait()
+        (lease,) = broker.desk.pool.leases
+        events = state_dir / "leases" / lease / "events"
+        await poolworld.eventually(lambda: '"goodbye"' in events.read_text())
+        assert GOODBYE[:2] == b"\5\0"
+        await kept.close()
+        await bridge.close()
+
+
+async def test_mutual_tls_knows_everybody_by_name(tmp_path: Path, machine: Machine, state_dir: Path) -> None:
+    pki = tmp_path / "pki"
+    of = {name: authority.issue(pki, role, name) for role, name in (  # type: ignore[arg-type]
+        ("broker", "b"), ("server", "one"), ("server", "two"), ("client", "ann"), ("client", "bob"), ("admin", "op"),
+    )}  # fmt: skip
+    foreign = authority.issue(tmp_path / "foreign", "client", "ann")
+    async with poolworld.broker(of["b"]) as broker, serving(broker, of["one"], machine, state_dir) as server:
+        ann, bob = await poolworld.client(broker, of["ann"]), await poolworld.client(broker, of["bob"])
+        granted = await acquire(ann)
+        lease = granted.lease.lease
+        assert granted.lease.peer == "client/ann"
+        connection = await join(server, granted, of["ann"])
+        assert (await connection.reader.readline()).startswith(lease.encode())
+        await connection.close()
+        with pytest.raises(Refused, match="client/bob may not use it"):
+            await join(server, granted, of["bob"])
+        for attempt in (bob.renew(lease), bob.release(lease), bob.resize(lease, core=1, memory_mib=None)):
+            with pytest.raises(NotFound, match="there is no lease"):
+                await attempt
+        assert await bob.leases() == ()
+        operator = await poolworld.client(broker, of["op"])
+        assert [one.lease for one in await operator.leases()] == [lease]
+        with pytest.raises((Refused, Unavailable)):
+            await PoolClient.connect(broker.address, foreign)
+        with pytest.raises((Refused, Unavailable)):
+            await PoolClient.connect(broker.address, poolworld.secret(tmp_path))
+        hello = messages.Hello(role="server", name="one")
+        for who in ("two", "ann"):
+            stranger, _ = await dial(broker.address, of[who], hello, expect="broker")
+            rejected = await stranger.expect(messages.Rejected)
+            assert "may not" in rejected.reason
+            await stranger.close()
+        with pytest.raises(Refused, match="not that of broker"):
+            await dial(server.door.address, of["ann"], hello, expect="broker")
+        await operator.release(lease)
+        for client in (ann, bob, operator):
+            await client.close()

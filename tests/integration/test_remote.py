@@ -1,0 +1,537 @@
+"""The executor and the remote client: cuts, deaths, hostile clients, quotas, several servers."""
+# ruff: noqa: E501  statements of the programs inside read better on one line
+
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from egpu.adapters.native import path
+from egpu.adapters.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.simulator import Card, Machine
+from remotegpu import Executor, client_dir, remote
+from simgpu import Program, environment, machine, run, until
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TRANSPORTS: Final = ("shm", "tcp", "bridge")
+MIB: Final = 1 << 20
+
+COUNT = r"""
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry count(.param .u64 at, .param .u32 by)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %d<2>;
+    ld.param.u64 %d1, [at];
+    ld.param.u32 %r1, [by];
+    atom.global.add.u32 %r2, [%d1], %r1;
+    ret;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with machine(tmp_path_factory.mktemp("remote"), "T4", 2) as made:
+        yield made
+
+
+def sample(driver_dir: Path, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [str(path(f"samples/egpu-sample-{name}")), *flags]
+    return subprocess.run(command, env=environment(driver_dir), capture_output=True, text=True, timeout=60, check=False)
+
+
+# ---- the same answers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_samples_say_the_same_byte_for_byte(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    with remote(sim, tmp_path, transport) as (client, _, _):
+        for name, *flags in (
+            ("vectoradd", "--n=70001"),
+            ("saxpy",),
+            ("reduce", "--n=30003"),
+            ("matmul", "--n=48"),
+            ("memory",),
+        ):
+            local, far = sample(sim.driver_dir, name, *flags), sample(client, name, *flags)
+            assert (far.returncode, far.stdout, far.stderr) == (local.returncode, local.stdout, local.stderr)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_long_copies_keep_every_byte(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    with remote(sim, tmp_path, transport) as (client, _, _):
+        assert run(
+            client,
+            """
+            context()
+            right = True
+            for n in (1, 7, 32768, 32769, 65536, (1 << 20) - 1, (1 << 20) + 3, 9_000_017):
+                data = np.random.default_rng(n).integers(0, 255, n, dtype=np.uint8)
+                p = upload(data)
+                right = right and bool((download(p, data) == data).all())
+                s = ok(d.cuStreamCreate(1))
+                other = data[::-1].copy()
+                ok(d.cuMemcpyHtoDAsync(p, other.ctypes.data, n, s))
+                ok(d.cuStreamSynchronize(s))
+                right = right and bool((download(p, data) == other).all())
+                ok(d.cuMemFree(p))
+            host = ok(d.cuMemAllocHost(5_000_000))
+            pinned = np.ctypeslib.as_array((ctypes.c_uint8 * 5_000_000).from_address(int(host)))
+            pinned[:] = np.arange(5_000_000) % 251
+            p = ok(d.cuMemAlloc(5_000_000))
+            ok(d.cuMemcpyHtoDAsync(p, int(host), 5_000_000, 0))
+            ok(d.cuCtxSynchronize())
+            right = right and bool((download(p, pinned) == pinned).all())
+            pinned[:] = 0
+            ok(d.cuMemcpyDtoHAsync(int(host), p, 5_000_000, 0))
+            ok(d.cuCtxSynchronize())
+            right = right and bool((pinned == np.arange(5_000_000) % 251).all())
+            ok(d.cuMemFreeHost(int(host)))
+            say(right)
+            """,
+        )
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_functions_of_the_program_run_in_the_program_and_in_order(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    with remote(sim, tmp_path, transport) as (client, _, _):
+        assert run(
+            client,
+            """
+            context()
+            f = function(STORE.replace("DURATION", "2000"), "store")
+            p, s, heard = upload(np.zeros(1, np.uint32)), ok(d.cuStreamCreate(1)), []
+            kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+            keep = [kind(lambda _, i=i: heard.append((i, time.monotonic()))) for i in range(20)]
+            before = time.monotonic()
+            for k in keep:
+                ok(launch(f, 1, 1, p, (1, ctypes.c_uint32), stream=s))
+                ok(d.cuLaunchHostFunc(s, d.CUhostFn(ctypes.cast(k, ctypes.c_void_p).value), 0))
+            ok(d.cuStreamSynchronize(s))
+            say([[i for i, _ in heard] == list(range(20)), heard[0][1] - before > 0.001])
+            """,
+        ) == [True, True]  # fmt: skip
+
+
+def test_a_forked_child_has_no_gpu(sim: Machine, tmp_path: Path) -> None:
+    with remote(sim, tmp_path, "shm") as (client, _, _):
+        assert run(
+            client,
+            """
+            context()
+            p = ok(d.cuMemAlloc(4096))
+            r, w = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.write(w, name(d.cuMemAlloc(4096)).encode())
+                os._exit(0)
+            os.waitpid(pid, 0)
+            say([os.read(r, 64).decode(), name(d.cuMemFree(p))])
+            """,
+        ) == ["NOT_INITIALIZED", "SUCCESS"]
+
+
+def test_cards_of_two_servers_are_ordinals_of_one_program(tmp_path: Path) -> None:
+    with machine(tmp_path / "a", "T4", 1, node="a") as one, machine(tmp_path / "b", "A100-80G", 2, node="b") as two:
+        client = client_dir(tmp_path / "client")
+        executors = [
+            Executor(made, tmp_path / f"executor{i}", "--listen", str(client / f"lease{i}.sock"))
+            for i, made in enumerate((one, two))
+        ]
+        try:
+            assert run(
+                client,
+                """
+                ok(d.cuInit(0))
+                names, sums, contexts = [], [], []
+                for i in range(ok(d.cuDeviceGetCount())):
+                    names.append(ok(d.cuDeviceGetName(64, i)).split(b"\\0")[0].decode())
+                    contexts.append(ok(d.cuDevicePrimaryCtxRetain(i)))
+                    ok(d.cuCtxSetCurrent(contexts[-1]))
+                    f = function(VECTOR_ADD, "add")
+                    a = upload(np.full(100, i + 1, np.float32)); c = ok(d.cuMemAlloc(400))
+                    ok(launch(f, 1, 128, a, a, c, (100, ctypes.c_uint32)))
+                    sums.append(float(download(c, np.zeros(100, np.float32)).sum()))
+                    last = c
+                ok(d.cuCtxSetCurrent(contexts[0]))
+                first = ok(d.cuMemAlloc(400))
+                ok(d.cuMemcpyPeer(first, contexts[0], last, contexts[2], 400))
+                sums.append(float(download(first, np.zeros(100, np.float32)).sum()))
+                say([names, sums, name(d.cuDeviceGet(3)), ok(d.cuDeviceCanAccessPeer(0, 1))])
+                """,
+            ) == [["Tesla T4", *["NVIDIA A100-SXM4-80GB"] * 2], [200.0, 400.0, 600.0, 600.0], "INVALID_DEVICE", 0]
+        finally:
+            for executor in executors:
+                executor.stop()
+
+
+# ---- cuts and deaths --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cuts", [int(os.environ.get("EGPU_TEST_CUTS", "40"))])
+def test_cuts_lose_no_call_and_double_none(sim: Machine, tmp_path: Path, cuts: int) -> None:
+    chance = random.Random(int(os.environ.get("EGPU_TEST_SEED", "5")))
+    code = f"""
+        context()
+        f = function({COUNT!r}, "count")
+        p, data, right, i = upload(np.zeros(1, np.uint32)), np.arange(200_000, dtype=np.uint32), True, 0
+        q = upload(data)
+        say("begun")
+        import select
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            for _ in range(20):
+                ok(launch(f, 1, 1, p, (1, ctypes.c_uint32)))
+            i += 20
+            if i % 100 == 0:
+                ok(d.cuMemcpyHtoD(q, data.ctypes.data, data.nbytes))
+                right = right and bool((download(q, data) == data).all())
+                e = ok(d.cuEventCreate(0)); ok(d.cuEventRecord(e, 0)); ok(d.cuEventSynchronize(e)); ok(d.cuEventDestroy(e))
+            right = right and int(download(p, np.zeros(1, np.uint32))[0]) == i
+        say([right, i, int(download(p, np.zeros(1, np.uint32))[0])])
+    """
+    with remote(sim, tmp_path, "bridge") as (client, executor, bridge), Program(client, code) as program:
+        assert bridge
+        assert program.hear() == "begun"
+        for done in range(cuts):
+            bridge.cut_after = chance.choice(
+                [chance.randrange(1, 400), chance.randrange(1, 5000), chance.randrange(1, 2_000_000)]
+            )
+            until(lambda wanted=done: bridge.cuts > wanted, 30)
+        program.go()
+        right, launched, counted = program.hear()
+        assert right
+        assert launched == counted > 0
+        assert [e for e in executor.events if e.get("state") == "closed"] == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("victim", ["session", "parent"])
+def test_a_dead_executor_is_an_error_within_two_seconds(
+    sim: Machine, tmp_path: Path, transport: Any, victim: str
+) -> None:
+    if (transport, victim) == ("bridge", "parent"):
+        pytest.skip("a bridge that cannot reach its executor says nothing: the grace period decides")
+    code = """
+        context()
+        f = function(STORE.replace("DURATION", "60000000"), "store")
+        p = upload(np.zeros(1, np.uint32))
+        ok(launch(f, 1, 1, p, (1, ctypes.c_uint32)))
+        say("begun")
+        ended = name(d.cuCtxSynchronize())
+        say([ended, name(d.cuMemAlloc(4)), name(launch(f, 1, 1, p, (1, ctypes.c_uint32)))])
+    """
+    with remote(sim, tmp_path, transport) as (client, executor, _), Program(client, code) as program:
+        assert program.hear() == "begun"
+        other = sample(client, "vectoradd")
+        time.sleep(0.1)  # it waits for the GPU by now
+        (pid,) = executor.children()
+        os.kill(pid if victim == "session" else executor.process.pid, signal.SIGKILL)
+        since = time.monotonic()
+        assert program.hear() == ["DEVICE_UNAVAILABLE"] * 3
+        assert time.monotonic() - since < 2
+        assert other.returncode == 0
+        if victim == "session":
+            assert sample(client, "vectoradd").returncode == 0  # a new session of the same lease
+
+
+def test_a_killed_client_frees_its_memory_at_once(sim: Machine, tmp_path: Path) -> None:
+    code = """
+        context()
+        p = ok(d.cuMemAlloc(1 << 30))
+        say("begun")
+        wait()
+    """
+    with remote(sim, tmp_path, "shm") as (client, executor, _), Program(client, code) as program:
+        assert program.hear() == "begun"
+        since = time.monotonic()
+        program.kill()
+        assert executor.wait_for("session", "closed")["reason"] == "client gone"
+        assert time.monotonic() - since < 2
+        free = "context(); say(ok(d.cuMemGetInfo()))"
+        left, total = run(sim, free)
+        assert left == total
+
+
+def test_the_grace_period_ends_a_session(sim: Machine, tmp_path: Path) -> None:
+    with (
+        remote(sim, tmp_path, "bridge", "--grace", "1") as (client, executor, bridge),
+        Program(client, "context(); say(1); wait()") as program,
+    ):
+        assert bridge
+        program.hear()
+        program.kill()
+        assert executor.wait_for("session", "closed", 5)["reason"] == "grace"
+
+
+# ---- hostile clients --------------------------------------------------------------------------------------------------
+
+OPS: Final = {
+    parts[2]: int(parts[1])
+    for parts in (line.split() for line in (ROOT / "native/wire/ops.txt").read_text().splitlines())
+    if parts[0] == "op"
+}
+HASH: Final = int(
+    next(
+        line.split("(")[1].rstrip(")")
+        for line in (ROOT / "native/wire/ops.h").read_text().splitlines()
+        if "TABLE_HASH" in line
+    ),
+    16,
+)
+
+
+def hello(*, token: bytes = b"", session: bytes | None = None, table: int = HASH, flags: int = 0) -> bytes:
+    body = struct.pack(
+        "<8sIIQ16sIIIIQ", b"EGPUWIRE", 1, 0, table, session or secrets.token_bytes(16), 1, len(token), flags, 0, 0
+    )
+    return struct.pack("<HHIQ", 1, 0, len(body) + len(token), 0) + body + token
+
+
+class Raw:
+    """A client that says what it likes."""
+
+    def __init__(self, sock: Path, **fields: Any) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(10)
+        self.socket.connect(str(sock))
+        self.socket.sendall(hello(**fields))
+        op, _, length, _ = struct.unpack("<HHIQ", self.take(16))
+        body = self.take(length)
+        assert op == 2
+        self.status = struct.unpack("<I", body[:4])[0]
+        if self.status == 0:
+            self.socket.sendall(struct.pack("<HHIQII", 9, 0, 8, 0, 0, 0))
+        self.seq = 0
+
+    def take(self, count: int) -> bytes:
+        got = b""
+        while len(got) < count:
+            data = self.socket.recv(count - len(got))
+            if not data:
+                raise EOFError
+            got += data
+        return got
+
+    def post(
+        self, op: int | str, payload: bytes = b"", *, flags: int = 1, length: int | None = None, seq: int | None = None
+    ) -> None:
+        self.seq += 1
+        number = OPS[op] if isinstance(op, str) else op
+        header = struct.pack(
+            "<HHIQ", number, flags, len(payload) if length is None else length, self.seq if seq is None else seq
+        )
+        self.socket.sendall(header + payload)
+
+    def call(self, op: int | str, payload: bytes = b"") -> tuple[int, bytes]:
+        self.post(op, payload)
+        while True:
+            kind, _, length, _ = struct.unpack("<HHIQ", self.take(16))
+            body = self.take(length)
+            if kind == 3:
+                return struct.unpack("<I", body[:4])[0], body[8:]
+
+    def gone(self) -> bool:
+        try:
+            while self.socket.recv(65536):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        return True
+
+
+def handle(kind: int, index: int, generation: int = 1, executors: int = 0) -> bytes:
+    return struct.pack("<Q", kind << 45 | executors << 44 | generation << 20 | index)
+
+
+KINDS: Final = {
+    parts[2]: int(parts[1])
+    for parts in (line.split() for line in (ROOT / "native/wire/ops.txt").read_text().splitlines())
+    if parts[0] == "kind"
+}
+
+
+@pytest.fixture
+def victim(sim: Machine, tmp_path: Path) -> Iterator[tuple[Path, Executor]]:
+    with remote(sim, tmp_path, "shm") as (client, executor, _):
+        yield client, executor
+
+
+def test_forged_stale_and_foreign_handles_are_errors_of_the_call(victim: tuple[Path, Executor]) -> None:
+    client, executor = victim
+    raw = Raw(client / "lease.sock")
+    context = handle(KINDS["context"], 1)
+    assert raw.call("cuDevicePrimaryCtxRetain", struct.pack("<Q", 1) + context + struct.pack("<Q", 0))[0] == 0
+    raw.post(10, context, flags=0)
+    stream = handle(KINDS["stream"], 2)
+    assert raw.call("cuStreamCreate", struct.pack("<Q", 1) + stream + struct.pack("<Q", 0))[0] == 0
+    assert raw.call("cuStreamSynchronize", stream)[0] == 0
+    for wrong in (handle(KINDS["stream"], 2, 2), handle(KINDS["stream"], 3), handle(KINDS["event"], 2), handle(KINDS["stream"], 2, 1, 1),
+                  b"\xff" * 8, struct.pack("<Q", 1 << 19)):  # fmt: skip
+        assert raw.call("cuStreamSynchronize", wrong)[0] == 400
+    assert raw.call("cuStreamDestroy_v2", stream)[0] == 0
+    assert raw.call("cuStreamSynchronize", stream)[0] == 400
+    # Foreign pointers: host addresses of the executor, and other sessions' memory.
+    for pointer in (0, 1, 0x400000, 0x7FFFFFFFE000, (1 << 64) - 1):
+        assert raw.call("COPY_OUT", struct.pack("<QQII", pointer, 0, 64, 1))[0] != 0
+        assert raw.call("cuMemFree_v2", struct.pack("<Q", pointer))[0] in (0, 1)
+    assert raw.call("COPY_HOST_IN", struct.pack("<QQQQII", 4096, 0x600000000000, 1 << 40, 0, 0, 0))[0] == 1
+    assert len(executor.children()) == 1
+
+
+BAD: Final[dict[str, Callable[[Raw], object]]] = {
+    "a frame that is too long": lambda raw: raw.post("cuCtxSynchronize", length=0x7FFFFFFF),
+    "a payload that is too short": lambda raw: raw.post("cuStreamSynchronize", b"1234"),
+    "a payload that is too long": lambda raw: raw.post("cuStreamSynchronize", bytes(64)),
+    "an unknown operation": lambda raw: raw.post(65535),
+    "an operation of nobody": lambda raw: raw.post(40),
+    "a gap": lambda raw: raw.post("cuCtxSynchronize", seq=7),
+    "a copy that claims more than it has": lambda raw: raw.post(
+        "COPY_IN", struct.pack("<QQII", 4096, 0, 1 << 20, 0) + bytes(8)
+    ),
+    "a string without its end": lambda raw: raw.post("cuModuleGetFunction", struct.pack("<QQQ", 1, 0, 8) + b"A" * 16),
+    "arguments that are not there": lambda raw: raw.post(
+        "LAUNCH", bytes(16) + struct.pack("<10I", *[1] * 6, 0, 0, 0, 32768)
+    ),
+    "an image with another digest": lambda raw: raw.post(
+        "IMAGE", bytes(32) + struct.pack("<QQII", 8, 0, 8, 0) + b"notthis\0"
+    ),
+    "a part beyond the image": lambda raw: raw.post(
+        "IMAGE", bytes(32) + struct.pack("<QQII", 8, 1 << 63, 8, 0) + b"notthis\0"
+    ),
+    "the shared area of a stream": lambda raw: raw.post("COPY_IN_SHARED", struct.pack("<QQIIQ", 4096, 0, 64, 0, 0)),
+    "creating over a live handle": lambda raw: [
+        raw.post("cuDevicePrimaryCtxRetain", struct.pack("<Q", 1) + handle(KINDS["context"], 1) + struct.pack("<Q", 0))
+        for _ in range(2)
+    ],
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_malformed_call_costs_its_own_session_only(victim: tuple[Path, Executor], what: str) -> None:
+    client, executor = victim
+    neighbour = Raw(client / "lease.sock")
+    raw = Raw(client / "lease.sock")
+    BAD[what](raw)
+    assert raw.gone(), what
+    closed = executor.wait_for("session", "closed")
+    assert closed["reason"] == "violation", (closed, executor.stderr())
+    assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
+
+
+def test_random_bytes_crash_nothing_but_their_session(victim: tuple[Path, Executor]) -> None:
+    client, executor = victim
+    chance = random.Random(11)
+    neighbour = Raw(client / "lease.sock")
+    for _ in range(60):
+        raw = Raw(client / "lease.sock")
+        try:
+            for _ in range(30):
+                op = chance.choice(list(OPS.values()))
+                raw.post(op, chance.randbytes(8 * chance.randrange(0, 12)), flags=chance.choice([0, 1, 5]))
+        except OSError:
+            pass
+        raw.socket.close()
+    assert executor.process.poll() is None
+    assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
+    reasons = {e["reason"] for e in executor.events if e.get("state") == "closed"}
+    assert reasons <= {"violation", "grace", "goodbye"}, reasons
+
+
+def test_who_may_not_come_in(sim: Machine, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("the right one\n")
+    with remote(sim, tmp_path, "shm", "--token-file", str(token), "--sessions", "2") as (client, executor, _):
+        sock = client / "lease.sock"
+        assert Raw(sock, token=b"the wrong one").status == 1
+        assert Raw(sock).status == 1
+        assert Raw(sock, token=b"the right one", table=1).status == 2
+        assert Raw(sock, token=b"the right one", flags=1).status == 3
+        kept = [Raw(sock, token=b"the right one") for _ in range(2)]
+        assert [raw.status for raw in kept] == [0, 0]
+        assert Raw(sock, token=b"the right one").status == 4
+        token.write_text("renewed")
+        assert Raw(sock, token=b"the right one").status == 1
+        for raw in kept:
+            raw.socket.sendall(struct.pack("<HHIQ", 5, 0, 0, 0))
+        until(lambda: len([e for e in executor.events if e.get("state") == "closed"]) == 2)
+        (client / "lease.token").write_text("renewed")
+        assert sample(client, "vectoradd").returncode == 0
+
+
+# ---- quotas -----------------------------------------------------------------------------------------------------------
+
+
+def limits(card: Card, *, memory_bytes: int = MEMORY_UNLIMITED, percent: int = 100) -> DevicePolicy:
+    mode = Mode.UNLIMITED if percent == 100 else Mode.CAP
+    return DevicePolicy(
+        uuid=card.uuid, minor=card.minor, mode=mode, core_ppm=PPM * percent // 100, memory_limit_bytes=memory_bytes
+    )
+
+
+def slice_directory(directory: Path, policy: DevicePolicy) -> Path:
+    directory.mkdir()
+    write_policy(directory / "policy", [policy])
+    create_usage(directory / "usage")
+    shutil.copy(path("libegpu-interposer.so"), directory)
+    return directory
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_memory_stays_within_the_slice_for_all_sessions_together(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    limit, card = 512 * MIB, sim.cards[0]
+    directory = slice_directory(tmp_path / "slice", limits(card, memory_bytes=limit))
+    holder = """
+        context()
+        p = ok(d.cuMemAlloc(300 << 20))
+        say([ok(d.cuMemGetInfo())[1], ok(d.cuDeviceTotalMem(0)), name(d.cuMemAlloc(300 << 20))])
+        wait()
+        say(1)
+    """
+    with (
+        remote(sim, tmp_path, transport, "--slice", str(directory), env={"CUDA_VISIBLE_DEVICES": "0"}) as (
+            client,
+            _,
+            _,
+        ),
+        Program(client, holder) as program,
+    ):
+        assert program.hear() == [limit, limit, "OUT_OF_MEMORY"]
+        fill = """
+            context()
+            held = 0
+            while name(d.cuMemAlloc(1 << 20)) == "SUCCESS": held += 1
+            say(held)
+        """
+        assert run(client, fill) == 212
+        write_policy(directory / "policy", [limits(card, memory_bytes=2 * limit)])
+        assert run(client, fill) == 724
+        program.go()
+        assert program.hear() == 1
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_compute_stays_within_its_share(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    directory = slice_directory(tmp_path / "slice", limits(sim.cards[1], percent=30))
+    with remote(sim, tmp_path, transport, "--slice", str(directory), env={"CUDA_VISIBLE_DEVICES": "1"}) as (
+        client,
+        _,
+        _,
+    ):
+        said = json.loads(sample(client, "spin", "--json", "--seconds=3").stdout)
+        assert 27 <= said["share_percent"] <= 33, said

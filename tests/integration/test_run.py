@@ -1,0 +1,270 @@
+"""`egpu run` on a simulated machine: every place a program can look shows the slice, and nothing gets out of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from egpu.adapters import native, simulator
+
+EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
+GIB = 1 << 30
+
+LOOK = """
+    import json
+    import pynvml as nvml
+    from cuda.bindings import driver
+
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    driver.cuInit(0)
+    _, device = driver.cuDeviceGet(0)
+    _, context = driver.cuDevicePrimaryCtxRetain(device)
+    driver.cuCtxSetCurrent(context)
+    _, pointer = driver.cuMemAlloc(256 << 20)
+    _, free, total = driver.cuMemGetInfo()
+    _, whole = driver.cuDeviceTotalMem(device)
+    one, two = nvml.nvmlDeviceGetMemoryInfo(handle), nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    held = [pointer]
+    while True:
+        error, more = driver.cuMemAlloc(1 << 20)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            break
+        held.append(more)
+    print(json.dumps({
+        "cards": nvml.nvmlDeviceGetCount(), "free": free, "total": total, "whole": whole,
+        "nvml": [one.total, one.used, one.free], "nvml2": [two.total, two.used, two.free],
+        "processes": [[p.pid, p.usedGpuMemory] for p in processes], "mebibytes": len(held) - 1, "error": error.name,
+    }))
+"""
+
+BURN = """
+    import sys, time
+    from cuda.bindings import driver
+
+    def must(result):
+        assert result[0] == driver.CUresult.CUDA_SUCCESS, result
+        return result[1] if len(result) == 2 else None
+
+    microseconds, seconds = float(sys.argv[1]), float(sys.argv[2])
+    ptx = f'''.version 8.0
+    .target sm_80
+    .address_size 64
+    .visible .entry spin()
+    {{
+        .pragma "egpu.duration_us {microseconds:g}";
+        ret;
+    }}'''
+    must(driver.cuInit(0))
+    driver.cuCtxSetCurrent(must(driver.cuDevicePrimaryCtxRetain(0)))
+    spin = must(driver.cuModuleGetFunction(must(driver.cuModuleLoadData(ptx.encode() + b"\\0")), b"spin"))
+    start, launches = time.monotonic(), 0
+    while time.monotonic() - start < seconds:
+        must(driver.cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0))
+        launches += 1
+    must(driver.cuCtxSynchronize())
+    print(launches * microseconds / 1e6 / (time.monotonic() - start))
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """A directory for slices and machines of this test alone."""
+    directory = tmp_path / "state"
+    yield directory
+    for description in directory.glob("*/machine/machine.json"):
+        simulator.destroy(simulator.open_machine(description.parent))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], Path]:
+    def write(source: str) -> Path:
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    return write
+
+
+def command(state: Path, *arguments: object) -> list[str]:
+    return [*EGPU, "run", "--state-dir", str(state), "--simulate", "A100-80G", *map(str, arguments)]
+
+
+def run(state: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(state, *arguments), capture_output=True, text=True, timeout=120, check=False)
+
+
+def leftovers(state: Path) -> list[str]:
+    return [p.name for p in (state / "A100-80G").iterdir() if p.name not in ("lock", "machine")]
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not within the deadline"
+        time.sleep(0.005)
+
+
+CLEARED = ("env", "-i", f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}", "/bin/sh", "-c")
+
+
+def mounts_allowed() -> bool:
+    return subprocess.run([native.path("egpu-enter"), "--probe"], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("cleared", [False, True], ids=["plain", "env -i sh -c"])
+def test_every_view_shows_the_slice_and_the_limit_is_exact(
+    state: Path, program: Callable[[str], Path], cleared: bool
+) -> None:
+    if cleared and not mounts_allowed():
+        pytest.skip("no private mounts on this machine: egpu run says so, and what is weaker")
+    inner = [sys.executable, str(program(LOOK))]
+    asked = [*CLEARED, " ".join(inner)] if cleared else inner
+    done = run(state, "--core", 30, "--memory", "2GiB", "--", *asked)
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout)
+    used = 256 << 20
+    assert seen["cards"] == 1
+    assert (seen["free"], seen["total"], seen["whole"]) == (2 * GIB - used, 2 * GIB, 2 * GIB)
+    assert seen["nvml"] == seen["nvml2"] == [2 * GIB, used, 2 * GIB - used]
+    assert [size for _pid, size in seen["processes"]] == [used]
+    assert (seen["mebibytes"], seen["error"]) == (2048 - 256, "CUDA_ERROR_OUT_OF_MEMORY")
+    assert leftovers(state) == []
+
+
+def test_without_private_mounts_it_still_works_and_says_what_is_weaker(
+    state: Path, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # A stand-in for egpu-enter on a machine that forbids mounts: it refuses the probe and does the rest.
+    refusing = tmp_path / "native" / "egpu-enter"
+    refusing.parent.mkdir()
+    refusing.write_text(
+        f'#!/bin/sh\n[ "$1" = --probe ] && {{ echo "no private mounts: forbidden"; exit 1; }}\n'
+        f'exec {native.path("egpu-enter")} "$@"\n'
+    )
+    refusing.chmod(0o755)
+    patched = (
+        "import pathlib, egpu.adapters.native as n; before = n.directories; "
+        f"n.directories = lambda: (pathlib.Path({str(refusing.parent)!r}), *before()); "
+        "from egpu.cli import main; main()"
+    )
+    arguments = command(state, "--core", "30", "--memory", "1GiB", "--", sys.executable, program(LOOK))
+    done = subprocess.run(
+        [sys.executable, "-c", patched, *arguments[len(EGPU) :]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert json.loads(done.stdout)["total"] == GIB, done.stderr
+    said = " ".join(done.stderr.split())
+    assert "weaker isolation: no private mounts: forbidden" in said
+    assert "clears its environment" in said
+
+
+@pytest.mark.parametrize(("core", "kernel_us"), [(30, 100), (60, 1000)])
+def test_the_share_of_compute_time_holds(
+    state: Path, program: Callable[[str], Path], core: int, kernel_us: int
+) -> None:
+    done = run(
+        state, "--core", core, "--memory", "1GiB", "-o", "json", "--", sys.executable, program(BURN), kernel_us, 1
+    )
+    assert done.returncode == 0, done.stderr
+    got = float(done.stdout)
+    assert got <= core / 100 * 1.02 + 0.03
+    assert got >= core / 100 * 0.4  # late wake-ups on a busy machine only take time away
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert told["exitStatus"] == 0
+    assert told["gpuSeconds"] == pytest.approx(got * 1.0, rel=0.25)
+    assert told["throttledSeconds"] > 0
+
+
+def test_two_runs_never_share_more_than_a_card(state: Path) -> None:
+    holder = subprocess.Popen(
+        command(state, "--core", "60", "--memory", "40GiB", "--", "sh", "-c", "echo in; exec sleep 1000"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "in\n"
+        second = run(state, "--core", "60", "--memory", "1GiB", "--", "true")
+        assert second.returncode == 125
+        assert "no card has 60 % and 1024 MiB free now" in second.stderr
+        assert "sleep 1000" in second.stderr, "the refusal names who holds what"
+        assert run(state, "--core", "10", "--memory", "41GiB", "--", "true").returncode == 125
+        assert run(state, "--core", "40", "--memory", "40GiB", "--", "true").returncode == 0
+    finally:
+        holder.send_signal(signal.SIGTERM)
+        assert holder.wait(10) == 128 + signal.SIGTERM
+    assert leftovers(state) == []
+
+
+def test_a_killed_run_s_share_returns_when_its_command_ends(state: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    script = f"echo $$ > {marker}.new; mv {marker}.new {marker}; exec sleep 1000"
+    holder = subprocess.Popen(command(state, "--core", "100", "--memory", "1GiB", "--", "sh", "-c", script))
+    eventually(marker.exists)
+    # the book names the command shortly after it started
+    eventually(
+        lambda: any(len(json.loads(p.read_text())["processes"]) == 2 for p in (state / "A100-80G").glob("*.holder"))
+    )
+    holder.kill()
+    holder.wait()
+    assert run(state, "--core", "1", "--memory", "1GiB", "--", "true").returncode == 125, "the command still runs"
+    os.kill(int(marker.read_text()), signal.SIGKILL)
+    eventually(lambda: run(state, "--core", "100", "--memory", "1GiB", "--", "true").returncode == 0)
+    assert leftovers(state) == []
+
+
+def test_output_and_status_are_the_command_s_own(state: Path) -> None:
+    done = run(state, "--core", 10, "--memory", 100, "--", "sh", "-c", "cat; echo out; exit 42")
+    assert (done.returncode, done.stdout, done.stderr) == (42, "out\n", "")
+    assert run(state, "--core", 10, "--memory", 100, "--", "sh", "-c", "kill -9 $$").returncode == 137
+    missing = run(state, "--core", 10, "--memory", 100, "--", "nonesuch")
+    assert (missing.returncode, "nonesuch" in missing.stderr) == (127, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_reach_the_command_and_everything_is_cleaned_up(state: Path, number: signal.Signals) -> None:
+    script = f"trap 'exit 7' {number.name[3:]}; echo ready; while :; do sleep 0.01; done"
+    child = subprocess.Popen(
+        command(state, "--core", "10", "--memory", "100", "--", "sh", "-c", script), stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(number)
+    assert child.wait(10) == 7
+    assert leftovers(state) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--core", "0"], "--core: 0 is not a share of one card"),
+        (["--core", "101"], "--core: 101 is not a share of one card"),
+        (["--core", "x"], "--core"),
+        (["--core", "10", "--memory", "0"], "--memory"),
+        (["--core", "10", "--memory", "-1GiB"], "--memory"),
+        (["--core", "10", "--memory", "2 parsecs"], "--memory"),
+        (["--core", "10", "--memory", "81GiB"], "is more than a card has: GPU 0"),
+        (["--core", "10", "--memory", "1GiB", "--gpu", "5"], "there is no GPU 5 on this machine; there is 0"),
+        (["--core", "10", "--memory", "1GiB", "--simulate", "Voodoo2"], "no profile 'Voodoo2'; there are A100-80G"),
+    ],
+)
+def test_bad_input_is_refused_with_field_and_reason(
+    state: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = run(state, *arguments, "--", "touch", tmp_path / "ran")
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert not (tmp_path / "ran").exists()

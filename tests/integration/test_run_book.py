@@ -1,0 +1,149 @@
+"""Who holds what of this machine's cards: never more than a card, nothing kept by the dead."""
+
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters.localgpu import Book, Holder, LocalSlice, Process, Wish
+from egpu.adapters.nvml import Card
+from egpu.adapters.pages import Mode, read_policy
+from egpu.errors import DoesNotFit, InvalidInput
+
+
+def card(index: int = 0, memory_mib: int = 1000) -> Card:
+    return Card(
+        uuid=f"GPU-{index}", index=index, minor=index, model="Test", memory_mib=memory_mib, compute_capability="8.0"
+    )
+
+
+ME = Process.of(os.getpid())
+
+
+def take(book: Book, core: int, memory_mib: int, *, cards: tuple[Card, ...] = (card(),), gpu: int | None = None,
+         process: Process = ME) -> LocalSlice:  # fmt: skip
+    wish = Wish(core=core, memory_mib=memory_mib, gpu=gpu)
+    return book.take(cards, wish, command="test", processes=(process,))
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path / "book")
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["sleep", "1000"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def test_a_slice_has_its_files_and_leaves_nothing(book: Book, tmp_path: Path) -> None:
+    local = take(book, 30, 500)
+    (policy,) = read_policy(local.directory / "policy").devices
+    assert (policy.uuid, policy.core_ppm, policy.memory_limit_bytes, policy.mode) == (
+        "GPU-0",
+        300_000,
+        500 << 20,
+        Mode.CAP,
+    )
+    assert local.interposer.resolve().name == "libegpu-interposer.so"
+    local.give_back()
+    assert [path.name for path in (tmp_path / "book").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(("core", "memory"), [(71, 100), (10, 501)])
+def test_a_card_is_never_given_out_twice(book: Book, core: int, memory: int) -> None:
+    take(book, 30, 500)
+    with pytest.raises(DoesNotFit, match=rf"70 % and 500 of 1000 MiB free(.|\n)*held by pid {ME.pid} \(test\)"):
+        take(book, core, memory)
+    take(book, 70, 500)
+
+
+def test_the_fullest_card_with_room_is_taken(book: Book) -> None:
+    cards = (card(0), card(1))
+    assert take(book, 40, 400, cards=cards, gpu=1).card.index == 1
+    assert take(book, 40, 400, cards=cards).card.index == 1
+    assert take(book, 40, 400, cards=cards).card.index == 0
+
+
+def test_the_dead_hold_nothing(book: Book, tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
+    dead = take(book, 100, 1000, process=Process.of(other.pid))
+    with pytest.raises(DoesNotFit):
+        take(book, 1, 1)
+    other.kill()
+    other.wait()
+    take(book, 100, 1000)
+    assert not dead.directory.exists()
+
+
+def test_a_pid_that_somebody_else_got_holds_nothing(book: Book) -> None:
+    take(book, 100, 1000, process=Process(ME.pid, ME.start_time - 1))
+    take(book, 100, 1000)
+
+
+def test_the_command_holds_on_when_its_runner_is_gone(book: Book, other: subprocess.Popen[bytes]) -> None:
+    local = take(book, 100, 1000, process=Process(ME.pid, ME.start_time - 1))
+    local.add_process(Process.of(other.pid))
+    with pytest.raises(DoesNotFit):
+        take(book, 1, 1)
+
+
+def _race(directory: Path, results: "multiprocessing.Queue[int]", barrier: "multiprocessing.Barrier") -> None:  # type: ignore[valid-type]
+    barrier.wait()
+    taken = 0
+    for _ in range(5):
+        try:
+            take(Book(directory), 10, 100, process=Process.of(os.getpid()))
+            taken += 1
+        except DoesNotFit:
+            pass
+    results.put(taken)
+    barrier.wait()
+
+
+def test_racing_runs_share_exactly_one_card(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    results, barrier = context.Queue(), context.Barrier(5)
+    racers = [context.Process(target=_race, args=(tmp_path / "book", results, barrier)) for _ in range(5)]
+    for racer in racers:
+        racer.start()
+    assert sum(results.get(timeout=30) for _ in racers) == 10
+    for racer in racers:
+        racer.join(30)
+
+
+def test_a_file_that_is_no_holder_s_holds_nothing(book: Book, tmp_path: Path) -> None:
+    for name, content in (("a", ""), ("b", "{}"), ("c", '{"processes": 3}'), ("d", "[1]")):
+        (tmp_path / "book" / f"{name}.holder").write_text(content)
+    take(book, 100, 1000)
+
+
+@pytest.mark.parametrize(
+    ("core", "memory", "gpu", "message"),
+    [
+        (0, 1, None, "--core: 0"),
+        (101, 1, None, "--core: 101"),
+        (-5, 1, None, "--core"),
+        (1, 0, None, "--memory"),
+        (1, 1001, None, r"--memory: 1001 MiB is more than a card has: GPU 0 \(Test\) has 1000 MiB"),
+        (1, 1, 7, "--gpu: there is no GPU 7 on this machine; there is 0"),
+    ],
+)
+def test_what_no_card_can_give_is_refused(
+    book: Book, tmp_path: Path, core: int, memory: int, gpu: int | None, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        take(book, core, memory, gpu=gpu)
+    assert [path.name for path in (tmp_path / "book").iterdir() if path.name != "lock"] == []
+
+
+def test_a_holder_reads_back(book: Book, tmp_path: Path) -> None:
+    local = take(book, 30, 500)
+    with book.locked():
+        assert book.holders() == [local.holder]
+    assert isinstance(local.holder, Holder)

@@ -1,0 +1,167 @@
+"""Admission over real TLS, from the embedded API server: what is changed, what is refused, and with which words."""
+
+import base64
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from control import admission, free_port, running, until, world
+from egpu.adapters.certificates import issue
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.allocation import decode_demand
+from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod, Secret
+from egpu.apps.webhook import Webhook, WebhookConfig
+from egpu.errors import Refused
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def pod_with(name: str = "p", annotations: dict[str, str] | None = None, **limits: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {"containers": [{"name": "app", "image": "x", "resources": {"limits": limits}}]},
+    }
+
+
+async def test_the_design_articles_manifests_apply_in_one_go_and_are_normalised(tmp_path: Path):
+    async with world(tmp_path) as one, admission(one):
+        for file in sorted(EXAMPLES.glob("seed-*.yaml")):
+            await one.apply(file.read_text())
+        pods = {pod.name: pod for pod in await one.client.list(Pod, namespace="default")}
+        assert len(pods) == 4
+        for pod in pods.values():
+            (container,) = pod.containers
+            assert container.resources is not None
+            assert (container.resources.limits or {})[names.SLOT] in (1, "1")
+            assert container.resources.limits == container.resources.requests | (container.resources.limits or {})
+            assert names.NVIDIA_VISIBLE_DEVICES in {variable.name for variable in container.env or []}
+        demand = decode_demand(pods["vcuda-pod"].annotations[names.DEMAND]).containers["app"]
+        assert (demand.core, demand.memory_mib) == (20, 2560)
+        assert decode_demand(pods["qgpu-pod"].annotations[names.DEMAND]).containers["test"].claim == "qgpu-egpuc"
+
+
+BAD_PODS = [
+    (pod_with(**{names.DOCKER_VCUDA_CORE: "150"}), "vcuda-core"),
+    (pod_with(**{names.DOCKER_VCUDA_CORE: "20", names.DOCKER_VCUDA_MEMORY: "100000"}), "vcuda-memory"),
+    (pod_with(**{names.NVIDIA_GPU: "1", names.ALIYUN_GPU_MEM: "2"}), "app"),
+    (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "nowhere"}), "nowhere"),
+    (pod_with(annotations={names.CLAIM_PREFIXES[0] + "none": "c"}), "none"),
+    (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "other/c"}), "namespace"),
+    (pod_with(annotations={names.ALLOCATION: "{}"}, **{names.NVIDIA_GPU: "1"}), names.ALLOCATION),
+]
+
+
+async def test_bad_pods_are_refused_naming_the_field(tmp_path: Path):
+    async with world(tmp_path) as one, admission(one) as (_, webhook):
+        await one.node("n0")
+        await until(lambda: len(webhook.admission._gpus) == 1)
+        for pod, words in BAD_PODS:
+            with pytest.raises(Refused, match=words):
+                await one.create(pod)
+        assert await one.client.list(Pod, namespace="default") == []
+
+
+async def test_our_own_objects_are_checked_too(tmp_path: Path):
+    async with world(tmp_path) as one, admission(one):
+        bad_class = {
+            "apiVersion": "elasticgpu.io/v1alpha1",
+            "kind": "ElasticGPUClass",
+            "metadata": {"name": "c"},
+            "provisioner": "example.com/other",
+        }
+        with pytest.raises(Refused, match=r"example\.com/other"):
+            await one.create(bad_class)
+        claim = {
+            "apiVersion": "elasticgpu.io/v1alpha1",
+            "kind": "ElasticGPUClaim",
+            "metadata": {"name": "c"},
+            "spec": {"elasticGPUClassName": "missing", "resources": {"requests": {names.GPU_CORE: 10}}},
+        }
+        with pytest.raises(Refused, match="missing"):
+            await one.create(claim)
+
+
+async def test_nobody_changes_the_demand_of_a_pod_afterwards(tmp_path: Path):
+    async with world(tmp_path) as one, admission(one):
+        await one.create(pod_with(**{names.NVIDIA_GPU: "1"}))
+        patch = {"metadata": {"annotations": {names.DEMAND: "{}"}}}
+        with pytest.raises(Refused, match="cannot be changed"):
+            await one.client.patch(Pod, "p", patch, namespace="default")
+        await one.client.patch(Pod, "p", {"metadata": {"annotations": {"note": "fine"}}}, namespace="default")
+
+
+async def test_malformed_reviews_get_a_400_with_the_reason(tmp_path: Path):
+    async with world(tmp_path) as one, admission(one) as (_, webhook):
+        secret = await one.client.get(Secret, "elastic-gpu-webhook-tls", namespace="elastic-gpu-system")
+        assert set(secret.data or {}) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
+        async with httpx2.AsyncClient(verify=False, trust_env=False) as http:
+            url = f"https://{webhook.config.webhook_listen}"
+            for body, words in (
+                (b"{", "AdmissionReview"),
+                (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', "request.uid"),
+                (b'{"kind":"Pod","apiVersion":"v1","request":{"uid":"u"}}', "admission.k8s.io"),
+            ):
+                answer = await http.post(f"{url}/mutate", content=body)
+                assert (answer.status_code, words in answer.text) == (400, True)
+            garbage = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u",'
+            garbage += b'"operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":{"metadata":7}}}'
+            answer = (await http.post(f"{url}/mutate", content=garbage)).json()
+            assert answer["response"]["allowed"] is False
+            assert "not a readable Pod" in answer["response"]["status"]["message"]
+            assert (await http.get(f"{url}/readyz")).status_code == 200
+
+
+async def test_the_controller_repairs_what_somebody_broke_and_renews_the_certificate(tmp_path: Path):
+    async with world(tmp_path) as one, admission(one) as (controller, webhook):
+        assert controller.certificates is not None
+        await one.client.patch(MutatingWebhookConfiguration, "elastic-gpu", {"webhooks": []})
+        await controller.certificates.reconcile()
+        found = await one.client.get(MutatingWebhookConfiguration, "elastic-gpu")
+        assert found.webhooks[0].failure_policy == "Fail"
+        broken = {"data": {"tls.crt": "bm90IGEgY2VydGlmaWNhdGU="}}
+        await one.client.patch(Secret, "elastic-gpu-webhook-tls", broken, namespace="elastic-gpu-system")
+        await controller.certificates.reconcile()
+        await until(lambda: _admits(one.client, webhook))
+
+
+async def _admits(client: Client, webhook: Webhook) -> bool:
+    """Whether a TLS client that trusts what the configuration says reaches the webhook."""
+    found = await client.get(MutatingWebhookConfiguration, "elastic-gpu")
+    bundle = ssl.create_default_context()
+    bundle.load_verify_locations(cadata=base64.b64decode(found.webhooks[0].client_config.ca_bundle or "").decode())
+    async with httpx2.AsyncClient(verify=bundle, trust_env=False) as http:
+        try:
+            return (await http.get(f"https://{webhook.config.webhook_listen}/healthz")).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+
+async def test_certificate_files_are_loaded_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("egpu.apps.webhook.certificate.POLL_SECONDS", 0.05)
+    first, second = (issue(["127.0.0.1"], now=datetime.now(UTC)) for _ in range(2))
+    paths = tmp_path / "tls.crt", tmp_path / "tls.key"
+    for path, content in zip(paths, (first.certificate, first.key), strict=True):
+        path.write_bytes(content)
+    async with world(tmp_path) as one:
+        listen = f"127.0.0.1:{free_port()}"
+        config = WebhookConfig(listen="127.0.0.1:0", webhook_listen=listen, tls_cert=paths[0], tls_key=paths[1])
+        async with running(Webhook(config, one.client)):
+
+            async def trusted(ca: bytes) -> bool:
+                context = ssl.create_default_context(cadata=ca.decode())
+                async with httpx2.AsyncClient(verify=context, trust_env=False) as http:
+                    try:
+                        return (await http.get(f"https://{listen}/healthz")).status_code == 200
+                    except httpx2.HTTPError:
+                        return False
+
+            await until(lambda: trusted(first.ca_bundle))
+            for path, content in zip(paths, (second.certificate, second.key), strict=True):
+                path.write_bytes(content)
+            await until(lambda: trusted(second.ca_bundle))

@@ -1,0 +1,184 @@
+"""A remote GPU for tests: an executor on a simulated machine, and a driver directory with the remote client in it."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from egpu.adapters.native import path
+from egpu.adapters.simulator import Machine
+
+Transport = Literal["shm", "tcp", "bridge"]
+
+
+class Executor:
+    """An `egpu-executor` of one lease, and what it says."""
+
+    def __init__(self, machine: Machine, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.events: list[dict[str, Any]] = []
+        self.errors = (folder / "stderr").open("w")
+        self.process = subprocess.Popen(
+            [str(path("egpu-executor")), "--driver", str(machine.driver_dir / "libcuda.so.1"), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env={**{k: v for k, v in os.environ.items() if not k.startswith(("LD_", "CUDA_"))}, **(env or {})},
+            text=True,
+        )
+        self.arrived = threading.Condition()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self.ready = self.wait_for("ready")
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            with self.arrived:
+                self.events.append(json.loads(line))
+                self.arrived.notify_all()
+
+    def wait_for(self, event: str, state: str | None = None, seconds: float = 10, after: int = 0) -> dict[str, Any]:
+        """The first such event."""
+
+        def find() -> dict[str, Any] | None:
+            for said in self.events[after:]:
+                if said["event"] == event and (state is None or said.get("state") == state):
+                    return said
+            return None
+
+        with self.arrived:
+            assert self.arrived.wait_for(find, seconds), (
+                f"no {event} {state or ''} among {self.events}; {self.stderr()}"
+            )
+            found = find()
+            assert found
+            return found
+
+    def stderr(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def children(self) -> list[int]:
+        """The sessions' processes."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(pid) for pid in listed]
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(10)
+        self.reader.join(10)
+        if self.process.stdout:
+            self.process.stdout.close()
+        self.errors.close()
+
+
+class Bridge:
+    """Copies bytes between a unix socket and a target, as a node's daemon does; may be cut at any time."""
+
+    def __init__(self, listen: Path, target: Path | int, *, delay_seconds: float = 0) -> None:
+        self.target = target
+        self.delay = delay_seconds
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(listen))
+        self.listener.listen(64)
+        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.lock = threading.Lock()
+        self.carried = 0
+        self.cut_after: int | None = None
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self.target, int):
+            made = socket.create_connection(("127.0.0.1", self.target))
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made
+        made = socket.socket(socket.AF_UNIX)
+        made.connect(str(self.target))
+        return made
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                far = self._connect()
+            except OSError:
+                near.close()
+                continue
+            with self.lock:
+                self.pairs.append((near, far))
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 18):
+                if self.cut_after is not None:
+                    with self.lock:
+                        self.cut_after -= len(data)
+                        now = self.cut_after
+                    if now <= 0:
+                        other.sendall(data[: max(0, len(data) + now)])  # at any byte
+                        self.cut()
+                        return
+                other.sendall(data)
+                self.carried += len(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        """Break every connection now."""
+        with self.lock:
+            broken, self.pairs, self.cut_after = self.pairs, [], None
+            self.cuts += 1
+        for pair in broken:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def close(self) -> None:
+        self.listener.close()
+        self.cut()
+
+
+def client_dir(folder: Path) -> Path:
+    """A driver directory with the remote client in it, and no lease yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path("remote/libcuda.so.1").resolve(), folder / "libcuda.so.1")
+    return folder
+
+
+@contextlib.contextmanager
+def remote(
+    machine: Machine, folder: Path, transport: Transport, *arguments: str, env: dict[str, str] | None = None
+) -> Generator[tuple[Path, Executor, Bridge | None]]:
+    """The driver directory of a client, its executor, and the bridge between them if there is one."""
+    client = client_dir(folder / "client")
+    flags: Sequence[str] = ("--listen-tcp", "0") if transport == "tcp" else ("--listen", str(folder / "executor.sock"))
+    executor = Executor(machine, folder / "executor", *flags, *arguments, env=env)
+    bridge = None
+    try:
+        if transport == "tcp":
+            (client / "lease.addr").write_text(f"127.0.0.1:{executor.ready['port']}\n")
+        elif transport == "bridge":
+            bridge = Bridge(client / "lease.sock", folder / "executor.sock")
+        else:
+            (client / "lease.sock").symlink_to(folder / "executor.sock")
+        yield client, executor, bridge
+    finally:
+        if bridge:
+            bridge.close()
+        executor.stop()

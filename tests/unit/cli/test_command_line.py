@@ -1,0 +1,128 @@
+"""The command line without a cluster: help, versions, what is wrong with a call, and how that is said."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import egpu
+from egpu.cli.app import app, run_app
+
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+
+
+class Call:
+    """`egpu ARGUMENTS` in this process, in an environment that knows no cluster: exit code, stdout, stderr."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        monkeypatch.setenv("HOME", str(home))
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+
+    def __call__(self, *arguments: str) -> tuple[object, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["egpu", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            run_app()
+        out, err = self._capsys.readouterr()
+        return ended.value.code, out, err
+
+    def wrong(self, code: int, *arguments: str) -> str:
+        """What it said on stderr, which is clean, with nothing on stdout."""
+        got, out, err = self(*arguments)
+        assert (got, out) == (code, ""), out + err
+        assert "Traceback" not in err
+        assert "\x1b" not in err
+        return err
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    return Call(monkeypatch, capsys, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_explains_itself(command: str):
+    for flag in ("--help", "-h"):
+        done = CliRunner().invoke(app, [*command.split(), flag])
+        assert done.exit_code == 0
+        assert "Usage:" in done.output
+    assert {"demo", "up", "run", "get", "explain", "version"} <= set(COMMANDS)
+
+
+def test_version():
+    def out(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["version", *arguments])
+        assert done.exit_code == 0
+        return done.output
+
+    assert out() == f"egpu {egpu.__version__}\n"
+    assert json.loads(out("-o", "json")) == yaml.safe_load(out("-o", "yaml")) == {"version": egpu.__version__}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("get", "say what to list: egpu get nodes|gpus|claims|pods"),
+        ("get cows", "'cows' cannot be listed"),
+        ("get pods -A -n default", "not both"),
+        ("get pods --watch", "kubectl get -w"),
+        ("get gpus -o xml", "xml"),
+        ("explain node n", "pod"),
+        ("explain pod", "name"),
+        ("up --nodes 0", "--nodes"),
+        ("up --nodes many", "--nodes"),
+        ("up --nodes 1000", "nodes"),
+        ("up --gpus 99", "gpus"),
+        ("up --profile GTX-9000", "A100-80G"),
+        ("up --node-policy alphabetical", "binpack"),
+        ("up --port 70000", "--port"),
+        ("up --state-dir /proc/nowhere", "state-dir"),
+        ("up --state-dir /etc", "/etc holds other things"),
+        ("up --state-dir /tmp/" + "deep/" * 20, "use a shorter path"),
+        ("frobnicate", "frobnicate"),
+        ("extender --listen nonsense --kubeconfig /nope", "kubeconfig"),
+    ],
+)
+def test_a_wrong_call_exits_2_and_says_why(call: Call, arguments: str, words: str):
+    assert words in call.wrong(2, *arguments.split())
+
+
+@pytest.mark.parametrize("command", ["get gpus", "get pods -o json", "explain pod p"])
+def test_no_cluster_is_one_clear_line(call: Call, tmp_path: Path, command: str):
+    """Neither a traceback nor a half answer: what was tried, and what to do."""
+    refusing = tmp_path / "refusing"
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    users = [{"name": "u", "user": {"token": "t"}}]
+    refusing.write_text(
+        yaml.safe_dump({"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"})
+    )
+    garbage = tmp_path / "garbage"
+    garbage.write_text("{{{")
+    for kubeconfig, words in (
+        (None, "egpu up"),
+        (tmp_path / "missing", "missing"),
+        (garbage, "garbage"),
+        (refusing, "is the cluster of this kubeconfig still up?"),
+    ):
+        flags = [] if kubeconfig is None else ["--kubeconfig", str(kubeconfig)]
+        text = call.wrong(1, *command.split(), *flags)
+        assert words in text
+        assert text.startswith("error: ")
+        assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(shell: str):
+    """The script that a shell sources, asked for as that shell does it."""
+    environment = {"PATH": os.environ["PATH"], "_EGPU_COMPLETE": f"source_{shell}"}
+    code = "import sys; sys.argv = ['egpu']; from egpu.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "_EGPU_COMPLETE" in done.stdout
+    assert "\x1b" not in done.stdout

@@ -1,0 +1,309 @@
+"""What the webhook changes in a pod, and what it refuses."""
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from egpu.api import names
+from egpu.api.allocation import CardShare, ContainerAllocation, decode_demand
+from egpu.api.kubernetes import Binding, EnvVar, Pod
+from egpu.api.objects import (
+    ClaimAllocation,
+    ElasticGPU,
+    ElasticGPUClaimStatus,
+    ElasticGPUClass,
+    ElasticGPUSpec,
+    ObjectMeta,
+    ObjectReference,
+    Slice,
+)
+from egpu.core.admission import (
+    mutate_pod,
+    validate_binding,
+    validate_claim,
+    validate_class,
+    validate_egpu,
+    validate_pod_create,
+    validate_pod_update,
+)
+from egpu.core.demand import pod_demand
+from egpu.errors import InvalidDemand
+from worlds import BINPACK, CORE, MEMORY, card, claim, claim_pod, container, gpu_class, placed, pod, slice_pod, world
+
+CLAIMS = {"c": claim("c"), "d": claim("d")}
+CLASSES = {"shared": gpu_class()}
+
+
+def apply(document: Any, patch: list[dict[str, Any]]) -> Any:
+    """RFC 6902, the two operations that we use."""
+    document = copy.deepcopy(document)
+    for step in patch:
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+        target = document
+        for part in way:
+            target = target[int(part)] if isinstance(target, list) else target[part]
+        if isinstance(target, list):
+            if last == "-":
+                target.append(step["value"])
+            else:
+                assert step["op"] == "replace"
+                target[int(last)] = step["value"]
+        else:
+            assert step["op"] == "add"
+            target[last] = step["value"]
+    return document
+
+
+def mutated(what: Pod) -> dict[str, Any]:
+    return apply(msgspec.to_builtins(what), mutate_pod(what, CLAIMS, CLASSES))
+
+
+def environment(written: dict[str, Any]) -> dict[str, str]:
+    return {
+        item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"] if "valueFrom" in item else item["value"]
+        for item in written["env"]
+    }
+
+
+def test_a_gpu_container_gets_its_slot_its_requests_and_its_environment() -> None:
+    written = mutated(slice_pod("p"))
+    (app,) = written["spec"]["containers"]
+    wanted = {CORE: 20, MEMORY: 10, names.SLOT: "1"}
+    assert app["resources"] == {"limits": wanted, "requests": wanted}
+    assert environment(app) == {"NVIDIA_VISIBLE_DEVICES": "metadata.annotations['elasticgpu.io/cards-app']"}
+    demand = decode_demand(written["metadata"]["annotations"][names.DEMAND])
+    assert demand == pod_demand(slice_pod("p"), {}, {})
+
+
+def test_other_containers_and_other_pods_are_left_alone() -> None:
+    assert mutate_pod(pod("p", container("app", {"cpu": 1})), CLAIMS, CLASSES) == []
+    written = mutated(pod("p", container("plain", {"cpu": 1}), container("app", {"nvidia.com/gpu": 1})))
+    assert written["spec"]["containers"][0] == {"name": "plain", "image": "x", "resources": {"limits": {"cpu": 1}}}
+
+
+def test_init_containers_get_slots_too() -> None:
+    written = mutated(pod("p", container("app"), init=[container("warm", {"nvidia.com/gpu": 1})]))
+    assert written["spec"]["initContainers"][0]["resources"]["requests"][names.SLOT] == "1"
+
+
+def test_a_claims_container_gets_the_claims_resources() -> None:
+    (app,) = mutated(claim_pod("p", "c"))["spec"]["containers"]
+    wanted = {names.GPU_CORE: "30", names.GPU_MEMORY: "4096", names.SLOT: "1"}
+    assert app["resources"] == {"limits": wanted, "requests": wanted}
+
+
+def test_a_claim_for_memory_only_brings_no_compute() -> None:
+    claims = {"c": claim("c", {names.GPU_MEMORY: "4GB"})}
+    patch = mutate_pod(claim_pod("p", "c"), claims, CLASSES)
+    (app,) = apply(msgspec.to_builtins(claim_pod("p", "c")), patch)["spec"]["containers"]
+    assert app["resources"]["limits"] == {names.GPU_MEMORY: "3815", names.SLOT: "1"}
+
+
+def test_gpushares_own_environment() -> None:
+    (app,) = mutated(pod("p", container("app", {"aliyun.com/gpu-mem": 3})))["spec"]["containers"]
+    found = environment(app)
+    assert found["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
+    for name in ("IDX", "POD", "DEV"):
+        assert found[f"ALIYUN_COM_GPU_MEM_{name}"] == f"metadata.annotations['ALIYUN_COM_GPU_MEM_{name}']"
+
+
+def test_the_authors_own_visible_devices_are_replaced() -> None:
+    what = slice_pod("p")
+    app = replace(
+        what.containers[0], env=[EnvVar(name="A", value="1"), EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")]
+    )
+    written = mutated(replace(what, spec=replace(what.spec, containers=[app])))
+    assert environment(written["spec"]["containers"][0]) == {
+        "A": "1",
+        "NVIDIA_VISIBLE_DEVICES": "metadata.annotations['elasticgpu.io/cards-app']",
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [slice_pod("p"), claim_pod("p", "c"), pod("p", container("app", {"aliyun.com/gpu-mem": 3}))],
+    ids=["slice", "claim", "gpushare"],
+)
+def test_a_patched_pod_is_valid_and_patching_it_again_changes_nothing(what: Pod) -> None:
+    again = msgspec.convert(mutated(what), Pod)
+    assert validate_pod_create(again, CLAIMS, CLASSES) == []
+    assert mutate_pod(again, CLAIMS, CLASSES) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "field", "reason"),
+    [
+        (
+            pod("p", container("app", {CORE: 150})),
+            "spec.containers[app].resources.limits[docker.com/vcuda-core]",
+            "multiple of 100",
+        ),
+        (
+            pod("p", container("app"), annotations={names.ALLOCATION: "{}"}),
+            "metadata.annotations[elasticgpu.io/allocation]",
+            "written by the scheduler",
+        ),
+        (
+            pod("p", container("app"), annotations={"elasticgpu.io/cards-app": "GPU-1"}),
+            "metadata.annotations[elasticgpu.io/cards-app]",
+            "written by the scheduler",
+        ),
+        (
+            pod("p", container("app", {"nvidia.com/gpu": 1}), annotations={names.DEMAND: "{}"}),
+            "metadata.annotations[elasticgpu.io/demand]",
+            "not what this pod asks for",
+        ),
+        (
+            pod("p", container("app"), annotations={names.DEMAND: "{}"}),
+            "metadata.annotations[elasticgpu.io/demand]",
+            "not what this pod asks for",
+        ),
+        (
+            pod("p", container("app", {names.SLOT: 1})),
+            "spec.containers[app].resources.limits[elasticgpu.io/slot]",
+            "added by the webhook",
+        ),
+        (
+            pod("p", container("app", {names.SLOT: 2, "nvidia.com/gpu": 1})),
+            "spec.containers[app].resources.limits[elasticgpu.io/slot]",
+            "exactly 1",
+        ),
+        (claim_pod("p", "gone"), "metadata.annotations[elasticgpu.io/egpuc-app]", "no ElasticGPUClaim 'gone'"),
+        (claim_pod("p", "x/c"), "metadata.annotations[elasticgpu.io/egpuc-app]", "namespace 'x'"),
+        (slice_pod("p", blocks=65), "spec.containers[app].resources.limits[docker.com/vcuda-memory]", "largest card"),
+    ],
+)
+def test_bad_pods_are_refused_with_field_and_reason(what: Pod, field: str, reason: str) -> None:
+    (violation,) = validate_pod_create(what, CLAIMS, CLASSES, largest_mib=16384)
+    assert violation.field == field
+    assert reason in violation.reason
+    with pytest.raises(InvalidDemand):
+        mutate_pod(what, CLAIMS, CLASSES, largest_mib=16384)
+
+
+def test_a_pod_that_names_its_node_would_pass_by_the_scheduler() -> None:
+    what = slice_pod("p")
+    (violation,) = validate_pod_create(replace(what, spec=replace(what.spec, node_name="n0")), {}, {})
+    assert violation.field == "spec.nodeName"
+
+
+def test_every_bad_container_is_named() -> None:
+    what = pod("p", container("a", {CORE: 0}), container("b", {CORE: -1}))
+    assert [violation.field.split("]")[0] for violation in validate_pod_create(what, {}, {})] == [
+        "spec.containers[a",
+        "spec.containers[b",
+    ]
+
+
+def test_a_qgpu_demand_is_accepted() -> None:
+    assert validate_pod_create(pod("p", container("app", {names.QGPU_CORE: 10, names.QGPU_MEMORY: 4})), {}, {}) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        names.ALLOCATION,
+        names.DEMAND,
+        "elasticgpu.io/cards-app",
+        "elasticgpu.io/egpuc-app",
+        "egpuc.elasticgpu.io/app",
+        names.VCUDA_CORE_LIMIT,
+    ],
+)
+def test_what_decides_the_placing_cannot_be_changed_later(key: str) -> None:
+    feed = world()
+    done = placed(slice_pod("p"), feed.choose(feed.request(slice_pod("p")), "n0", BINPACK))
+    touched = replace(done, metadata=replace(done.metadata, annotations=done.annotations | {key: "other"}))
+    assert [violation.field for violation in validate_pod_update(done, touched)] == [f"metadata.annotations[{key}]"]
+    assert [violation.field for violation in validate_pod_update(touched, done)] == [f"metadata.annotations[{key}]"]
+
+
+def test_only_the_scheduler_gives_out_cards() -> None:
+    forged = Binding(
+        metadata=ObjectMeta(name="p", annotations={names.ALLOCATION: "{}", "note": "x"}), target=ObjectReference()
+    )
+    trusted = ["system:serviceaccount:elastic-gpu:extender"]
+    (violation,) = validate_binding(forged, username="mallory", groups=["devs"], trusted=trusted)
+    assert violation.field == "metadata.annotations[elasticgpu.io/allocation]"
+    assert validate_binding(forged, username=trusted[0], groups=[], trusted=trusted) == []
+    assert validate_binding(forged, username="root", groups=["system:masters"], trusted=trusted) == []
+    plain = replace(forged, metadata=ObjectMeta(name="p", annotations={"note": "x"}))
+    assert validate_binding(plain, username="mallory", groups=[], trusted=trusted) == []
+
+
+def test_other_annotations_may_change() -> None:
+    done = slice_pod("p")
+    touched = replace(
+        done, metadata=replace(done.metadata, annotations={"note": "x", names.ALIYUN_MEM_ASSIGNED: "true"})
+    )
+    assert validate_pod_update(done, touched) == []
+
+
+# --- our own kinds --------------------------------------------------------------------------------------------------
+
+
+def held() -> ElasticGPUClaimStatus:
+    share = CardShare(uuid="GPU-n0-0", index=0, minor=0, core=30, memory_mib=4096)
+    container_allocation = ContainerAllocation(provisioner=names.VCUDA, mode="shared", cards=(share,))
+    return ElasticGPUClaimStatus(allocation=ClaimAllocation(node="n0", container=container_allocation))
+
+
+def test_claims() -> None:
+    assert validate_claim(claim("c"), None, CLASSES, largest_mib=16384) == []
+    (missing,) = validate_claim(claim("c", class_name="gone"), None, CLASSES)
+    assert (missing.field, "no ElasticGPUClass is called 'gone'" in missing.reason) == ("spec.egpuClassName", True)
+    (none,) = validate_claim(claim("c", class_name=""), None, CLASSES)
+    assert "names no class" in none.reason
+    (zero,) = validate_claim(claim("c", {names.GPU_CORE: 0}), None, CLASSES)
+    assert zero.field == "spec.resources.requests[elasticgpu.io/gpu-core]"
+    (large,) = validate_claim(claim("c", {names.GPU_MEMORY: 20000}), None, CLASSES, largest_mib=16384)
+    assert "largest card has 16384 MiB" in large.reason
+
+
+def test_a_claim_is_resized_while_unbound_only_and_keeps_its_class() -> None:
+    larger = claim("c", {names.GPU_CORE: 50})
+    assert validate_claim(larger, claim("c"), CLASSES) == []
+    (fixed,) = validate_claim(larger, replace(claim("c"), status=held()), CLASSES)
+    assert "cannot be resized" in fixed.reason
+    (moved,) = validate_claim(claim("c", class_name="other"), claim("c"), CLASSES)
+    assert "keeps its class" in moved.reason
+    assert validate_claim(claim("c"), replace(claim("c"), status=held()), {}) == []  # a status or metadata write
+
+
+def test_classes() -> None:
+    assert validate_class(gpu_class(provisioner="gpushare.provisioner.elasticgpu.io"), None) == []
+    (unknown,) = validate_class(gpu_class(provisioner="acme.com/gpu"), None)
+    assert unknown.field == "provisioner"
+    assert "known are elasticgpu.io/physical" in unknown.reason
+    (unit,) = validate_class(gpu_class(parameters={"memoryUnit": "TB"}), None)
+    assert unit.field == "parameters[memoryUnit]"
+    (placing,) = validate_class(gpu_class(parameters={"policy": "best"}), None)
+    assert placing.reason.startswith("'best' is not one of binpack, spread, price, fgd")
+    twice = ElasticGPUClass(
+        provisioner=names.VCUDA, e_gpu_binding_mode="Immediate", egpu_binding_mode="WaitForFirstConsumer"
+    )
+    assert "contradicts" in validate_class(twice, None)[0].reason
+    changed = gpu_class(provisioner=names.GPUSHARE, parameters={"memoryUnit": "MiB"}, wait=True, retain=True)
+    assert [violation.field for violation in validate_class(changed, gpu_class())] == [
+        "provisioner",
+        "parameters",
+        "eGPUBindingMode",
+        "reclaimPolicy",
+    ]
+
+
+def test_cards_and_slices() -> None:
+    assert validate_egpu(card("n0", 0), None) == []
+    assert "exactly one" in validate_egpu(ElasticGPU(), None)[0].reason
+    piece = Slice(provisioner=names.VCUDA, mode="shared", uuid="u", index=0, minor=0)
+    lone = ElasticGPU(spec=ElasticGPUSpec(node_name="n0", slice=piece))
+    assert validate_egpu(lone, None)[0].field == "spec.claimRef"
+    owned = replace(lone, spec=replace(lone.spec, claim_ref=ObjectReference(uid="x")))
+    assert validate_egpu(owned, None) == []
+    grown = replace(owned, spec=replace(owned.spec, slice=replace(piece, core=10)))
+    assert "does not change" in validate_egpu(grown, owned)[0].reason
+    moved = replace(card("n0", 0), spec=replace(card("n0", 0).spec, node_name="n1"))
+    assert validate_egpu(moved, card("n0", 0))[0].field == "spec.nodeName"

@@ -1,0 +1,227 @@
+"""The life of a claim, action by action."""
+
+from msgspec.structs import replace
+
+from egpu.api import names
+from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUStatus
+from egpu.core.claims import (
+    Action,
+    AddFinalizer,
+    CreateSlice,
+    DeleteSlice,
+    PatchClaimStatus,
+    RemoveFinalizer,
+    SetSlicePhase,
+    claim_users,
+    needs_binding,
+    reconcile_claim,
+    reconcile_slice,
+)
+from egpu.core.feed import CLAIM_CONTAINER
+from worlds import BINPACK, claim, claim_pod, ended, gpu_class, place, placed, world
+
+
+class Store:
+    """What the API server would have after the actions: enough to run the state machine to its rest."""
+
+    def __init__(self, what: ElasticGPUClaim, *, retain: bool = False) -> None:
+        self.claim: ElasticGPUClaim | None = what
+        self.klass = gpu_class(retain=retain)
+        self.slices: dict[str, ElasticGPU] = {}
+        self.users: list[str] = []
+
+    def apply(self, action: Action) -> None:
+        assert self.claim is not None
+        match action:
+            case AddFinalizer():
+                self.meta(finalizers=[names.CLAIM_FINALIZER])
+            case RemoveFinalizer():
+                self.claim = None
+            case PatchClaimStatus():
+                status = replace(
+                    self.claim.status,
+                    phase=action.phase,
+                    bound_gpus=list(action.bound_gpus),
+                    used_by=list(action.used_by),
+                    capacity=dict(action.merge_patch()["status"]["capacity"]),
+                )
+                self.claim = replace(self.claim, status=status)
+            case CreateSlice():
+                self.slices[action.gpu.name] = action.gpu
+            case DeleteSlice():
+                self.slices.pop(action.gpu.name, None)
+            case SetSlicePhase():
+                known = self.slices[action.gpu.name]
+                self.slices[known.name] = replace(known, status=ElasticGPUStatus(phase=action.phase))
+
+    def meta(self, **changes: object) -> None:
+        assert self.claim is not None
+        self.claim = replace(self.claim, metadata=replace(self.claim.metadata, **changes))
+
+    def settle(self, *, stop_after: int | None = None) -> int:
+        """Run to rest; returns how many actions it took. `stop_after`: die after that many."""
+        done = 0
+        for _ in range(20):
+            actions: list[Action] = []
+            if self.claim is not None:
+                actions = reconcile_claim(self.claim, self.klass, list(self.slices.values()), self.users)
+            else:
+                actions = [a for gpu in self.slices.values() for a in reconcile_slice(gpu, None)]
+            if not actions:
+                return done
+            for action in actions:
+                if stop_after is not None and done >= stop_after:
+                    return done
+                if self.claim is None and not isinstance(action, DeleteSlice | SetSlicePhase):
+                    break
+                self.apply_any(action)
+                done += 1
+        raise AssertionError("the claim does not come to rest")
+
+    def apply_any(self, action: Action) -> None:
+        if self.claim is None:
+            gpu = action.gpu  # type: ignore[union-attr]
+            if isinstance(action, DeleteSlice):
+                self.slices.pop(gpu.name, None)
+            elif isinstance(action, SetSlicePhase):
+                self.slices[gpu.name] = replace(self.slices[gpu.name], status=action.status())
+        else:
+            self.apply(action)
+
+    def bind(self) -> None:
+        """What the extender does."""
+        assert self.claim is not None
+        feed = world(cards=2)
+        feed.class_changed(self.klass)
+        allocation = feed.choose(feed.claim_request(self.claim), "n0", BINPACK)
+        held = ClaimAllocation(node="n0", container=allocation.containers[CLAIM_CONTAINER])
+        self.claim = replace(self.claim, status=replace(self.claim.status, allocation=held))
+
+
+def two_cards() -> ElasticGPUClaim:
+    return claim("c", {names.GPU: 2, names.GPU_CORE: 30, names.GPU_MEMORY: 4096})
+
+
+def bound_store(*, retain: bool = False) -> Store:
+    store = Store(two_cards(), retain=retain)
+    store.bind()
+    store.settle()
+    return store
+
+
+def test_a_new_claim_is_protected_first_and_then_pending() -> None:
+    bare = replace(claim("c"), metadata=replace(claim("c").metadata, finalizers=None))
+    assert reconcile_claim(bare, gpu_class(), [], []) == [AddFinalizer(bare)]
+    store = Store(bare)
+    store.settle()
+    assert store.claim is not None
+    assert store.claim.status.phase == "Pending"
+    assert store.claim.metadata.finalizers == [names.CLAIM_FINALIZER]
+
+
+def test_immediate_claims_are_bound_without_a_pod_and_others_are_not() -> None:
+    assert needs_binding(claim("c"), gpu_class())
+    assert not needs_binding(claim("c"), gpu_class(wait=True))
+    store = bound_store()
+    assert store.claim is not None
+    assert not needs_binding(store.claim, gpu_class())
+
+
+def test_an_allocation_becomes_slices_and_then_bound() -> None:
+    store = bound_store()
+    assert store.claim is not None
+    assert store.claim.status.phase == "Bound"
+    assert store.claim.status.bound_gpus == ["egpuc-uid-claim-c-0", "egpuc-uid-claim-c-1"]
+    assert store.claim.status.capacity == {names.GPU_CORE: "60", names.GPU_MEMORY: "8192"}
+    pieces = list(store.slices.values())
+    assert [piece.status.phase for piece in pieces] == ["Bound", "Bound"]
+    assert [(p.spec.slice.uuid, p.spec.slice.core) for p in pieces if p.spec.slice] == [
+        ("GPU-n0-0", 30),
+        ("GPU-n0-1", 30),
+    ]
+    assert store.settle() == 0
+
+
+def test_dying_between_any_two_actions_ends_the_same() -> None:
+    whole = Store(two_cards())
+    whole.bind()
+    steps = whole.settle()
+    for died_after in range(steps):
+        store = Store(two_cards())
+        store.bind()
+        store.settle(stop_after=died_after)
+        store.settle()
+        assert (store.claim, store.slices) == (whole.claim, whole.slices)
+
+
+def test_a_deleted_slice_makes_its_claim_lost_for_good() -> None:
+    store = bound_store()
+    del store.slices["egpuc-uid-claim-c-1"]
+    store.settle()
+    assert store.claim is not None
+    assert store.claim.status.phase == "Lost"
+    assert set(store.slices) == {"egpuc-uid-claim-c-0"}
+
+
+def test_a_claim_in_use_waits_for_its_pod() -> None:
+    store = bound_store()
+    store.meta(deletion_timestamp="2030-01-01T00:00:00Z")
+    store.users = ["p/app"]
+    store.settle()
+    assert store.claim is not None
+    assert store.claim.status.used_by == ["p/app"]
+    store.users = []
+    store.settle()
+    assert store.claim is None
+
+
+def test_delete_reclaims_and_retain_keeps() -> None:
+    for retain, phases in ((False, []), (True, ["Released", "Released"])):
+        store = bound_store(retain=retain)
+        store.meta(deletion_timestamp="2030-01-01T00:00:00Z")
+        store.settle()
+        assert store.claim is None
+        assert [piece.status.phase for piece in store.slices.values()] == phases
+
+
+def test_what_was_written_on_the_slice_outlives_the_class() -> None:
+    store = bound_store(retain=True)
+    store.klass = gpu_class(retain=False)
+    store.meta(deletion_timestamp="2030-01-01T00:00:00Z")
+    store.settle()
+    assert len(store.slices) == 2
+
+
+def test_slices_without_a_claim_are_swept() -> None:
+    for retain, left in ((False, 0), (True, 2)):
+        store = bound_store(retain=retain)
+        store.claim = None
+        store.settle()
+        assert len(store.slices) == left
+
+
+def test_a_claim_deleted_before_it_was_bound_just_goes() -> None:
+    store = Store(claim("c"))
+    store.meta(deletion_timestamp="2030-01-01T00:00:00Z")
+    store.settle()
+    assert store.claim is None
+
+
+def test_users_are_placed_pods_that_have_not_ended() -> None:
+    feed = world()
+    feed.class_changed(gpu_class(wait=True))
+    what = claim("c")
+    feed.claim_changed(what)
+    waiting = claim_pod("p", "c")
+    done = placed(waiting, place(feed, waiting))
+    assert claim_users(what, [waiting]) == []
+    assert claim_users(what, [done]) == ["p/app"]
+    assert claim_users(what, [ended(done)]) == []
+    assert claim_users(what, [ended(done, still_running=True)]) == ["p/app"]
+    elsewhere = replace(done, metadata=replace(done.metadata, namespace="other"))
+    assert claim_users(what, [elsewhere]) == []
+
+
+def test_the_extenders_part_of_the_status_is_never_written() -> None:
+    assert "allocation" not in PatchClaimStatus(claim("c"), "Bound", (), (), {}).merge_patch()["status"]
+    assert ElasticGPUClaimStatus().allocation is None

@@ -1,0 +1,266 @@
+"""Objects in, holders out: who holds cards, from when and until when."""
+
+from msgspec.structs import replace
+
+from egpu.api import names
+from egpu.api.allocation import PodAllocation, encode
+from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus
+from egpu.core.claims import claim_slices
+from egpu.core.feed import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
+from worlds import (
+    BINPACK,
+    card,
+    claim,
+    claim_pod,
+    container,
+    ended,
+    fits,
+    gpu_class,
+    place,
+    placed,
+    pod,
+    slice_pod,
+    why_not,
+    world,
+)
+
+CARD = ("n0", "GPU-n0-0")
+
+
+def free(feed: Feed) -> tuple[int, int]:
+    return feed.ledger.snapshot()[CARD][:2]
+
+
+def bound(what: ElasticGPUClaim, allocation: PodAllocation) -> ElasticGPUClaim:
+    """The claim as the watch shows it after the extender wrote its status."""
+    held = ClaimAllocation(node=allocation.node, container=allocation.containers[CLAIM_CONTAINER])
+    return replace(what, status=ElasticGPUClaimStatus(phase="Bound", allocation=held))
+
+
+def bind_claim(feed: Feed, what: ElasticGPUClaim, node: str = "n0") -> ElasticGPUClaim:
+    feed.claim_changed(what)
+    done = bound(what, feed.choose(feed.claim_request(what), node, BINPACK))
+    feed.claim_changed(done)
+    return done
+
+
+# --- pods -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_assumed_pod_holds_until_the_watch_shows_it_and_an_older_event_does_not_drop_it() -> None:
+    feed = world()
+    what = slice_pod("p")
+    allocation = feed.choose(feed.request(what), "n0", BINPACK)
+    feed.assume_pod(what, allocation)
+    assert free(feed) == (80, 13824)
+    feed.pod_changed(what)  # an event from before the binding
+    assert free(feed) == (80, 13824)
+    feed.pod_changed(placed(what, allocation))
+    feed.pod_changed(placed(what, allocation))
+    assert free(feed) == (80, 13824)
+
+
+def test_a_failed_binding_leaves_nothing_behind() -> None:
+    feed = world()
+    what = slice_pod("p")
+    feed.assume_pod(what, feed.choose(feed.request(what), "n0", BINPACK))
+    feed.forget_pod(what.uid)
+    assert free(feed) == (100, 16384)
+    assert feed.ledger.holders() == {}
+
+
+def test_a_pod_holds_until_it_has_ended_not_until_it_is_being_deleted() -> None:
+    feed = world()
+    what = slice_pod("p")
+    bound_pod = placed(what, place(feed, what))
+    deleting = replace(bound_pod, metadata=replace(bound_pod.metadata, deletion_timestamp="2030-01-01T00:00:00Z"))
+    feed.pod_changed(deleting)
+    assert free(feed) == (80, 13824)
+    feed.pod_changed(ended(deleting, still_running=True))
+    assert free(feed) == (80, 13824)
+    feed.pod_changed(ended(deleting))
+    assert free(feed) == (100, 16384)
+
+
+def test_a_pod_deleted_twice_gives_back_once() -> None:
+    feed = world()
+    place(feed, slice_pod("a"))
+    place(feed, slice_pod("b"))
+    feed.pod_deleted("uid-a")
+    feed.pod_deleted("uid-a")
+    assert free(feed) == (80, 13824)
+
+
+def test_what_nobody_of_ours_wrote_is_reported_and_shows_the_card_as_full() -> None:
+    feed = world()
+    what = slice_pod("p", core=60)
+    allocation = place(feed, what)
+    feed.pod_changed(placed(slice_pod("forged", core=60), allocation))
+    assert free(feed) == (0, 0)
+    assert feed.problems() == ["card GPU-n0-0 of node n0 has 100 % of compute, 120 % are given out"]
+    assert "has 0 % of compute free, 1 % needed" in why_not(feed, slice_pod("x", core=1))
+    feed.pod_deleted("uid-forged")
+    assert free(feed) == (40, 13824)
+    assert feed.problems() == []
+
+
+def test_two_modes_on_one_card_are_reported() -> None:
+    feed = world()
+    place(feed, slice_pod("p"))
+    other = world()
+    whole = pod("w", container("app", {"nvidia.com/gpu": 1}))
+    feed.pod_changed(placed(whole, other.choose(other.request(whole), "n0", BINPACK)))
+    assert "several modes at once" in feed.problems()[0]
+    assert "over-committed and takes nothing new" in why_not(feed, slice_pod("x", core=1))
+
+
+def test_a_corrupt_allocation_is_reported_and_holds_nothing() -> None:
+    feed = world()
+    allocation = feed.choose(feed.request(slice_pod("p")), "n0", BINPACK)
+    bad = placed(slice_pod("p"), allocation)
+    annotations = {names.ALLOCATION: encode(allocation).replace("version", "wersion")}
+    feed.pod_changed(replace(bad, metadata=replace(bad.metadata, annotations=annotations)))
+    assert free(feed) == (100, 16384)
+    assert "pod default/p" in feed.problems()[0]
+    feed.pod_deleted(bad.uid)
+    assert feed.problems() == []
+
+
+def test_the_same_card_published_twice_counts_once() -> None:
+    feed = world()
+    twin = card("n0", 0)
+    feed.gpu_changed(replace(twin, metadata=replace(twin.metadata, name="n0-other")))
+    assert len(feed.ledger.cards("n0")) == 1
+    assert "a second time" in feed.problems()[0]
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_claim_is_a_reservation_that_its_pod_consumes() -> None:
+    feed = world(nodes=2)
+    feed.class_changed(gpu_class())
+    bind_claim(feed, claim("c"))
+    assert free(feed) == (70, 12288)
+    user = claim_pod("p", "c")
+    assert fits(feed, user, "n0", "n1") == ("n0",)
+    assert "claim c of container app is bound to node n0" in why_not(feed, user, "n1")
+    allocation = place(feed, user)
+    assert allocation.containers["app"].claim == "c"
+    assert free(feed) == (70, 12288)  # not twice
+    feed.pod_deleted(user.uid)
+    assert free(feed) == (70, 12288)  # and still reserved
+    feed.claim_deleted("uid-claim-c")
+    assert free(feed) == (100, 16384)
+
+
+def test_a_claim_is_used_by_one_pod_at_a_time() -> None:
+    feed = world()
+    feed.class_changed(gpu_class())
+    bind_claim(feed, claim("c"))
+    place(feed, claim_pod("p", "c"))
+    assert "uses the claim c, which pod default/p uses" in why_not(feed, claim_pod("q", "c"))
+    assert feed.claim_user("default/c") == "default/p"
+    feed.pod_deleted("uid-p")
+    assert fits(feed, claim_pod("q", "c")) == ("n0",)
+
+
+def test_a_pod_waits_for_an_immediate_claim_and_says_for_what() -> None:
+    feed = world()
+    feed.class_changed(gpu_class())
+    assert "claim c, which does not exist" in why_not(feed, claim_pod("p", "c"))
+    feed.claim_changed(claim("c"))
+    assert "claim c, which is not bound" in why_not(feed, claim_pod("p", "c"))
+    feed.class_changed(gpu_class("vgpu", names.VGPU))
+    feed.claim_changed(claim("d", class_name="vgpu"))
+    assert "elasticgpu.io/vgpu, which is known by name but not available yet" in why_not(feed, claim_pod("p", "d"))
+
+
+def test_a_claim_that_waits_for_its_consumer_gets_cards_with_the_pod() -> None:
+    feed = world()
+    feed.class_changed(gpu_class(wait=True))
+    waiting, user = claim("c"), claim_pod("p", "c")
+    feed.claim_changed(waiting)
+    request = feed.request(user)
+    allocation = feed.choose(request, "n0", BINPACK)
+    (held,) = claim_allocations(request, allocation).values()
+    feed.assume_claim(waiting.uid, held)
+    feed.assume_pod(user, allocation)
+    assert free(feed) == (70, 12288)
+    feed.claim_changed(replace(waiting, status=ElasticGPUClaimStatus(allocation=held)))
+    feed.pod_changed(placed(user, allocation))
+    assert free(feed) == (70, 12288)
+    feed.pod_deleted(user.uid)
+    assert free(feed) == (70, 12288)
+
+
+def test_an_assumed_claim_holds_until_the_watch_shows_it_or_it_failed() -> None:
+    feed = world()
+    feed.class_changed(gpu_class())
+    what = claim("c")
+    feed.claim_changed(what)
+    allocation = feed.choose(feed.claim_request(what), "n0", BINPACK)
+    feed.assume_claim(what.uid, ClaimAllocation(node="n0", container=allocation.containers[CLAIM_CONTAINER]))
+    feed.claim_changed(what)  # an event from before the write
+    assert free(feed) == (70, 12288)
+    feed.forget_claim(what.uid)
+    assert free(feed) == (100, 16384)
+
+
+def test_a_card_whose_object_is_being_deleted_takes_nothing_new() -> None:
+    feed = world()
+    going = card("n0", 0)
+    feed.gpu_changed(replace(going, metadata=replace(going.metadata, deletion_timestamp="2030-01-01T00:00:00Z")))
+    assert fits(feed, slice_pod("p")) == ()
+
+
+def test_a_pod_keeps_what_its_claim_held_when_the_claim_is_torn_away() -> None:
+    feed = world()
+    feed.class_changed(gpu_class())
+    bind_claim(feed, claim("c"))
+    place(feed, claim_pod("p", "c"))
+    feed.claim_deleted("uid-claim-c")
+    assert free(feed) == (70, 12288)
+    feed.pod_deleted("uid-p")
+    assert free(feed) == (100, 16384)
+
+
+def test_a_claim_on_a_lost_card_keeps_its_pod_waiting() -> None:
+    feed = world()
+    feed.class_changed(gpu_class())
+    bind_claim(feed, claim("c"))
+    feed.gpu_changed(card("n0", 0, healthy=False))
+    assert "which is unhealthy or gone" in why_not(feed, claim_pod("p", "c"))
+
+
+def test_a_bound_claim_outlives_its_class() -> None:
+    feed = world()
+    feed.class_changed(gpu_class())
+    bind_claim(feed, claim("c"))
+    feed.class_deleted("shared")
+    assert place(feed, claim_pod("p", "c")).containers["app"].provisioner == names.VCUDA
+
+
+def test_a_retained_slice_holds_after_its_claim_and_not_beside_it() -> None:
+    feed = world()
+    feed.class_changed(gpu_class(retain=True))
+    done = bind_claim(feed, claim("c"))
+    (piece,) = claim_slices(done, "Retain")
+    feed.gpu_changed(piece)
+    assert free(feed) == (70, 12288)
+    feed.claim_deleted(done.uid)
+    assert free(feed) == (70, 12288)
+    feed.gpu_deleted(piece.name)
+    assert free(feed) == (100, 16384)
+
+
+def test_a_restart_sees_the_same() -> None:
+    feed = world(nodes=2, cards=2)
+    feed.class_changed(gpu_class())
+    done = bind_claim(feed, claim("c"))
+    pods = [slice_pod("a"), claim_pod("b", "c")]
+    pods = [placed(what, place(feed, what)) for what in pods]
+    cards = [card(f"n{n}", c) for n in range(2) for c in range(2)]
+    again = rebuild(reversed(cards), reversed(pods), [done])
+    assert again.ledger.snapshot() == feed.ledger.snapshot()
+    assert again.ledger.holders() == feed.ledger.holders()

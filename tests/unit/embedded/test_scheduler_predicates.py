@@ -1,0 +1,144 @@
+"""Whether a node can take a pod: the default checks, without a cluster."""
+
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import pytest
+
+from egpu.api.kubernetes import Node, Pod
+from egpu.embedded.scheduler.loop import summary
+from egpu.embedded.scheduler.predicates import reason_against, requests_of, selects, unsupported
+from egpu.embedded.scheduler.usage import Usage
+
+
+def pod(uid: str = "u", **spec: Any) -> Pod:
+    spec.setdefault("containers", [container("a")])
+    return msgspec.convert({"kind": "Pod", "metadata": {"name": "p", "namespace": "d", "uid": uid}, "spec": spec}, Pod)
+
+
+def container(name: str, *, restart: str | None = None, **requests: str) -> dict[str, Any]:
+    return {"name": name, "resources": {"requests": requests}} | ({"restartPolicy": restart} if restart else {})
+
+
+def node(*, ready: str = "True", labels: dict[str, str] | None = None, **spec: Any) -> Node:
+    return msgspec.convert(
+        {
+            "kind": "Node",
+            "metadata": {"name": "n", "labels": labels or {}},
+            "spec": spec,
+            "status": {
+                "allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3", "x.io/y": "1"},
+                "conditions": [{"type": "Ready", "status": ready}],
+            },
+        },
+        Node,
+    )
+
+
+def against(a_pod: Pod, a_node: Node, used: dict[str, Fraction] | None = None) -> str | None:
+    return reason_against(a_pod, a_node, requests=requests_of(a_pod), used=used or {})
+
+
+def test_requests_are_the_larger_of_init_peak_and_running_sum() -> None:
+    demanding = pod(
+        initContainers=[
+            container("side", restart="Always", cpu="100m"),
+            container("init", cpu="1"),
+        ],
+        containers=[container("a", cpu="300m"), container("b", cpu="200m")],
+    )
+    # 100m of the sidecar + 1 of the init container, more than 100m + 300m + 200m
+    assert requests_of(demanding)["cpu"] == Fraction(11, 10)
+
+
+def test_a_limit_without_a_request_counts() -> None:
+    limited = pod(containers=[{"name": "a", "resources": {"limits": {"cpu": "1"}}}])
+    assert requests_of(limited)["cpu"] == 1
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        ({"cpu": "2"}, None),
+        ({"cpu": "2001m"}, "Insufficient cpu"),
+        ({"memory": "1025Mi"}, "Insufficient memory"),
+        ({"x.io/y": "2"}, "Insufficient x.io/y"),
+        ({"unknown.io/z": "1"}, "Insufficient unknown.io/z"),
+    ],
+)
+def test_resources(requests: dict[str, str], reason: str | None) -> None:
+    assert against(pod(containers=[container("a", **requests)]), node()) == reason
+
+
+def test_too_many_pods() -> None:
+    assert against(pod(), node(), {"pods": Fraction(3)}) == "Too many pods"
+
+
+def test_readiness_cordon_and_taints() -> None:
+    assert against(pod(), node(ready="Unknown")) == "node(s) were not ready"
+    assert against(pod(), node(unschedulable=True)) == "node(s) were unschedulable"
+    tainted = node(taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
+    assert against(pod(), tainted) == "node(s) had untolerated taint {k: v}"
+    for toleration in (
+        {"operator": "Exists"},
+        {"key": "k", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "k", "value": "v"},
+    ):
+        assert against(pod(tolerations=[toleration]), tainted) is None
+    assert against(pod(tolerations=[{"key": "k", "value": "other"}]), tainted) is not None
+    assert against(pod(tolerations=[{"key": "k", "value": "v", "effect": "NoExecute"}]), tainted) is not None
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ({"key": "model", "operator": "In", "values": ["A100"]}, True),
+        ({"key": "model", "operator": "NotIn", "values": ["A100"]}, False),
+        ({"key": "model", "operator": "Exists"}, True),
+        ({"key": "other", "operator": "DoesNotExist"}, True),
+        ({"key": "mem", "operator": "Gt", "values": ["39"]}, True),
+        ({"key": "mem", "operator": "Lt", "values": ["40"]}, False),
+        ({"key": "model", "operator": "Gt", "values": ["1"]}, False),
+    ],
+)
+def test_required_node_affinity(expression: dict[str, Any], *, expected: bool) -> None:
+    term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    wanting = pod(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}})
+    assert selects(wanting, node(labels={"model": "A100", "mem": "40"})) is expected
+
+
+def test_an_empty_affinity_term_selects_nothing() -> None:
+    term = {"nodeSelectorTerms": [{}]}
+    assert not selects(pod(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}), node())
+
+
+def test_node_selector() -> None:
+    assert not selects(pod(nodeSelector={"zone": "a"}), node(labels={"zone": "b"}))
+    assert selects(pod(nodeSelector={"zone": "a"}), node(labels={"zone": "a"}))
+
+
+def test_unsupported_features_are_named() -> None:
+    reason = unsupported(pod(affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}))
+    assert reason is not None
+    assert "podAntiAffinity" in reason
+    assert unsupported(pod()) is None
+
+
+def test_usage_counts_a_pod_once_and_gives_everything_back() -> None:
+    usage = Usage()
+    one = pod(uid="1", containers=[container("a", cpu="500m")])
+    usage.hold(one, "n")
+    usage.hold(one, "n")
+    assert usage.on("n")["cpu"] == Fraction(1, 2)
+    usage.hold(one, "m")  # bound elsewhere than assumed: the watch is right
+    assert usage.on("n")["cpu"] == 0
+    assert usage.on("m")["cpu"] == Fraction(1, 2)
+    usage.release("1")
+    usage.release("1")
+    assert not any(usage.on("m").values())
+
+
+def test_summary_reads_like_kube_scheduler() -> None:
+    reasons = {"a": "Insufficient cpu", "b": "Insufficient cpu", "c": "node(s) were not ready"}
+    assert summary(3, reasons) == "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) were not ready."

@@ -1,0 +1,125 @@
+"""Health of cards over time, on an NVML of our own: lost cards, critical XIDs, and the way back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from egpu.adapters import nvml as adapter
+from egpu.adapters.nvml import NvmlInventory
+from egpu.errors import Unavailable
+
+
+class FakeNVML:
+    """As much of pynvml as the adapter calls. `cards` are UUIDs in index order; what is missing raises NVMLError."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801
+        pass
+
+    NVML_CLOCK_SM = 1
+    NVML_FEATURE_ENABLED = 1
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815
+    nvmlLib: Any = object()  # noqa: N815
+
+    def __init__(self, *cards: str) -> None:
+        self.cards = list(cards)
+        self.events: list[tuple[str, int]] = []
+        self.starts = 0
+        self.answers = True
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.starts += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        if not self.answers:
+            raise self.NVMLError("driver not loaded")
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return self.cards[index]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return handle
+
+    def nvmlDeviceGetMinorNumber(self, handle: str) -> int:  # noqa: N802
+        return self.cards.index(handle)
+
+    def nvmlDeviceGetName(self, handle: str) -> bytes:  # noqa: N802
+        return b"T4"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(total=16 << 30)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> tuple[int, int]:  # noqa: N802
+        return 7, 5
+
+    def nvmlEventSetCreate(self) -> object:  # noqa: N802
+        return object()
+
+    def nvmlEventSetWait_v2(self, events: object, timeout_ms: int) -> SimpleNamespace:  # noqa: N802
+        if not self.events:
+            raise self.NVMLError("timeout")
+        uuid, xid = self.events.pop(0)
+        return SimpleNamespace(device=uuid, eventData=xid)
+
+    def __getattr__(self, name: str) -> Any:
+        def unsupported(*_: object) -> None:
+            raise self.NVMLError(f"{name}: not supported")
+
+        return unsupported
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNVML:
+    found = FakeNVML("GPU-a", "GPU-b")
+    monkeypatch.setattr(adapter, "nvml", found)
+    return found
+
+
+def health(inventory: NvmlInventory) -> dict[str, str]:
+    """Reason by UUID; "" is healthy."""
+    cards = inventory.read()
+    assert all(card.healthy == (not card.reason) for card in cards)
+    return {card.uuid: card.reason for card in cards}
+
+
+def test_a_lost_card_stays_known_and_comes_back(fake: FakeNVML) -> None:
+    inventory = NvmlInventory()
+    assert health(inventory) == {"GPU-a": "", "GPU-b": ""}
+    fake.cards = ["GPU-b"]
+    assert health(inventory) == {"GPU-a": "not found by NVML", "GPU-b": ""}
+    fake.cards = ["GPU-b", "GPU-a"]
+    assert health(inventory) == {"GPU-a": "", "GPU-b": ""}
+    assert {card.uuid: card.minor for card in inventory.read()} == {"GPU-b": 0, "GPU-a": 1}
+    assert fake.starts > 1, "NVML finds a card that came back only after a fresh start"
+
+
+def test_a_critical_xid_is_held_against_a_card_for_a_while(fake: FakeNVML) -> None:
+    now = [0.0]
+    inventory = NvmlInventory(clock=lambda: now[0], xid_quiet_seconds=60)
+    fake.events = [("GPU-a", 13), ("GPU-b", 79)]
+    assert health(inventory) == {"GPU-a": "", "GPU-b": "XID 79"}, "13 is the application's own fault"
+    now[0] = 59
+    assert health(inventory)["GPU-b"] == "XID 79"
+    now[0] = 61
+    assert health(inventory)["GPU-b"] == ""
+
+
+def test_a_driver_that_does_not_answer(fake: FakeNVML) -> None:
+    inventory = NvmlInventory()
+    inventory.read()
+    fake.answers = False
+    with pytest.raises(Unavailable, match="driver not loaded"):
+        inventory.read()
+    fake.answers = True
+    assert health(inventory) == {"GPU-a": "", "GPU-b": ""}

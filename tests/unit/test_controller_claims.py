@@ -1,0 +1,107 @@
+"""The controller against a pretend API server: what a cache that lags behind must not make it believe."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from egpu.api import names
+from egpu.api.objects import ElasticGPUClaim
+from egpu.apps.controller import Controller, ControllerConfig
+from fake_api import FakeAPI, Json
+
+SHARE = {"uuid": "GPU-1", "index": 0, "minor": 0, "core": 50, "memoryMiB": 1024, "model": "T4"}
+ALLOCATION = {"node": "n0", "container": {"provisioner": names.VCUDA, "mode": "shared", "cards": [SHARE]}}
+
+
+def world() -> FakeAPI:
+    api = FakeAPI()
+    api.put("nodes", {"kind": "Node", "metadata": {"name": "n0"}})
+    physical = {key: SHARE[key] for key in ("uuid", "index", "minor", "model")} | {"memoryMiB": 16384}
+    spec = {"nodeName": "n0", "physicalGPU": physical}
+    api.put("elasticgpus", {"kind": "ElasticGPU", "metadata": {"name": "n0-1"}, "spec": spec})
+    api.put("elasticgpuclasses", {"kind": "ElasticGPUClass", "metadata": {"name": "k"}, "provisioner": names.VCUDA})
+    return api
+
+
+def claim(**status: object) -> Json:
+    metadata = {"name": "c", "namespace": "ns", "finalizers": [names.CLAIM_FINALIZER]}
+    spec = {"elasticGPUClassName": "k", "resources": {"requests": {names.GPU_CORE: 50}}}
+    return {"kind": "ElasticGPUClaim", "metadata": metadata, "spec": spec, "status": status}
+
+
+@asynccontextmanager
+async def controller(api: FakeAPI) -> AsyncIterator[Controller]:
+    one = Controller(ControllerConfig(), api.client())
+    task = asyncio.create_task(one.lead())
+    try:
+        yield one
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def slices(api: FakeAPI) -> list[Json]:
+    return [gpu for gpu in api.all("elasticgpus") if "slice" in gpu["spec"]]
+
+
+async def test_a_slice_that_the_cache_does_not_show_yet_is_not_a_lost_claim():
+    api = world()
+    api.put("elasticgpuclaims", claim(allocation=ALLOCATION))
+    api.hold_watches = True
+    async with controller(api) as one:
+        await until(lambda: api.get("elasticgpuclaims", "c", "ns")["status"].get("phase") == "Bound")
+        for _ in range(3):
+            await one.claims.reconcile_claim(("ns", "c"))
+        assert api.get("elasticgpuclaims", "c", "ns")["status"]["phase"] == "Bound"
+        assert len(slices(api)) == 1
+
+
+async def test_slices_of_an_allocation_that_was_taken_back_go():
+    api = world()
+    held = api.put("elasticgpuclaims", claim(allocation=ALLOCATION))
+    async with controller(api):
+        await until(lambda: slices(api))
+    api.put("elasticgpuclaims", {**held, "status": {"phase": "Pending"}})
+    async with controller(api):
+        await until(lambda: not slices(api))
+        assert api.get("elasticgpuclaims", "c", "ns")["status"]["phase"] == "Pending"
+
+
+async def test_a_claim_being_deleted_waits_for_a_pod_that_the_cache_does_not_show_yet():
+    api = world()
+    held = api.put("elasticgpuclaims", claim(allocation=ALLOCATION))
+    async with controller(api):
+        await until(lambda: api.get("elasticgpuclaims", "c", "ns")["status"].get("phase") == "Bound")
+        api.hold_watches = True
+        annotations = {names.CLAIM_PREFIXES[0] + "app": "c"}
+        pod = {
+            "kind": "Pod",
+            "metadata": {"name": "u", "namespace": "ns", "annotations": annotations},
+            "spec": {"nodeName": "n0", "containers": [{"name": "app"}]},
+        }
+        api.put("pods", pod)
+    fresh = api.get("elasticgpuclaims", "c", "ns")
+    fresh["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api.put("elasticgpuclaims", fresh)
+    blind = Controller(ControllerConfig(), api.client())
+    blind.claims._claims._put(("ns", "c"), _typed(api))
+    await blind.claims.reconcile_claim(("ns", "c"))
+    assert api.get("elasticgpuclaims", "c", "ns")["metadata"]["finalizers"] == [names.CLAIM_FINALIZER]
+    api.remove("pods", "u", "ns")
+    blind.claims._claims._put(("ns", "c"), _typed(api))
+    await blind.claims.reconcile_claim(("ns", "c"))
+    assert not api.get("elasticgpuclaims", "c", "ns")["metadata"].get("finalizers")
+    assert held["metadata"]["uid"] == fresh["metadata"]["uid"]
+
+
+def _typed(api: FakeAPI) -> ElasticGPUClaim:
+
+    return msgspec.convert(api.get("elasticgpuclaims", "c", "ns"), ElasticGPUClaim)

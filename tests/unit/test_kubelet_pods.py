@@ -1,0 +1,194 @@
+"""The embedded kubelet's rules that need no process: restarts, phases, admission, environment, images, quantities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from egpu.embedded.kubelet import images, status
+from egpu.embedded.kubelet.admission import Rejected, check_fit
+from egpu.embedded.kubelet.containers import ContainerRecord, restarts_after
+from egpu.embedded.kubelet.environment import Sources, environment
+from egpu.embedded.kubelet.objects import Container, Pod
+from egpu.embedded.kubelet.quantities import requests_of_pod, units
+from egpu.errors import InvalidInput, InvalidQuantity, NotSupported
+
+
+def pod(**spec: Any) -> Pod:
+    return msgspec.convert(
+        {
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": {"a.b/c": "GPU-1,GPU-2"}},
+            "spec": {"nodeName": "n", "containers": [{"name": "main"}], **spec},
+        },
+        Pod,
+    )
+
+
+def container(**fields: Any) -> Container:
+    return msgspec.convert({"name": "main", "image": "x", **fields}, Container)
+
+
+def record(directory: Path, name: str, *codes: int | None, finished: bool = False, **fields: Any) -> ContainerRecord:
+    """A container with one run per code; None is a run that goes on."""
+    found = ContainerRecord(msgspec.convert({"name": name, **fields}, Container), directory / "u" / name)
+    for number, code in enumerate(codes):
+        run = found.directory / str(number)
+        run.mkdir(parents=True)
+        if code is not None:
+            (run / "exit").write_text(f"{code} 0 {(number + 1) * 10**9}\n")
+    found.finished = finished
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "init", "sidecar", "code", "again"),
+    [
+        ("Always", False, False, 0, True),
+        ("OnFailure", False, False, 0, False),
+        ("OnFailure", False, False, 1, True),
+        ("Never", False, False, 1, False),
+        ("Always", True, False, 0, False),
+        ("Always", True, False, 1, True),
+        ("Never", True, False, 1, False),
+        ("Never", True, True, 0, True),
+    ],
+)
+def test_restarts(policy: str, init: bool, sidecar: bool, code: int, again: bool) -> None:
+    one = container(restartPolicy="Always" if sidecar else "")
+    assert restarts_after(policy, one, init=init, code=code) is again
+
+
+def test_phases(tmp_path: Path) -> None:
+    def at(name: str, *codes: int | None, finished: bool = False, **fields: Any) -> ContainerRecord:
+        return record(tmp_path / name, name, *codes, finished=finished, **fields)
+
+    assert status.phase(pod(), [at("i1", None)], [at("a1")]) == "Pending"
+    assert status.phase(pod(), [at("i2", 1, finished=True)], [at("a2")]) == "Failed"
+    assert status.phase(pod(), [at("i3", 1)], [at("a3")]) == "Pending"
+    assert status.phase(pod(), [], [at("a4", None), at("b4")]) == "Running"
+    assert status.phase(pod(), [], [at("a5", 1)]) == "Running", "it waits for its next run"
+    assert status.phase(pod(), [], [at("a6", 0, finished=True)]) == "Succeeded"
+    assert status.phase(pod(), [], [at("a7", 0, finished=True), at("b7", 2, finished=True)]) == "Failed"
+    sidecar = at("s8", 137, finished=True, restartPolicy="Always")
+    assert status.phase(pod(), [sidecar], [at("a8", 0, finished=True)]) == "Succeeded"
+
+
+def test_status_of_a_crashing_container(tmp_path: Path) -> None:
+    crashing = record(tmp_path, "main", 3, 4)
+    crashing.waiting = ("CrashLoopBackOff", "back-off")
+    built = status.build(pod(), inits=[], apps=[crashing], node_ip="1.2.3.4", started_at=0, now=0)
+    one = built["containerStatuses"][0]
+    assert one["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    assert one["lastState"]["terminated"]["exitCode"] == 4
+    assert one["restartCount"] == 1
+    assert {each["type"]: each["status"] for each in built["conditions"]}["Ready"] == "False"
+    crashing.finished = True
+    built = status.build(pod(), inits=[], apps=[crashing], node_ip="1.2.3.4", started_at=0, now=0)
+    assert built["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
+    assert built["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 3
+
+
+def test_crashes_wait_longer_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crashing = record(tmp_path, "main", 1, 1, 1)
+    monkeypatch.setattr("egpu.embedded.kubelet.containers.time.time", lambda: 3.0)
+    monkeypatch.setattr("egpu.embedded.kubelet.runtime.began_at", lambda directory: 0.0)
+    assert crashing.crash_delay(base_seconds=1, limit_seconds=60) == 4.0
+    assert crashing.crash_delay(base_seconds=1, limit_seconds=2) == 2.0
+
+
+def test_environment() -> None:
+    one = container(
+        env=[
+            {"name": "CARDS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['a.b/c']"}}},
+            {"name": "ABSENT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['none']"}}},
+            {"name": "WHERE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "BOTH", "value": "$(WHERE)/$(IP) $$(WHERE) $(UNKNOWN)"},
+            {"name": "MAYBE", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k", "optional": True}}},
+            {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            {"name": "LIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        ],
+        envFrom=[{"prefix": "P_", "configMapRef": {"name": "c"}}],
+        resources={"limits": {"cpu": "2"}},
+    )
+    sources = Sources(config_maps={"c": {"x": "1"}}, secrets={"s": {"k": "v"}})
+    env = environment(pod(), one, node_ip="1.2.3.4", devices={"D": "d"}, sources=sources)
+    assert env["CARDS"] == "GPU-1,GPU-2"
+    assert env["ABSENT"] == ""
+    assert env["BOTH"] == "n/1.2.3.4 $(WHERE) $(UNKNOWN)"
+    assert "MAYBE" not in env
+    assert (env["KEY"], env["LIMIT"], env["P_x"], env["D"]) == ("v", "2", "1", "d")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        {"fieldRef": {"fieldPath": "status.nothing"}},
+        {"secretKeyRef": {"name": "s", "key": "k"}},
+        {"resourceFieldRef": {"resource": "limits.memory"}},
+        {},
+    ],
+)
+def test_environment_refuses_by_name(variable: dict[str, Any]) -> None:
+    one = container(env=[{"name": "X", "valueFrom": variable}])
+    with pytest.raises(InvalidInput, match=r"env\[X\]"):
+        environment(pod(), one, node_ip="", devices={}, sources=Sources())
+
+
+def test_images() -> None:
+    assert images.argv(container(command=["a"], args=["b"])) == ["a", "b"]
+    assert images.argv(container(image="registry.k8s.io/pause:3.9")) == ["sleep", "infinity"]
+    with pytest.raises(NotSupported, match="busybox"):
+        images.argv(container(image="busybox"))
+
+
+def test_every_image_of_the_seed_manifests_is_known() -> None:
+    for image in ("k8s.gcr.io/cuda-vector-add:v0.1", "nvidia/cuda:10.0-base", "example/cuda-app"):
+        assert any(images.fnmatch.fnmatchcase(image, pattern) for pattern, _ in images._table())
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "expected"),
+    [
+        ("cpu", "250m", 250),
+        ("cpu", 2, 2000),
+        ("memory", "1Ki", 1024),
+        ("x/y", "2k", 2000),
+        ("memory", "1.5Gi", 3 << 29),
+    ],
+)
+def test_units(resource: str, text: str | int, expected: int) -> None:
+    assert units(resource, text) == expected
+
+
+def test_units_refuse() -> None:
+    with pytest.raises(InvalidQuantity):
+        units("cpu", "lots")
+
+
+def test_effective_requests() -> None:
+    def asks(name: str, number: int, **fields: Any) -> dict[str, Any]:
+        return {"name": name, "resources": {"limits": {"x/y": str(number)}}, **fields}
+
+    found = requests_of_pod(
+        pod(
+            initContainers=[asks("s", 1, restartPolicy="Always"), asks("i", 5)],
+            containers=[asks("a", 2), asks("b", 2)],
+        )
+    )
+    assert found == {"x/y": 6, "pods": 1}
+
+
+def test_admission() -> None:
+    big = pod(containers=[{"name": "a", "resources": {"requests": {"x/y": "3", "unknown/z": "9"}}}])
+    check_fit(big, [], {"x/y": 3, "pods": 1})
+    with pytest.raises(Rejected, match="requested: 3, used: 3, capacity: 5") as caught:
+        check_fit(big, [big], {"x/y": 5, "pods": 9})
+    assert caught.value.reason == "OutOfx/y"
+    with pytest.raises(Rejected) as caught:
+        check_fit(pod(), [pod()], {"pods": 1})
+    assert caught.value.reason == "OutOfpods"

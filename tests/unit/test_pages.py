@@ -1,0 +1,234 @@
+"""Policy pages and usage files: one layout in C and Python, safe against torn writes and hostile bytes."""
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from egpu.adapters import pages
+from egpu.adapters.pages import DevicePolicy, Mode, UsageReader, decode_usage, read_policy, write_policy
+from egpu.errors import CorruptData, InvalidInput
+
+INCLUDE = Path(__file__).parents[2] / "native" / "include"
+
+PRINT_LAYOUT = r"""
+#include "egpu_abi.h"
+#include <stdio.h>
+#include <string.h>
+#define O(type, field) printf(#type "." #field " %zu\n", offsetof(struct type, field))
+int main(int argc, char **argv) {
+    O(egpu_policy, generation); O(egpu_policy, banks);
+    O(egpu_policy_bank, checksum); O(egpu_policy_bank, device_count); O(egpu_policy_bank, devices);
+    O(egpu_policy_device, minor); O(egpu_policy_device, mode); O(egpu_policy_device, core_ppm);
+    O(egpu_policy_device, weight); O(egpu_policy_device, contention_ppm); O(egpu_policy_device, memory_limit_bytes);
+    O(egpu_policy_device, grant_ppm); O(egpu_policy_device, spill_limit_bytes); O(egpu_policy_device, overhead_bytes);
+    O(egpu_policy_device, window_epoch_ns); O(egpu_policy_device, window_period_us);
+    O(egpu_policy_device, window_start_us);
+    O(egpu_policy_device, window_length_us); O(egpu_usage, coverage); O(egpu_usage, slots);
+    static struct egpu_usage u;
+    u = (struct egpu_usage){.magic = EGPU_USAGE_MAGIC, .abi_version = EGPU_ABI_VERSION, .size = EGPU_USAGE_SIZE,
+        .slot_count = EGPU_USAGE_SLOTS, .device_capacity = EGPU_MAX_DEVICES};
+    u.devices[1] = (struct egpu_usage_device){.memory_bytes = 1, .peak_bytes = 2, .refusals = 3, .reaped_bytes = 4,
+        .spill_bytes = 44,
+        .bucket_ns = -5, .bucket_time_ns = 6, .gpu_ns = 7, .throttled_ns = 8, .launches = 9};
+    u.slots[1023] = (struct egpu_usage_slot){.state = EGPU_SLOT_LIVE, .device = 1, .pid = 10, .start_time = 11,
+        .pid_namespace = 12, .heartbeat_ns = 13, .sequence = 99, .gpu_ns = 14, .throttled_ns = 15,
+        .launches = 16, .reserved_bytes = {100, 200, 300, 400, 500, 600, 700}, .released_bytes = {1, 2, 3, 4, 5, 6, 7}};
+    FILE *f = fopen(argv[1], "wb"); fwrite(&u, sizeof u, 1, f); fclose(f);
+    static struct egpu_policy p;
+    f = fopen(argv[2], "rb"); if (fread(&p, sizeof p, 1, f) != 1) return 1;
+    struct egpu_policy_bank *b = &p.banks[p.generation & 1];
+    printf("checksum_ok %d\n", b->checksum == egpu_policy_checksum(b) && b->generation == p.generation);
+    printf("limit %lu\n", (unsigned long)b->devices[1].memory_limit_bytes);
+    printf("uuid_ok %d\n", strcmp(b->devices[1].uuid, "GPU-two") == 0 && b->device_count == 2);
+    return 0;
+}
+"""
+
+
+def device(
+    uuid: str = "GPU-one", memory: int = 2 << 30, core_ppm: int = 300_000, mode: Mode = Mode.CAP
+) -> DevicePolicy:
+    return DevicePolicy(uuid=uuid, minor=3, mode=mode, core_ppm=core_ppm, memory_limit_bytes=memory)
+
+
+def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "a C compiler is part of the build"
+    source, program = tmp_path / "layout.c", tmp_path / "layout"
+    source.write_text(PRINT_LAYOUT)
+    subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", "-o", program, source], check=True)
+    write_policy(tmp_path / "policy", [device(), device("GPU-two", memory=77 << 20)])
+
+    output = subprocess.run(
+        [program, tmp_path / "usage", tmp_path / "policy"], check=True, capture_output=True, text=True
+    ).stdout
+    found = {name: int(value) for name, value in (line.split() for line in output.splitlines())}
+    assert found == {
+        "egpu_policy.generation": 16,
+        "egpu_policy.banks": 64,
+        "egpu_policy_bank.checksum": 8,
+        "egpu_policy_bank.device_count": 16,
+        "egpu_policy_bank.devices": 64,
+        "egpu_policy_device.minor": 48,
+        "egpu_policy_device.mode": 52,
+        "egpu_policy_device.core_ppm": 56,
+        "egpu_policy_device.weight": 60,
+        "egpu_policy_device.contention_ppm": 64,
+        "egpu_policy_device.memory_limit_bytes": 72,
+        "egpu_policy_device.grant_ppm": 68,
+        "egpu_policy_device.spill_limit_bytes": 80,
+        "egpu_policy_device.overhead_bytes": 88,
+        "egpu_policy_device.window_epoch_ns": 96,
+        "egpu_policy_device.window_period_us": 104,
+        "egpu_policy_device.window_start_us": 108,
+        "egpu_policy_device.window_length_us": 112,
+        "egpu_usage.coverage": 4096,
+        "egpu_usage.slots": 4096 + 16 * 1024,
+        "checksum_ok": 1,
+        "limit": 77 << 20,
+        "uuid_ok": 1,
+    }
+    usage = UsageReader(tmp_path / "usage").read()
+    assert usage.problem == ""
+    assert usage.devices[1] == pages.DeviceUsage(
+        memory_bytes=1,
+        peak_bytes=2,
+        refusals=3,
+        reaped_bytes=4,
+        spill_bytes=44,
+        bucket_ns=-5,
+        gpu_ns=7,
+        throttled_ns=8,
+        launches=9,
+    )
+    (process,) = usage.processes
+    assert process == pages.ProcessUsage(
+        device=1,
+        pid=10,
+        start_time=11,
+        pid_namespace=12,
+        heartbeat_ns=13,
+        device_bytes=99,
+        managed_bytes=198,
+        pool_bytes=297,
+        physical_bytes=396,
+        array_bytes=495,
+        graph_bytes=594,
+        spill_bytes=693,
+        gpu_ns=14,
+        throttled_ns=15,
+        launches=16,
+    )
+    assert process.memory_bytes == 99 + 198 + 297 + 396 + 495 + 594
+
+
+def test_a_policy_reads_back_and_changes_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "policy"
+    assert write_policy(path, [device()]) == 1
+    inode = path.stat().st_ino
+    assert read_policy(path).devices == (device(),)
+    for generation in range(2, 6):
+        changed = device(memory=generation << 20, mode=Mode.SHARE)
+        assert write_policy(path, [changed]) == generation
+        assert read_policy(path) == pages.Policy(generation, (changed,))
+    assert path.stat().st_ino == inode, "live readers have the old file mapped"
+
+
+def test_a_writer_killed_before_the_generation_leaves_the_old_limits(tmp_path: Path) -> None:
+    path = tmp_path / "policy"
+    write_policy(path, [device()])
+    content = bytearray(path.read_bytes())
+    inactive = 64  # bank 0, while generation 1 is active
+    content[inactive : inactive + 1000] = bytes([0xAA]) * 1000
+    path.write_bytes(content)
+    assert read_policy(path).devices == (device(),)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"short", bytes(8192), b"EGPUPOL1" + bytes(8184)],
+    ids=["empty", "short", "zeros", "magic only"],
+)
+def test_a_damaged_policy_is_refused(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "policy"
+    path.write_bytes(damage)
+    with pytest.raises(CorruptData):
+        read_policy(path)
+
+
+@given(position=st.integers(64, 64 + 2 * 2112 - 1), flip=st.integers(1, 255))
+def test_no_flipped_bit_of_the_active_bank_goes_unnoticed(
+    tmp_path_factory: pytest.TempPathFactory, position: int, flip: int
+) -> None:
+    path = tmp_path_factory.mktemp("flip") / "policy"
+    write_policy(path, [device()])
+    content = bytearray(path.read_bytes())
+    content[position] ^= flip
+    path.write_bytes(content)
+    active = position >= 64 + 2112
+    if active:
+        with pytest.raises(CorruptData):
+            read_policy(path)
+    else:
+        assert read_policy(path).devices == (device(),)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("uuid", ""),
+        ("uuid", "x" * 48),
+        ("core_ppm", 0),
+        ("core_ppm", 1_000_001),
+        ("memory_limit_bytes", -1),
+        ("memory_limit_bytes", 2**64),
+        ("weight", 0),
+        ("contention_ppm", 0),
+    ],
+)
+def test_a_policy_that_means_nothing_cannot_be_made(field: str, value: object) -> None:
+    values = {"uuid": "GPU-one", "minor": 0, "mode": Mode.CAP, "core_ppm": 1, "memory_limit_bytes": 1, field: value}
+    with pytest.raises(InvalidInput, match=field):
+        DevicePolicy(**values)  # type: ignore[arg-type]
+
+
+def test_the_same_device_twice_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        write_policy(tmp_path / "policy", [device(), device()])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_usage_file_is_empty_and_open_to_every_user(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    pages.create_usage(path)
+    assert path.stat().st_mode & 0o777 == 0o666
+    usage = UsageReader(path).read()
+    assert usage.processes == ()
+    assert all(totals.memory_bytes == 0 for totals in usage.devices)
+
+
+def test_a_usage_file_that_is_gone_or_no_file_says_so(tmp_path: Path) -> None:
+    assert UsageReader(tmp_path / "usage").read().problem
+    (tmp_path / "usage").symlink_to("/etc/passwd")
+    assert UsageReader(tmp_path / "usage").read().problem
+    assert UsageReader(tmp_path).read().problem
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_decode_to_a_problem(content: bytes) -> None:
+    assert decode_usage(content).problem
+
+
+@given(st.lists(st.tuples(st.integers(64, 282_623), st.binary(min_size=1, max_size=64)), max_size=20))
+def test_any_body_behind_a_right_header_decodes_within_its_bounds(patches: list[tuple[int, bytes]]) -> None:
+    content = bytearray(struct.pack("<8sIIII40x", b"EGPUUSG1", 2, 282_624, 1024, 16).ljust(282_624, b"\0"))
+    for offset, patch in patches:
+        content[offset : offset + len(patch)] = patch
+    usage = decode_usage(bytes(content[:282_624]))
+    assert usage.problem == ""
+    assert all(process.device < 16 and process.memory_bytes >= 0 for process in usage.processes)
