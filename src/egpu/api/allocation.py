@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from egpu.api.quantities import MIB_BYTES
 from egpu.api.wire import camel
 from egpu.errors import CorruptData
 
@@ -37,19 +38,25 @@ class CardShare(_Strict, frozen=True, kw_only=True):
 
 class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     """What one container was given. `core_limit` is the percent up to which idle compute may be used (0: no more than
-    its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in."""
+    its share), `memory_limit_percent` what it may allocate, in percent of its memory, managed where beyond (0: no more
+    than its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in."""
 
     provisioner: str
     mode: Mode
     class_name: str = ""
     claim: str = ""
     core_limit: int = 0
+    memory_limit_percent: int = 0
     vocabulary: str = ""
     cards: tuple[CardShare, ...]
 
     @property
     def exclusive(self) -> bool:
         return self.mode == "exclusive"
+
+    def memory_limit_bytes(self, share: CardShare) -> int:
+        """What may be allocated on one card: the share, and what the class lets go beyond it."""
+        return share.memory_mib * MIB_BYTES * max(100, self.memory_limit_percent) // 100
 
 
 class PodAllocation(_Strict, frozen=True, kw_only=True):
@@ -82,6 +89,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     tflops: int = 0
     precision: str = "fp32"
     core_limit: int = 0
+    memory_limit_percent: int = 0
 
 
 class PodDemand(_Strict, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from egpu.api import names
-from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
+from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, decode_allocation
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPUClaim
-from egpu.api.quantities import format_mib
+from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.cli.output import Table, bar
 from egpu.cli.snapshot import Snapshot
 from egpu.core.ledger import FREE, Holder, mode_name
@@ -240,14 +240,29 @@ def _shares(container: ContainerAllocation) -> str:
         cards = ", ".join(str(share.index) for share in container.cards)
         return f"card {cards}" if len(container.cards) == 1 else f"cards {cards}"
     return "; ".join(
-        f"card {share.index}: {f'{share.core} %, ' if share.core else ''}{format_mib(share.memory_mib)}"
+        f"card {share.index}: {f'{share.core} %, ' if share.core else ''}{_memory(container, share)}"
         for share in container.cards
     )
 
 
+def _memory(container: ContainerAllocation, share: CardShare) -> str:
+    most = f" (allocates up to {format_mib(_most_mib(container, share))})" if container.memory_limit_percent else ""
+    return format_mib(share.memory_mib) + most
+
+
+def _most_mib(container: ContainerAllocation, share: CardShare) -> int:
+    return container.memory_limit_bytes(share) // MIB_BYTES
+
+
 def _card_records(container: ContainerAllocation) -> list[dict[str, str | int]]:
     return [
-        {"uuid": share.uuid, "index": share.index, "corePercent": share.core, "memoryMiB": share.memory_mib}
+        {
+            "uuid": share.uuid,
+            "index": share.index,
+            "corePercent": share.core,
+            "memoryMiB": share.memory_mib,
+            "memoryLimitMiB": _most_mib(container, share),
+        }
         for share in container.cards
     ]
 

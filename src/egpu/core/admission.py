@@ -14,6 +14,7 @@ from egpu.api.kubernetes import Binding, Container, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GPUSHARE
 from egpu.core.demand import PARAMETER_VALUES, claim_class, claim_demand, claim_resources, container_field, read_pod
+from egpu.core.oversubscription import memory_limit_percent
 from egpu.core.policies import POLICY_NAMES
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand, UnknownProvisioner
@@ -242,6 +243,12 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         value = (klass.parameters or {}).get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))
+    try:
+        memory_limit_percent(klass)
+    except InvalidDemand as error:
+        found.append(Violation(error.field, error.reason))
+    except UnknownProvisioner:
+        pass  # said above
     both = {klass.e_gpu_binding_mode, klass.egpu_binding_mode} - {None}
     if len(both) > 1:
         found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))

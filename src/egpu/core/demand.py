@@ -16,6 +16,7 @@ from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import parse_claim_memory, parse_count
 from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GIB, GPUSHARE, MIB, VOCABULARIES, Vocabulary
 from egpu.core.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
+from egpu.core.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
 
@@ -152,7 +153,8 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
     """What a claim asks for, served by its class's technology. Raises InvalidDemand."""
     try:
         technology = provisioner(klass.provisioner)
-    except UnknownProvisioner as error:
+        memory_limit = memory_limit_percent(klass)
+    except (UnknownProvisioner, InvalidDemand) as error:
         raise InvalidDemand("spec." + _class_field(claim), f"class {klass.name}: {error}") from error
     requests, limits = claim.spec.resources.requests, claim.spec.resources.limits
     for resource, value in limits.items():
@@ -184,8 +186,14 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
             claim=claim.name,
             precision=parameters.get(PRECISION, "fp32"),
             core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
+            memory_limit_percent=memory_limit,
         ),
     )
+    if demand.exclusive and memory_limit:
+        reason = (
+            f"class {klass.name} has {MEMORY_OVERSUBSCRIPTION}, which whole cards have no limit for; ask for a share"
+        )
+        raise InvalidDemand(path, f"{reason}, or use another class")
     if problem := technology.problem(demand):
         raise InvalidDemand(path, problem)
     return demand

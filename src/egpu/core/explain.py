@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
 from egpu.api.kubernetes import Pod
-from egpu.api.quantities import format_mib
+from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.core.feed import Feed
 from egpu.core.ledger import Holder
 from egpu.core.policies import Policies
@@ -114,6 +114,9 @@ def _given(name: str, container: ContainerAllocation, allocation: PodAllocation,
             lines.append(f"container {name} has the whole {card}{source}, by {container.provisioner}")
             continue
         amounts = ([f"{share.core} %"] if share.core else []) + [format_mib(share.memory_mib)]
+        if container.memory_limit_percent:
+            most = format_mib(container.memory_limit_bytes(share) // MIB_BYTES)
+            amounts[-1] += f" (it may allocate {most}, the rest in managed memory)"
         others = len(feed.ledger.card_holders(allocation.node, share.uuid)) - 1
         company = f"; {others} more share{'s' if others == 1 else ''} it" if others > 0 else ""
         lines.append(

@@ -307,6 +307,7 @@ def _allocation(
         class_name=demand.class_name,
         claim=demand.claim,
         core_limit=demand.core_limit,
+        memory_limit_percent=demand.memory_limit_percent,
         vocabulary=demand.vocabulary,
         cards=tuple(
             CardShare(

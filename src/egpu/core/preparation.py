@@ -24,7 +24,8 @@ class DeviceLimit:
     """The slice on one card, as the policy page states it, in the order in which the container sees its cards.
 
     `core_percent` 0 means that compute is not limited; `core_ceiling_percent` is up to where idle compute may be used
-    (equal to `core_percent` when it may not); `weight` is the share under contention.
+    (equal to `core_percent` when it may not); `weight` is the share under contention. `spill_bytes` may be allocated
+    beyond `memory_bytes`, as managed memory.
     """
 
     uuid: str
@@ -32,6 +33,7 @@ class DeviceLimit:
     core_percent: int
     core_ceiling_percent: int
     weight: int
+    spill_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,19 +96,20 @@ def prepare(container: str, allocation: ContainerAllocation, cards: Iterable[Car
 
 def _policy(allocation: ContainerAllocation) -> PolicySpec:
     return PolicySpec(
-        devices=tuple(_limit(share, allocation.core_limit) for share in allocation.cards),
+        devices=tuple(_limit(share, allocation) for share in allocation.cards),
         work_conserving=allocation.core_limit > 0,
     )
 
 
-def _limit(share: CardShare, core_limit: int) -> DeviceLimit:
+def _limit(share: CardShare, allocation: ContainerAllocation) -> DeviceLimit:
     return DeviceLimit(
         uuid=share.uuid,
         memory_bytes=share.memory_mib * MIB_BYTES,
         core_percent=share.core,
-        core_ceiling_percent=max(share.core, core_limit) if share.core else 0,
+        core_ceiling_percent=max(share.core, allocation.core_limit) if share.core else 0,
         # Who has no compute share of its own still gets a little when the card is contended.
         weight=max(share.core, 1),
+        spill_bytes=allocation.memory_limit_bytes(share) - share.memory_mib * MIB_BYTES,
     )
 
 

@@ -282,6 +282,11 @@ def test_classes() -> None:
     assert unit.field == "parameters[memoryUnit]"
     (placing,) = validate_class(gpu_class(parameters={"policy": "best"}), None)
     assert placing.reason.startswith("'best' is not one of binpack, spread, price, fgd")
+    assert validate_class(gpu_class(parameters={"memoryOversubscription": "1.5"}), None) == []
+    (factor,) = validate_class(gpu_class(parameters={"memoryOversubscription": "0.5"}), None)
+    assert str(factor).startswith("parameters[memoryOversubscription]: '0.5' is not a factor from 1 to 10")
+    (cannot,) = validate_class(gpu_class(provisioner=names.QGPU, parameters={"memoryOversubscription": "2"}), None)
+    assert cannot.reason.startswith("elasticgpu.io/qgpu cannot give out more memory than there is")
     twice = ElasticGPUClass(
         provisioner=names.VCUDA, e_gpu_binding_mode="Immediate", egpu_binding_mode="WaitForFirstConsumer"
     )

@@ -148,6 +148,31 @@ def test_the_class_decides_the_technology_and_whether_idle_compute_may_be_used()
         claim_demand(claim("c"), gpu_class(provisioner=names.PHYSICAL))
 
 
+@pytest.mark.parametrize(
+    ("text", "percent"), [("1.5", 150), ("1", 0), ("1.00", 0), ("2", 200), ("1.25", 125), ("10", 1000)]
+)
+def test_a_class_may_let_programs_allocate_more_memory_than_their_share(text: str, percent: int) -> None:
+    found = claim_demand(claim("c"), gpu_class(parameters={"memoryOversubscription": text}))
+    assert (found.memory_limit_percent, found.memory_mib) == (percent, 4096), "the scheduler counts the share alone"
+
+
+@pytest.mark.parametrize(
+    "text", ["0.9", "0", "-1.5", "1.505", "10.01", "1e1", "1,5", "nan", "inf", "", " 1.5", "1.5x", "\u0661", "9" * 99]
+)
+def test_an_oversubscription_that_is_no_factor_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidDemand, match=r"class shared: parameters\[memoryOversubscription\]: .*from 1 to 10"):
+        claim_demand(claim("c"), gpu_class(parameters={"memoryOversubscription": text}))
+
+
+def test_oversubscription_where_it_cannot_be_done_is_refused_by_name() -> None:
+    more = {"memoryOversubscription": "1.5"}
+    for technology in (names.QGPU, names.GPUSHARE, names.PHYSICAL):
+        with pytest.raises(InvalidDemand, match=f"{technology} cannot give out more memory.*{names.VCUDA} can"):
+            claim_demand(claim("c"), gpu_class(provisioner=technology, parameters=more))
+    with pytest.raises(InvalidDemand, match="which whole cards have no limit for"):
+        claim_demand(claim("c", {names.GPU_CORE: 100}), gpu_class(parameters=more))
+
+
 def resolve(name: str, known: list[ElasticGPUClaim], namespace: str = "default"):
     what = claim_pod("p", name)
     return pod_demand(what, {item.name: item for item in known}, {"shared": gpu_class()})

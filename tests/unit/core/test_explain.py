@@ -46,6 +46,21 @@ def test_a_placed_pod_shows_its_share_and_its_company() -> None:
     assert explain_pod(ended(done), feed, ["n0"], BINPACK).state == "finished"
 
 
+def test_memory_that_may_be_allocated_beyond_the_share_is_said() -> None:
+    feed = world()
+    feed.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.5"}))
+    feed.claim_changed(claim("c"))
+    what = claim_pod("p", "c")
+    done = placed(what, place(feed, what))
+    assert (
+        explain_pod(done, feed, ["n0"], BINPACK)
+        .details[0]
+        .startswith(
+            "container app has 30 % and 4096 MiB (it may allocate 6144 MiB, the rest in managed memory) of card 0 T4"
+        )
+    )
+
+
 def test_other_states_say_what_they_are() -> None:
     feed = world()
     assert explain_pod(pod("p", container("app")), feed, ["n0"], BINPACK).state == "no-gpu"

@@ -38,6 +38,16 @@ def test_idle_compute_may_be_used_where_the_class_says_so() -> None:
     assert (found.policy.devices[0].core_percent, found.policy.devices[0].core_ceiling_percent) == (30, 100)
 
 
+def test_memory_beyond_the_share_is_spilled_up_to_the_factor_of_the_class() -> None:
+    feed = world()
+    feed.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.25"}))
+    feed.claim_changed(claim("c"))
+    found = prepare("app", given(claim_pod("p", "c"), feed), CARDS)
+    assert found.policy is not None
+    (device,) = found.policy.devices
+    assert (device.memory_bytes, device.spill_bytes) == (4096 << 20, 1024 << 20)
+
+
 def test_whole_cards_and_gpushare_need_no_policy() -> None:
     whole = prepare("app", given(pod("p", container("app", {"nvidia.com/gpu": 2}))), CARDS)
     assert (whole.policy, whole.minors, whole.isolation) == (None, (0, 1), "whole-card")

@@ -76,6 +76,9 @@ class AgentMetrics(Collector):
         memory_used = _gauge("elasticgpu_container_memory_used_bytes", "Card memory the container says it uses.")
         core_limit = _gauge("elasticgpu_container_core_limit_ratio", "Share of the card's time; 1 is a whole card.")
         core_used = _gauge("elasticgpu_container_core_used_ratio", "Share of the card's time used since the last look.")
+        spill_limit = _gauge(
+            "elasticgpu_container_memory_spill_limit_bytes", "What it may allocate beyond its limit, in managed memory."
+        )
         spilled = _gauge("elasticgpu_container_memory_spilled_bytes", "Beyond its limit, in managed memory.")
         throttled = _gauge("elasticgpu_container_throttled_seconds", "Time its launches were held back, ever.")
         refused = _gauge("elasticgpu_container_memory_refusals", "Allocations refused over the limit, ever.")
@@ -89,6 +92,8 @@ class AgentMetrics(Collector):
                 labels = self._labels(record, share)
                 memory_limit.add_metric(labels, share.memory_mib * MIB)
                 core_limit.add_metric(labels, share.core / 100)
+                beyond = record.allocation.memory_limit_bytes(share) - share.memory_mib * MIB
+                spill_limit.add_metric(labels, beyond)
                 used = usage.devices[position] if position < len(usage.devices) else None
                 mismatch.add_metric(labels, int(used is None or _claims_too_much(used, share)))
                 if used is None:
@@ -101,7 +106,17 @@ class AgentMetrics(Collector):
                 seen[key] = _Sample(time.monotonic(), used.gpu_ns)
                 core_used.add_metric(labels, _rate(self._samples.get(key), seen[key]))
         self._samples = seen
-        yield from (memory_limit, memory_used, core_limit, core_used, spilled, throttled, refused, mismatch)
+        yield from (
+            memory_limit,
+            memory_used,
+            core_limit,
+            core_used,
+            spill_limit,
+            spilled,
+            throttled,
+            refused,
+            mismatch,
+        )
 
     def _usage_file(self, record: SlotRecord) -> Path:
         """Its executor's where it has one: the container cannot write that."""

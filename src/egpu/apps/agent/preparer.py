@@ -174,6 +174,7 @@ def _policy_devices(policy: PolicySpec, plan: Preparation) -> list[pages.DeviceP
             core_ppm=device.core_percent * pages.PPM // 100,
             memory_limit_bytes=device.memory_bytes,
             weight=device.weight,
+            spill_limit_bytes=device.spill_bytes,
         )
         for device in policy.devices
     ]

@@ -37,6 +37,8 @@ class Provisioner:
     aliases: ClassVar[tuple[str, ...]] = ()
     available: ClassVar[bool] = True
     isolation: ClassVar[Isolation]
+    oversubscribes: ClassVar[bool] = False
+    """Whether programs may be let allocate more than their share, the rest in managed memory."""
 
     def problem(self, demand: ContainerDemand) -> str | None:
         """Why this technology can never serve `demand`, whatever the cards; None when it can."""

@@ -8,3 +8,4 @@ class VCUDA(Provisioner):
     name = names.VCUDA
     aliases = ("vcuda.provisioner.elasticgpu.io",)
     isolation = "interposer"
+    oversubscribes = True
