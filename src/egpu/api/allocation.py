@@ -39,7 +39,8 @@ class CardShare(_Strict, frozen=True, kw_only=True):
 class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     """What one container was given. `core_limit` is the percent up to which idle compute may be used (0: no more than
     its share), `memory_limit_percent` what it may allocate, in percent of its memory, managed where beyond (0: no more
-    than its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in."""
+    than its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in.
+    `server` is the node that has the cards, where the technology may use another node's; empty: the pod's own."""
 
     provisioner: str
     mode: Mode
@@ -48,6 +49,7 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     core_limit: int = 0
     memory_limit_percent: int = 0
     vocabulary: str = ""
+    server: str = ""
     cards: tuple[CardShare, ...]
 
     @property
@@ -57,6 +59,10 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     def memory_limit_bytes(self, share: CardShare) -> int:
         """What may be allocated on one card: the share, and what the class lets go beyond it."""
         return share.memory_mib * MIB_BYTES * max(100, self.memory_limit_percent) // 100
+
+    def cards_node(self, node: str) -> str:
+        """The node that has the cards of a container whose pod is on `node`."""
+        return self.server or node
 
 
 class PodAllocation(_Strict, frozen=True, kw_only=True):

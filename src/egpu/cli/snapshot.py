@@ -39,7 +39,7 @@ async def load(client: Client) -> Snapshot:
         classes=classes,
         claims=sorted(claims, key=lambda claim: claim.key),
         pods=sorted(pods, key=lambda pod: pod.key),
-        feed=rebuild(gpus, pods, claims, classes),
+        feed=rebuild(gpus, pods, claims, classes, nodes),
     )
 
 

@@ -175,6 +175,7 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
                     "node": pod.spec.node_name or None,
                     "provisioner": given.provisioner if given else None,
                     "claim": (given.claim or None) if given else None,
+                    "server": (given.server or None) if given else None,
                     "cards": _card_records(given) if given else [],
                     "restarts": restarts,
                 },
@@ -236,6 +237,10 @@ def _gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
 
 
 def _shares(container: ContainerAllocation) -> str:
+    return _own_shares(container) + (f" of {container.server}" if container.server else "")
+
+
+def _own_shares(container: ContainerAllocation) -> str:
     if container.exclusive:
         cards = ", ".join(str(share.index) for share in container.cards)
         return f"card {cards}" if len(container.cards) == 1 else f"cards {cards}"

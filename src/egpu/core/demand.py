@@ -252,11 +252,11 @@ def _claimed(
 
 def claim_resources(demand: ContainerDemand) -> dict[str, int]:
     """The resources that the webhook writes on a container which uses a claim, totals over its cards."""
-    written = {
-        names.GPU_CORE: (100 if demand.exclusive else demand.core) * demand.cards,
-        names.GPU_MEMORY: demand.memory_mib * demand.cards,
-        names.TFLOPS: demand.tflops * demand.cards,
-    }
+    core, memory = (100 if demand.exclusive else demand.core) * demand.cards, demand.memory_mib * demand.cards
+    if provisioner(demand.provisioner).anywhere:
+        written = {names.POOL_CORE: core, names.POOL_MEMORY: memory}
+    else:
+        written = {names.GPU_CORE: core, names.GPU_MEMORY: memory, names.TFLOPS: demand.tflops * demand.cards}
     return {resource: value for resource, value in written.items() if value}
 
 

@@ -108,6 +108,9 @@ def _ranked(scores: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 def _given(name: str, container: ContainerAllocation, allocation: PodAllocation, feed: Feed) -> list[str]:
     lines: list[str] = []
     source = f" from claim {container.claim}" if container.claim else ""
+    node = container.cards_node(allocation.node)
+    if container.server:
+        source = (" of its own node" if node == allocation.node else f" of node {node}") + source
     for share in container.cards:
         card = f"card {share.index} {share.model} ({share.uuid})".replace("  ", " ")
         if container.exclusive:
@@ -117,7 +120,7 @@ def _given(name: str, container: ContainerAllocation, allocation: PodAllocation,
         if container.memory_limit_percent:
             most = format_mib(container.memory_limit_bytes(share) // MIB_BYTES)
             amounts[-1] += f" (it may allocate {most}, the rest in managed memory)"
-        others = len(feed.ledger.card_holders(allocation.node, share.uuid)) - 1
+        others = len(feed.ledger.card_holders(node, share.uuid)) - 1
         company = f"; {others} more share{'s' if others == 1 else ''} it" if others > 0 else ""
         lines.append(
             f"container {name} has {' and '.join(amounts)} of {card}{source}, by {container.provisioner}{company}"

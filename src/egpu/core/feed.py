@@ -32,7 +32,7 @@ from egpu.core import fitting, requests
 from egpu.core.arrays import BoolArray
 from egpu.core.fitting import Request
 from egpu.core.hosts import Hosts, pod_requests
-from egpu.core.ledger import Card, Holder, Ledger, NodeCards
+from egpu.core.ledger import Card, Holder, Ledger, NodeCards, PoolNode
 from egpu.core.packer import Packer
 from egpu.core.policies import Packed, Policies, preferring
 from egpu.core.refusal import Refusal
@@ -198,11 +198,17 @@ class Feed:
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def node_changed(self, node: Node) -> None:
-        """What the node has beside cards."""
+        """What the node has beside cards, and whether it takes part in the pool."""
         self.hosts.node_changed(node)
+        known = _pool_node(node)
+        if known is None:
+            self.ledger.pool.pop(node.name, None)
+        else:
+            self.ledger.pool[node.name] = known
 
     def node_deleted(self, name: str) -> None:
         self.hosts.node_deleted(name)
+        self.ledger.pool.pop(name, None)
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
@@ -279,7 +285,8 @@ class Feed:
         held = self.claim_allocation(claim.uid) if claim else None
         if held is None:
             return False
-        return held.node == allocation.node and held.container.cards == allocation.containers[container].cards
+        used = allocation.containers[container]
+        return held.node == used.cards_node(allocation.node) and held.container.cards == used.cards
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -302,7 +309,7 @@ class Feed:
 
     def scores(self, request: Request, nodes: Sequence[str], policies: Policies) -> dict[str, float]:
         """How good each node is, 0..1."""
-        if isinstance(policies.node, Packed) and request.open():
+        if isinstance(policies.node, Packed) and request.open() and not request.pooled():
             fits = fitting.fits(request, self.ledger, nodes)
             packed = self.packer.scores(policies.node.name, request, nodes, fits)
             if packed is not None:
@@ -311,7 +318,7 @@ class Feed:
 
     def choose(self, request: Request, node: str, policies: Policies) -> PodAllocation:
         """The cards for the request on `node`. Changes nothing; raises DoesNotFit with the whole explanation."""
-        if isinstance(policies.card, Packed):
+        if isinstance(policies.card, Packed) and not request.pooled():
             columns = self.packer.columns(policies.card.name, request, node)
             policies = Policies(policies.node, preferring(columns))
         return fitting.choose(request, self.ledger, node, policies)
@@ -327,9 +334,12 @@ def rebuild(
     pods: Iterable[Pod],
     claims: Iterable[ElasticGPUClaim],
     classes: Iterable[ElasticGPUClass] = (),
+    nodes: Iterable[Node] = (),
 ) -> Feed:
     """A feed that was shown these objects, in whatever order they come: how a restart begins."""
     feed = Feed()
+    for node in nodes:
+        feed.node_changed(node)
     for klass in classes:
         feed.class_changed(klass)
     for gpu in gpus:
@@ -339,6 +349,16 @@ def rebuild(
     for pod in pods:
         feed.pod_changed(pod)
     return feed
+
+
+def _pool_node(node: Node) -> PoolNode | None:
+    """What a node that takes part in the pool does for it: one that is away or cordoned serves nothing new."""
+    if not node.annotations.get(names.POOL_ADDRESS):
+        return None
+    link = node.annotations.get(names.POOL_LINK, "")
+    ready = all(one.status == "True" for one in node.status.conditions or [] if one.type == "Ready")
+    serving = ready and not node.spec.unschedulable and node.metadata.deletion_timestamp is None
+    return PoolNode(int(link) if link.isdecimal() else 0, serving)
 
 
 def _is_card(gpu: ElasticGPU) -> bool:

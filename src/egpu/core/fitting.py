@@ -6,6 +6,8 @@ Two ways to place a pod's containers on a node's cards, with the same rules:
 - *exactly*, by bounded search on one node (`egpu.core.search`), where greedy finds nothing and the pod has several GPU
   containers.
 
+Containers whose cards may be another node's come after those, over the whole pool (`egpu.core.pooling`).
+
 A node fits when either finds a place, whichever policy is asked about, and `choose` tries the same two. So what a
 filter granted can always be bound, unless something else changed in between.
 """
@@ -20,9 +22,11 @@ from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand,
 from egpu.api.objects import ClaimAllocation
 from egpu.core import search
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.ledger import EXCLUSIVE, FREE, Ledger, shared_mode
+from egpu.core.board import Board
+from egpu.core.ledger import EXCLUSIVE, Ledger, shared_mode
 from egpu.core.policies import Binpack, CardsView, Policies, Policy
-from egpu.core.provisioners import CardTotals, Needs, provisioner
+from egpu.core.pooling import Seat, near, seats
+from egpu.core.provisioners import CardTotals, provisioner
 from egpu.core.refusal import Refusal, explain_refusal
 from egpu.errors import DoesNotFit
 
@@ -57,82 +61,13 @@ class Request:
 
         return {name: todo[name] for name in sorted(todo, key=difficulty)}
 
+    def local(self) -> dict[str, ContainerDemand]:
+        """Those of `open` whose cards have to be the node's own."""
+        return {name: demand for name, demand in self.open().items() if not provisioner(demand.provisioner).anywhere}
 
-@dataclass
-class _State:
-    """Cards of the candidate rows while containers are placed on them; arrays of shape (candidates, cards).
-
-    `core_free`, `memory_free` and `mode` change with every app and sidecar; `init_core`, `init_memory` only with
-    sidecars, for plain init containers run before the apps. `base_mode` is what other pods made of the card.
-    """
-
-    rows: IntArray
-    usable: BoolArray
-    totals: CardTotals
-    core_free: IntArray
-    memory_free: IntArray
-    mode: IntArray
-    base_mode: IntArray
-    init_core: IntArray
-    init_memory: IntArray
-    peak_core: IntArray
-    peak_memory: IntArray
-    """What is left when the pod uses the most, init containers included."""
-
-    @classmethod
-    def of(cls, ledger: Ledger, rows: IntArray) -> "_State":
-        core, memory, mode = ledger.core_free[rows], ledger.memory_free[rows], ledger.mode[rows]
-        tflops = {precision: figures[rows] for precision, figures in ledger.tflops.items()}
-        return cls(
-            rows=rows,
-            usable=ledger.present[rows] & ledger.healthy[rows],
-            totals=CardTotals(ledger.memory_mib[rows], tflops),
-            core_free=core,
-            memory_free=memory,
-            mode=mode,
-            base_mode=mode.copy(),
-            init_core=core.copy(),
-            init_memory=memory.copy(),
-            peak_core=core.copy(),
-            peak_memory=memory.copy(),
-        )
-
-    def view(self) -> CardsView:
-        return CardsView(self.usable, self.totals.memory_mib, self.core_free, self.memory_free)
-
-    def eligible(self, demand: ContainerDemand, needs: Needs, *, init: bool) -> BoolArray:
-        """Cards that can take `demand` now."""
-        core, memory = (self.init_core, self.init_memory) if init else (self.core_free, self.memory_free)
-        room = self.usable & needs.possible & (core >= needs.core) & (memory >= needs.memory_mib)
-        if demand.exclusive:
-            # An init container may own, for a while, a card that only its own pod uses.
-            return room & (self.base_mode == FREE if init else self.mode == FREE)
-        own = shared_mode(demand.provisioner)
-        fits_mode = (self.mode == FREE) | (self.mode == own)
-        if init:
-            fits_mode |= (self.mode == EXCLUSIVE) & (self.base_mode == FREE)
-        return room & fits_mode
-
-    def take(
-        self, demand: ContainerDemand, needs: Needs, at: tuple[IntArray, IntArray], *, init: bool, sidecar: bool
-    ) -> None:
-        """Give the cells `at` to a container."""
-        core, memory = needs.core[at], needs.memory_mib[at]
-        if init:
-            self.peak_core[at] = np.minimum(self.peak_core[at], self.init_core[at] - core)
-            self.peak_memory[at] = np.minimum(self.peak_memory[at], self.init_memory[at] - memory)
-            # Once exclusive, a card stays so for the pod's life.
-            kept = self.mode[at] == EXCLUSIVE
-            self.mode[at] = np.where(kept | demand.exclusive, EXCLUSIVE, shared_mode(demand.provisioner))
-            return
-        self.core_free[at] -= core
-        self.memory_free[at] -= memory
-        self.peak_core[at] = np.minimum(self.peak_core[at], self.core_free[at])
-        self.peak_memory[at] = np.minimum(self.peak_memory[at], self.memory_free[at])
-        self.mode[at] = EXCLUSIVE if demand.exclusive else shared_mode(demand.provisioner)
-        if sidecar:
-            self.init_core[at] -= core
-            self.init_memory[at] -= memory
+    def pooled(self) -> dict[str, ContainerDemand]:
+        """Those of `open` whose cards may be another node's."""
+        return {name: demand for name, demand in self.open().items() if provisioner(demand.provisioner).anywhere}
 
 
 @dataclass(frozen=True)
@@ -141,16 +76,16 @@ class _Placed:
 
     ok: BoolArray
     columns: dict[str, IntArray]
-    state: _State
+    state: Board
 
 
 def _greedy(request: Request, ledger: Ledger, rows: IntArray, policy: Policy) -> _Placed:
     """Place the containers on every candidate row at once, each on the cards that `policy` likes best."""
-    state = _State.of(ledger, rows)
+    state = Board.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     columns: dict[str, IntArray] = {}
     width = state.usable.shape[1]
-    for name, demand in request.open().items():
+    for name, demand in request.local().items():
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
         if demand.cards > width:
             return _Placed(np.zeros_like(ok), {}, state)
@@ -176,9 +111,9 @@ def _greedy(request: Request, ledger: Ledger, rows: IntArray, policy: Policy) ->
 def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]] | None:
     """Columns per container on one node, by search; None when there is no place (or none found within bounds)."""
     rows = np.array([row])
-    state = _State.of(ledger, rows)
+    state = Board.of(ledger, rows)
     wishes: list[search.Wish] = []
-    for name, demand in request.open().items():
+    for name, demand in request.local().items():
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
         wishes.append(
             search.Wish(
@@ -212,44 +147,69 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
     if request.waiting:
         return answer
     allowed = _allowed_by_claims(request, ledger, nodes)
-    if not request.open():
-        return allowed
-    rows, places = _rows_of(ledger, nodes)
-    keep = allowed[places]
-    rows, places = rows[keep], places[keep]
-    ok = _greedy(request, ledger, rows, _ANY).ok
-    if len(request.open()) > 1:
-        for position in np.flatnonzero(~ok & _each_alone(request, ledger, rows)):
-            ok[position] = _exact(request, ledger, int(rows[position])) is not None
-    answer[places] = ok
+    if request.local():
+        rows, places = _rows_of(ledger, nodes)
+        keep = allowed[places]
+        rows, places = rows[keep], places[keep]
+        ok = _greedy(request, ledger, rows, _ANY).ok
+        if len(request.local()) > 1:
+            for position in np.flatnonzero(~ok & _each_alone(request, ledger, rows)):
+                ok[position] = _exact(request, ledger, int(rows[position])) is not None
+        answer[places] = ok
+    else:
+        answer = allowed
+    return answer & _fits_pool(request, ledger, nodes, answer) if request.pooled() else answer
+
+
+def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: BoolArray) -> BoolArray:
+    """Nodes on which the pool serves the request, of those whose own cards do their part (`local`)."""
+    answer = np.array([node in ledger.pool for node in nodes], dtype=np.bool_)
+    if not answer.any() or seats(request, ledger, "", _ANY) is None:
+        return np.zeros_like(answer)
+    if request.local():
+        # Only there does it matter what the pod's other containers take.
+        for position in np.flatnonzero(answer & local).tolist():
+            node = nodes[position]
+            row = ledger.row(node)
+            if row is not None and ledger.pool[node].serving:
+                columns = _columns_of_fit(request, ledger, row)
+                answer[position] = seats(request, ledger, "", _ANY, taken=(row, columns)) is not None
     return answer
 
 
 def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
     """Rows on which every container would fit were it alone: elsewhere no search is needed."""
-    state = _State.of(ledger, rows)
+    state = Board.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
-    for name, demand in request.open().items():
+    for name, demand in request.local().items():
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
         ok &= state.eligible(demand, needs, init=name in request.demand.init).sum(axis=1) >= demand.cards
     return ok
 
 
 def _allowed_by_claims(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
-    """Nodes that have, in good health, every card that the pod's bound claims hold."""
+    """Nodes that have, in good health, every card that the pod's bound claims hold, or reach it in the pool."""
     allowed = np.ones(len(nodes), dtype=np.bool_)
     for claim in request.bound.values():
         healthy = {card.uuid for card in ledger.cards(claim.node) if card.healthy}
         alive = all(share.uuid in healthy for share in claim.container.cards)
-        allowed &= np.array([alive and node == claim.node for node in nodes], dtype=np.bool_)
+        if provisioner(claim.container.provisioner).anywhere:
+            served = alive and claim.node in ledger.pool and ledger.pool[claim.node].serving
+            allowed &= np.array([served and node in ledger.pool for node in nodes], dtype=np.bool_)
+        else:
+            allowed &= np.array([alive and node == claim.node for node in nodes], dtype=np.bool_)
     return allowed
 
 
 def scores(request: Request, ledger: Ledger, nodes: Sequence[str], policies: Policies) -> FloatArray:
     """How good each node is by the node policy, 0..1, shape (nodes,); 0 where the request does not fit greedily."""
     answer = np.zeros(len(nodes))
+    if request.waiting:
+        return answer
+    if not request.local() and request.pooled():
+        return np.where(fits(request, ledger, nodes), near(request, ledger, nodes), 0)
     rows, places = _rows_of(ledger, nodes)
-    if not len(rows) or request.waiting:
+    if not len(rows):
         return answer
     placed = _greedy(request, ledger, rows, policies.card)
     state = placed.state
@@ -269,35 +229,54 @@ def choose(request: Request, ledger: Ledger, node: str, policies: Policies) -> P
         name: replace(claim.container, claim=request.demand.containers[name].claim)
         for name, claim in request.bound.items()
     }
-    row = ledger.row(node)
-    if row is not None and request.open():
-        placed = _greedy(request, ledger, np.array([row]), policies.card)
-        if placed.ok[0]:
-            columns = {name: tuple(chosen[0].tolist()) for name, chosen in placed.columns.items()}
-        else:
-            columns = _columns_of_fit(request, ledger, row)
-        containers |= {
-            name: _allocation(demand, ledger, node, row, columns[name]) for name, demand in request.open().items()
-        }
+    columns, pooled = _chosen(request, ledger, node, policies.card)
+    demands = request.open()
+    containers |= {name: _allocation(demands[name], ledger, node, placed) for name, placed in columns.items()} | {
+        name: replace(_allocation(demands[name], ledger, seat.server, seat.columns), server=seat.server)
+        for name, seat in pooled.items()
+    }
     demand = request.demand
     ordered = {name: containers[name] for name in demand.containers}
     return PodAllocation(node=node, containers=ordered, init=demand.init, sidecars=demand.sidecars)
+
+
+def _chosen(
+    request: Request, ledger: Ledger, node: str, policy: Policy
+) -> tuple[dict[str, tuple[int, ...]], dict[str, Seat]]:
+    """Columns of the node's own cards, and seats in the pool: as the policy likes it, or else as `fits` found it."""
+    row = ledger.row(node)
+    columns: dict[str, tuple[int, ...]] = {}
+    if row is not None and request.local():
+        placed = _greedy(request, ledger, np.array([row]), policy)
+        columns = _columns(placed) if placed.ok[0] else _columns_of_fit(request, ledger, row)
+    if not request.pooled():
+        return columns, {}
+    found = seats(request, ledger, node, policy, taken=(row, columns))
+    if found is None:
+        columns = _columns_of_fit(request, ledger, row) if row is not None and request.local() else {}
+        found = seats(request, ledger, "", _ANY, taken=(row, columns))
+    if found is None:  # fits() said yes of the very same ledger
+        raise AssertionError(f"{node}: fit and choice disagree about the pool")
+    return columns, found
+
+
+def _columns(placed: _Placed) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(chosen[0].tolist()) for name, chosen in placed.columns.items()}
 
 
 def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]]:
     """Where `fits` found the place, when the asked policy's own greedy order does not."""
     placed = _greedy(request, ledger, np.array([row]), _ANY)
     if placed.ok[0]:
-        return {name: tuple(chosen[0].tolist()) for name, chosen in placed.columns.items()}
+        return _columns(placed)
     found = _exact(request, ledger, row)
     if found is None:  # fits() said yes of the very same ledger
         raise AssertionError(f"row {row}: fit and choice disagree")
     return found
 
 
-def _allocation(
-    demand: ContainerDemand, ledger: Ledger, node: str, row: int, columns: tuple[int, ...]
-) -> ContainerAllocation:
+def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tuple[int, ...]) -> ContainerAllocation:
+    row = ledger.row(node)
     totals = CardTotals(ledger.memory_mib[row], {key: figures[row] for key, figures in ledger.tflops.items()})
     needs = provisioner(demand.provisioner).needs(demand, totals)
     cards = ledger.cards(node)
@@ -328,7 +307,9 @@ def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
     """Why the request does not fit on `node`, card by card. For nodes where it does not: reasons are dear."""
     if request.waiting:
         return Refusal(node, request.waiting, resolvable=False)
-    return explain_refusal(request.demand, ledger, node, bound=request.bound, todo=request.open())
+    return explain_refusal(
+        request.demand, ledger, node, bound=request.bound, todo=request.local(), pooled=request.pooled()
+    )
 
 
 _ANY: Policy = Binpack()

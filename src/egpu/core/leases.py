@@ -511,7 +511,7 @@ class Pool:
         shares = _held(part)
         holder = _holder(lease.id, server)
         if shares:
-            granted = ContainerAllocation(provisioner=names.POOL, mode="shared", cards=shares)
+            granted = ContainerAllocation(provisioner=names.QGPU, mode="shared", cards=shares)
             self.ledger.hold(holder, PodAllocation(node=server, containers={_CONTAINER: granted}))
 
     def _next_version(self, server: str) -> int:
@@ -530,7 +530,8 @@ class Pool:
 
 
 def _request(wish: Wish, cards: int) -> Request:
-    demand = ContainerDemand(provisioner=names.POOL, cards=cards, core=wish.core, memory_mib=wish.memory_mib)
+    # Each server is asked for its own cards, as a node is for a container beside them.
+    demand = ContainerDemand(provisioner=names.QGPU, cards=cards, core=wish.core, memory_mib=wish.memory_mib)
     return Request(PodDemand(containers={_CONTAINER: demand}))
 
 

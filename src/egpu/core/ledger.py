@@ -83,9 +83,19 @@ class OverCommit:
     reason: str
 
 
-class _CardKey(NamedTuple):
+class CardKey(NamedTuple):
+    """A card of a node."""
+
     node: str
     uuid: str
+
+
+@dataclass(frozen=True)
+class PoolNode:
+    """A node that takes part in the pool. `serving`: whether its cards may be given to pods elsewhere now."""
+
+    link_mbps: int
+    serving: bool
 
 
 class Ledger:
@@ -103,13 +113,15 @@ class Ledger:
         self.numa: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.tflops: dict[str, FloatArray] = {}
         self.changes: IntArray = np.zeros(0, dtype=np.int64)
+        self.pool: dict[str, PoolNode] = {}
+        """The nodes that take part in the pool, with cards or without."""
         self._rows: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
-        self._cells: dict[_CardKey, tuple[int, int]] = {}
-        self._by_card: dict[_CardKey, dict[Holder, Usage]] = {}
+        self._cells: dict[CardKey, tuple[int, int]] = {}
+        self._by_card: dict[CardKey, dict[Holder, Usage]] = {}
         self._by_holder: dict[Holder, PodAllocation] = {}
-        self._overcommits: dict[_CardKey, str] = {}
+        self._overcommits: dict[CardKey, str] = {}
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -131,7 +143,7 @@ class Ledger:
                 if precision not in self.tflops:
                     self.tflops[precision] = np.zeros(self.present.shape)
                 self.tflops[precision][cell] = figure
-            key = _CardKey(node.name, card.uuid)
+            key = CardKey(node.name, card.uuid)
             self._cells[key] = cell
             self._recount(key)
         self.changes[row] += 1
@@ -171,8 +183,7 @@ class Ledger:
             return
         self.release(holder)
         self._by_holder[holder] = allocation
-        for uuid, usage in card_usage(allocation).items():
-            key = _CardKey(allocation.node, uuid)
+        for key, usage in card_usage(allocation).items():
             self._by_card.setdefault(key, {})[holder] = usage
             self._recount(key)
 
@@ -181,8 +192,7 @@ class Ledger:
         allocation = self._by_holder.pop(holder, None)
         if allocation is None:
             return
-        for uuid in card_usage(allocation):
-            key = _CardKey(allocation.node, uuid)
+        for key in card_usage(allocation):
             holders = self._by_card[key]
             del holders[holder]
             if not holders:
@@ -197,7 +207,7 @@ class Ledger:
 
     def card_holders(self, node: str, uuid: str) -> dict[Holder, Usage]:
         """Who holds a card, and how much of it each."""
-        return dict(self._by_card.get(_CardKey(node, uuid), {}))
+        return dict(self._by_card.get(CardKey(node, uuid), {}))
 
     def overcommits(self) -> list[OverCommit]:
         return [OverCommit(key.node, key.uuid, reason) for key, reason in sorted(self._overcommits.items())]
@@ -216,7 +226,7 @@ class Ledger:
 
     # --- cells ------------------------------------------------------------------------------------------------------
 
-    def _recount(self, key: _CardKey) -> None:
+    def _recount(self, key: CardKey) -> None:
         """Make a card's cell what its holders leave of it."""
         usages = self._by_card.get(key, {}).values()
         cell = self._cells.get(key)
@@ -261,7 +271,7 @@ class Ledger:
 
     def _clear(self, name: str, row: int) -> None:
         for card in self._cards.get(name, ()):
-            self._cells.pop(_CardKey(name, card.uuid), None)
+            self._cells.pop(CardKey(name, card.uuid), None)
         for array in (self.memory_mib, self.core_free, self.memory_free, self.mode, self.numa, *self.tflops.values()):
             array[row] = 0
         self.present[row] = False
@@ -287,27 +297,27 @@ def _overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
     return None
 
 
-def card_usage(allocation: PodAllocation) -> dict[str, Usage]:
-    """What an allocation takes of each card, by UUID: per card the larger of what runs together at any time.
+def card_usage(allocation: PodAllocation) -> dict[CardKey, Usage]:
+    """What an allocation takes of each card: per card the larger of what runs together at any time.
 
     Plain init containers run one after another, before the others but beside the sidecars, so on each card the pod
     takes max(apps + sidecars, each init + sidecars). Kubernetes counts a pod's effective requests the same way.
     """
-    steady: dict[str, Usage] = {}
-    lasting: dict[str, Usage] = {}
+    steady: dict[CardKey, Usage] = {}
+    lasting: dict[CardKey, Usage] = {}
     for name, container in allocation.containers.items():
         if name not in allocation.init:
-            _add(steady, container)
+            _add(steady, container, allocation.node)
         if name in allocation.sidecars:
-            _add(lasting, container)
+            _add(lasting, container, allocation.node)
     peak = dict(steady)
     # Those that own their cards first: what else runs there, at other times, is then a guest whatever its technology.
     for name in sorted(allocation.init, key=lambda name: not _owns(allocation, name)):
         if name in allocation.containers:
             alone = dict(lasting)
-            _add(alone, allocation.containers[name])
-            for uuid, usage in alone.items():
-                peak[uuid] = _larger(peak[uuid], usage) if uuid in peak else usage
+            _add(alone, allocation.containers[name], allocation.node)
+            for key, usage in alone.items():
+                peak[key] = _larger(peak[key], usage) if key in peak else usage
     return peak
 
 
@@ -315,17 +325,18 @@ def _owns(allocation: PodAllocation, name: str) -> bool:
     return name in allocation.containers and allocation.containers[name].exclusive
 
 
-def _add(usages: dict[str, Usage], container: ContainerAllocation) -> None:
+def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str) -> None:
     mode = EXCLUSIVE if container.exclusive else shared_mode(container.provisioner)
     for share in container.cards:
+        key = CardKey(container.cards_node(node), share.uuid)
         usage = Usage(share.core, share.memory_mib, mode)
-        known = usages.get(share.uuid)
+        known = usages.get(key)
         if known is None:
-            usages[share.uuid] = usage
+            usages[key] = usage
         elif known.mode == usage.mode and mode != EXCLUSIVE:
-            usages[share.uuid] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, mode)
+            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, mode)
         else:  # two containers at once on a card that one of them owns, or that two technologies share
-            usages[share.uuid] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, CONFLICT)
+            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, CONFLICT)
 
 
 def _larger(one: Usage, other: Usage) -> Usage:

@@ -51,7 +51,7 @@ class Packer:
 
     def see(self, pod_uid: str, request: Request) -> None:
         """Count a pod in the job mix, once."""
-        if not request.open() or pod_uid in self._seen:
+        if not request.local() or pod_uid in self._seen:
             return
         self._seen[pod_uid] = None
         if len(self._seen) > SEEN_LIMIT:
@@ -164,7 +164,7 @@ class Packer:
         """The pod as shapes, for what a container asks of a card may differ by model (TFLOPS), the most common first;
         and per row which of them, -1 where no card can ever serve. Of several GPU containers the hardest counts.
         """
-        demand = next(iter(request.open().values()), None)
+        demand = next(iter(request.local().values()), None)
         group: IntArray = np.full(len(rows), -1, dtype=np.int64)
         if demand is None:
             return [], group

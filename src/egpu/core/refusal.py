@@ -8,6 +8,7 @@ from egpu.api.allocation import ContainerDemand, PodDemand
 from egpu.api.objects import ClaimAllocation
 from egpu.api.quantities import format_mib
 from egpu.core.ledger import CONFLICT, EXCLUSIVE, FREE, Card, Ledger, mode_name, shared_mode
+from egpu.core.pooling import servers
 from egpu.core.provisioners import CardTotals, provisioner
 
 MAX_CARDS_IN_TEXT: Final = 8
@@ -63,22 +64,35 @@ def explain_refusal(
     *,
     bound: Mapping[str, ClaimAllocation],
     todo: Mapping[str, ContainerDemand],
+    pooled: Mapping[str, ContainerDemand],
 ) -> Refusal:
     """Why `demand` does not fit on `node`, given that it does not. `bound` are its containers whose claims have cards,
-    `todo` those that need some."""
+    `todo` those that need some of the node's own, `pooled` those that need some of the pool's."""
+    anywhere = [name for name, claim in bound.items() if provisioner(claim.container.provisioner).anywhere]
+    if (pooled or anywhere) and node not in ledger.pool:
+        return Refusal(
+            node, "the node takes no part in the pool (its agent has no certificate of it)", resolvable=False
+        )
     for container, claim in bound.items():
         name = demand.containers[container].claim
-        if claim.node != node:
+        if container in anywhere:
+            if not (claim.node in ledger.pool and ledger.pool[claim.node].serving):
+                away = f"claim {name} is bound to node {claim.node}, which does not serve its cards to the pool now"
+                return Refusal(node, away, resolvable=False)
+        elif claim.node != node:
             return Refusal(
                 node, f"claim {name} of container {container} is bound to node {claim.node}", resolvable=False
             )
-        healthy = {card.uuid for card in ledger.cards(node) if card.healthy}
+        healthy = {card.uuid for card in ledger.cards(claim.node) if card.healthy}
         for share in claim.container.cards:
             if share.uuid not in healthy:
                 gone = f"claim {name} is bound to card {share.index} ({share.uuid}), which is unhealthy or gone"
                 return Refusal(node, gone, resolvable=False)
+    for name, wish in pooled.items():
+        if (refusal := _pool_refusal(name, wish, ledger, node, init=name in demand.init)) is not None:
+            return refusal
     cards = ledger.cards(node)
-    if not cards:
+    if not cards and todo:
         return Refusal(node, "the node has no GPU known to this scheduler", resolvable=False)
     for name, wish in todo.items():
         found = _card_reasons(wish, ledger, node, init=name in demand.init)
@@ -87,8 +101,28 @@ def explain_refusal(
             hopeless = sum(never for _, never in found)
             head = f"container {name} asks for {describe(wish)}, {free} of {len(cards)} cards can take it"
             return Refusal(node, head, tuple(why for why, _ in found), resolvable=len(cards) - hopeless >= wish.cards)
-    asked = ", ".join(f"{name} {describe(wish)}" for name, wish in todo.items())
-    return Refusal(node, f"each container fits alone, but the {len(cards)} cards cannot take all at once ({asked})")
+    asked = ", ".join(f"{name} {describe(wish)}" for name, wish in {**todo, **pooled}.items())
+    where = f"the {len(cards)} cards" if not pooled else "the cards of the node and the pool" if todo else "the pool"
+    return Refusal(node, f"each container fits alone, but {where} cannot take all at once ({asked})")
+
+
+def _pool_refusal(name: str, wish: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
+    """Why no node of the pool takes one container; None where one does."""
+    offered = servers(ledger, node)
+    if not offered:
+        return Refusal(node, "no node serves cards to the pool now", resolvable=False)
+    reasons: list[CardReason] = []
+    hopeless = True
+    for server in offered:
+        found = _card_reasons(wish, ledger, server, init=init)
+        if len(ledger.cards(server)) - len(found) >= wish.cards:
+            return None
+        hopeless = hopeless and len(ledger.cards(server)) - sum(never for _, never in found) < wish.cards
+        reasons += [CardReason(why.uuid, why.index, f"of {server} {why.reason}") for why, _ in found]
+    asked = f"container {name} asks for {describe(wish)} of the pool"
+    nodes = "node" if len(offered) == 1 else "nodes"
+    head = f"{asked}; {len(offered)} {nodes} with cards, none can take it"
+    return Refusal(node, head, tuple(reasons), resolvable=not hopeless)
 
 
 def _card_reasons(wish: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> list[tuple[CardReason, bool]]:

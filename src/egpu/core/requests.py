@@ -102,7 +102,7 @@ def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]
 def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, ClaimAllocation]:
     """The claims that a choice has just given cards to: claim name → what its status must say before the binding."""
     return {
-        container.claim: ClaimAllocation(node=allocation.node, container=container)
+        container.claim: ClaimAllocation(node=container.cards_node(allocation.node), container=container)
         for name, container in allocation.containers.items()
         if container.claim and name not in request.bound
     }

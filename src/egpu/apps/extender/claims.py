@@ -229,4 +229,4 @@ class ImmediateClaims:
         best = min(filtered.fits, key=lambda node: (-scores[node], node))
         allocation = feed.choose(request, best, policies)
         (container,) = allocation.containers.values()
-        return ClaimAllocation(node=best, container=container)
+        return ClaimAllocation(node=container.cards_node(best), container=container)

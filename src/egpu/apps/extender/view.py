@@ -46,10 +46,13 @@ class View:
             self._room()  # claims may have waited for it
 
     def _node(self, change: Change[Node]) -> None:
+        known = self.feed.ledger.pool.get(change.subject.name)
         if change.new is None:
             self.feed.node_deleted(change.subject.name)
         else:
             self.feed.node_changed(change.new)
+        if self.feed.ledger.pool.get(change.subject.name) != known:
+            self._room()
 
     def _gpu(self, change: Change[ElasticGPU]) -> None:
         if change.new is None:

@@ -9,8 +9,9 @@ from typing import Final
 from egpu.core.provisioners.base import CardTotals, Isolation, Needs, Provisioner
 from egpu.core.provisioners.gpushare import GPUShare
 from egpu.core.provisioners.physical import Physical
+from egpu.core.provisioners.pool import Pool
 from egpu.core.provisioners.qgpu import QGPU
-from egpu.core.provisioners.unavailable import VGPU, Pool
+from egpu.core.provisioners.unavailable import VGPU
 from egpu.core.provisioners.vcuda import VCUDA
 from egpu.errors import UnknownProvisioner
 

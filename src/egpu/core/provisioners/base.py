@@ -39,6 +39,8 @@ class Provisioner:
     isolation: ClassVar[Isolation]
     oversubscribes: ClassVar[bool] = False
     """Whether programs may be let allocate more than their share, the rest in managed memory."""
+    anywhere: ClassVar[bool] = False
+    """Whether the cards may be another node's than the pod's."""
 
     def problem(self, demand: ContainerDemand) -> str | None:
         """Why this technology can never serve `demand`, whatever the cards; None when it can."""

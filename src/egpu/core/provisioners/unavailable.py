@@ -9,10 +9,3 @@ class VGPU(Provisioner):
     aliases = ("vgpu.provisioner.elasticgpu.io",)
     available = False
     isolation = "profile"
-
-
-class Pool(Provisioner):
-    name = names.POOL
-    aliases = ("pool.provisioner.elasticgpu.io",)
-    available = False
-    isolation = "executor"
