@@ -38,7 +38,7 @@ static void charge(struct sim_busy *busy, uint64_t start, uint64_t duration) {
 }
 
 void machine_count_runnable(struct machine *machine, struct sim_card *card, int change) {
-  atomic_fetch_add(&machine->processes[machine->slot].cards[card->index].runnable, (uint32_t)change);
+  atomic_fetch_add(&machine_usage(machine, machine->slot, card)->runnable, (uint32_t)change);
 }
 
 static uint64_t slice_word(int slot, uint64_t began) {
@@ -46,8 +46,9 @@ static uint64_t slice_word(int slot, uint64_t began) {
 }
 
 static bool runnable(struct machine *machine, const struct sim_card *card, int slot) {
-  return atomic_load(&machine->header->process_state[slot]) != SIM_PROCESS_FREE &&
-         (int32_t)atomic_load(&machine->processes[slot].cards[card->index].runnable) > 0;
+  if (atomic_load(&machine->header->process_state[slot]) == SIM_PROCESS_FREE) return false;
+  struct sim_usage *usage = machine_usage(machine, slot, card);
+  return usage && (int32_t)atomic_load(&usage->runnable) > 0;
 }
 
 /* The next process after `slot` that has work for the card; -1: no other has. */
@@ -118,7 +119,7 @@ uint64_t machine_take_time(struct machine *machine, struct sim_card *card, uint6
   } while (!atomic_compare_exchange_weak(&card->busy_until_ns, &until, start + given));
   *duration_ns = given;
   charge(&card->busy, start, given);
-  charge(&machine->processes[machine->slot].cards[card->index].busy, start, given);
+  charge(&machine_usage(machine, machine->slot, card)->busy, start, given);
   return start;
 }
 

@@ -40,60 +40,12 @@ static void after_fork(void) {
   engine.machine.fd = -1;
 }
 
-static int ordinal_by_uuid(const char *text, const int *visible, int count) {
-  /* A prefix is enough when it is unambiguous. */
-  int found = -1;
-  for (int i = 0; i < count; i++) {
-    char uuid[SIM_UUID_TEXT];
-    machine_uuid_text(&engine.machine.cards[visible[i]], uuid);
-    if (strncasecmp(uuid, text, strlen(text)) != 0) continue;
-    if (found >= 0) return -1;
-    found = i;
-  }
-  return found;
-}
-
-/* CUDA_VISIBLE_DEVICES: ordinals or UUIDs (prefixes), in the program's order; the first bad entry ends the list; a card named
- * twice makes the whole list invalid. Returns how many remain in `chosen`. */
-static int apply_visible_devices(const int *visible, int count, int *chosen) {
-  const char *value = getenv("CUDA_VISIBLE_DEVICES");
-  if (!value) {
-    memcpy(chosen, visible, (size_t)count * sizeof *chosen);
-    return count;
-  }
-  char copy[4096];
-  snprintf(copy, sizeof copy, "%s", value);
-  int chosen_count = 0;
-  char *rest = copy;
-  for (char *item; (item = strsep(&rest, ",")) != NULL;) {
-    while (*item == ' ') item++;
-    for (char *end = item + strlen(item); end > item && end[-1] == ' ';) *--end = '\0';
-    int at = -1;
-    if (strncasecmp(item, "GPU-", 4) == 0) at = ordinal_by_uuid(item, visible, count);
-    else {
-      char *end;
-      long number = strtol(item, &end, 10);
-      if (end != item && *end == '\0' && number >= 0 && number < count) at = (int)number;
-    }
-    if (at < 0) break;
-    for (int i = 0; i < chosen_count; i++)
-      if (chosen[i] == visible[at]) return 0;
-    chosen[chosen_count++] = visible[at];
-  }
-  return chosen_count;
-}
-
 static CUresult find_devices(void) {
-  int visible[SIM_MAX_CARDS];
-  int chosen[SIM_MAX_CARDS];
-  int count = 0;
-  for (uint32_t i = 0; i < engine.machine.header->card_count; i++)
-    if (machine_card_visible(&engine.machine, &engine.machine.cards[i]) && !(atomic_load(&engine.machine.cards[i].lost) & 1))
-      visible[count++] = (int)i;
-  engine.device_count = apply_visible_devices(visible, count, chosen);
+  struct sim_card *chosen[SIM_MAX_CARDS];
+  engine.device_count = visible_devices(&engine.machine, chosen);
   for (int i = 0; i < engine.device_count; i++) {
     struct device *device = &engine.devices[i];
-    *device = (struct device){.card = &engine.machine.cards[chosen[i]], .ordinal = i};
+    *device = (struct device){.card = chosen[i], .ordinal = i};
     device->current_pool = &device->default_pool;
     memory_init(&device->mapped, &engine.machine, device->card, NULL);
     if (!pool_init(&device->default_pool, device)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -112,9 +64,10 @@ static CUresult init_once(void) {
     return CUDA_ERROR_NO_DEVICE;
   }
   CUresult result = find_devices();
-  if (result == CUDA_SUCCESS && (error = machine_join(&engine.machine)) != 0) {
-    engine_say("%u processes use this machine already", SIM_MAX_PROCESSES);
-    result = CUDA_ERROR_OPERATING_SYSTEM;
+  const struct sim_card *first = result == CUDA_SUCCESS ? engine.devices[0].card : NULL;
+  if (first && (error = machine_join(&engine.machine, atomic_load(&first->instance) ? first : NULL)) != 0) {
+    if (error == ENOSPC) engine_say("%u processes use this machine already", SIM_MAX_PROCESSES);
+    result = error == ENOSPC ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_NO_DEVICE; /* destroyed since we looked */
   }
   if (result != CUDA_SUCCESS) {
     machine_close(&engine.machine);
@@ -147,14 +100,17 @@ struct device *engine_device(CUdevice ordinal) {
 
 CUresult context_activate(struct context *context) {
   struct device *device = context->device;
-  context->lost_seen = atomic_load(&device->card->lost);
-  context->ecc_seen = atomic_load(&device->card->ecc_uncorrected);
-  if (context->lost_seen & 1) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  const struct sim_card *board = machine_board_of(&engine.machine, device->card);
+  context->lost_seen = atomic_load(&board->lost);
+  context->ecc_seen = atomic_load(&board->ecc_uncorrected);
+  if (context->lost_seen & 1 || machine_add_context(&engine.machine, device->card) != 0) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   memory_init(&context->memory, &engine.machine, device->card, context);
-  if (memory_reserve(&context->memory, device->card->context_chunks) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = stream_create(context, CU_STREAM_DEFAULT, 0, true, &context->legacy);
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory_reserve(&context->memory, device->card->context_chunks) == 0)
+    result = stream_create(context, CU_STREAM_DEFAULT, 0, true, &context->legacy);
   if (result != CUDA_SUCCESS) {
     memory_clear(&context->memory);
+    machine_remove_context(&engine.machine, device->card);
     return result;
   }
   static const size_t defaults[CU_LIMIT_MAX] = {
@@ -167,7 +123,6 @@ CUresult context_activate(struct context *context) {
   atomic_store(&context->peers, 0);
   atomic_store(&context->error, CUDA_SUCCESS);
   atomic_store(&context->alive, true);
-  machine_count_context(&engine.machine, device->card, 1);
   return CUDA_SUCCESS;
 }
 
@@ -199,7 +154,7 @@ static void managed_gone(const struct extent *extent) {
 }
 
 void context_look(struct context *context) {
-  const struct sim_card *card = context->device->card;
+  const struct sim_card *card = machine_board_of(&engine.machine, context->device->card);
   if (atomic_load_explicit(&card->lost, memory_order_relaxed) != context->lost_seen)
     context_fail(context, CUDA_ERROR_UNKNOWN, "the card has fallen off the bus");
   else if (atomic_load_explicit(&card->ecc_uncorrected, memory_order_relaxed) != context->ecc_seen)
@@ -226,7 +181,7 @@ CUresult context_destroy(struct context *context) {
   pool_context_gone(context);
   memory_clear(&context->memory);
   memory_host_clear(context, managed_gone);
-  machine_count_context(&engine.machine, context->device->card, -1);
+  machine_remove_context(&engine.machine, context->device->card);
   return CUDA_SUCCESS;
 }
 

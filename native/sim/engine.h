@@ -70,6 +70,9 @@ struct engine {
 
 extern struct engine engine;
 
+/* The devices that this process has, in its order (visible.c). Returns how many. */
+int visible_devices(struct machine *machine, struct sim_card *chosen[SIM_MAX_CARDS]);
+
 CUresult engine_init(void);
 bool engine_ready(void); /* false before cuInit, and in a forked child of a process that called it */
 bool engine_verbose(void);

@@ -30,7 +30,7 @@ static bool layout_is_ours(const struct sim_header *header, uint64_t file_bytes)
          header->header_bytes == sizeof *header && header->card_count <= SIM_MAX_CARDS &&
          header->max_processes == SIM_MAX_PROCESSES && header->file_bytes <= file_bytes &&
          header->cards_offset == sizeof *header &&
-         header->processes_offset == header->cards_offset + SIM_MAX_CARDS * sizeof(struct sim_card) &&
+         header->processes_offset == header->cards_offset + SIM_MAX_RECORDS * sizeof(struct sim_card) &&
          header->shared_offset == header->processes_offset + SIM_MAX_PROCESSES * sizeof(struct sim_process);
 }
 
@@ -100,7 +100,8 @@ void machine_close(struct machine *machine) {
 
 void machine_uuid_text(const struct sim_card *card, char text[SIM_UUID_TEXT]) {
   const uint8_t *u = card->uuid;
-  snprintf(text, SIM_UUID_TEXT, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+  const char *what = atomic_load(&card->instance) ? "MIG" : "GPU";
+  snprintf(text, SIM_UUID_TEXT, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", what, u[0], u[1],
            u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
@@ -131,20 +132,31 @@ static int ofd_lock(int fd, int command, short type, int64_t at) {
   return rc < 0 ? errno : 0;
 }
 
-/* The counters are derived from the chunk table; after a death inside the lock they are counted again. */
+struct sim_usage *machine_usage(struct machine *machine, int slot, const struct sim_card *card) {
+  struct sim_process *process = &machine->processes[slot];
+  if (card->index < SIM_MAX_CARDS) return &process->cards[card->index];
+  if (process->instance == 0) return NULL;
+  bool on = process->instance == card->index || machine->cards[process->instance].memory_record == card->index;
+  return on ? &process->cards[SIM_MAX_CARDS] : NULL;
+}
+
+/* The counters are derived from the chunk tables; after a death inside the lock they are counted again. */
 void machine_recount(struct machine *machine) {
-  for (uint32_t c = 0; c < machine->header->card_count; c++) {
-    struct sim_card *card = &machine->cards[c];
+  for (struct sim_card *card = machine_next_memory(machine, NULL); card; card = machine_next_memory(machine, card)) {
     const _Atomic uint32_t *owners = machine_chunk_table(machine, card);
     uint32_t used = 0;
-    for (uint32_t slot = 0; slot < SIM_MAX_PROCESSES; slot++)
-      if (atomic_load(&machine->header->process_state[slot]) != SIM_PROCESS_FREE) machine->processes[slot].cards[c].chunks = 0;
+    for (int slot = 0; slot < SIM_MAX_PROCESSES; slot++) {
+      if (atomic_load(&machine->header->process_state[slot]) == SIM_PROCESS_FREE) continue;
+      struct sim_usage *usage = machine_usage(machine, slot, card);
+      if (usage) usage->chunks = 0;
+    }
     for (uint32_t i = 0; i < card->chunk_count; i++) {
       uint32_t owner = atomic_load_explicit(&owners[i], memory_order_relaxed);
       if (owner == 0) continue;
       used++;
       int slot = machine_charged_slot(machine, owner);
-      if (slot >= 0) atomic_fetch_add(&machine->processes[slot].cards[c].chunks, 1);
+      struct sim_usage *usage = slot >= 0 ? machine_usage(machine, slot, card) : NULL;
+      if (usage) atomic_fetch_add(&usage->chunks, 1);
     }
     atomic_store(&card->used_chunks, used);
   }
@@ -205,8 +217,7 @@ void machine_punch(struct machine *machine, const struct sim_card *card, uint32_
 }
 
 static void bury(struct machine *machine, int slot) {
-  for (uint32_t c = 0; c < machine->header->card_count; c++) {
-    struct sim_card *card = &machine->cards[c];
+  for (struct sim_card *card = machine_next_memory(machine, NULL); card; card = machine_next_memory(machine, card)) {
     _Atomic uint32_t *owners = machine_chunk_table(machine, card);
     for (uint32_t i = 0; i < card->chunk_count;) {
       uint32_t owner = atomic_load_explicit(&owners[i], memory_order_relaxed);
@@ -238,6 +249,8 @@ static int reap_locked(struct machine *machine) {
   return found;
 }
 
+void machine_reap_locked(struct machine *machine) { reap_locked(machine); }
+
 int machine_reap(struct machine *machine) {
   bool any_dead = false;
   for (int slot = 0; slot < SIM_MAX_PROCESSES && !any_dead; slot++)
@@ -249,9 +262,13 @@ int machine_reap(struct machine *machine) {
   return found;
 }
 
-int machine_join(struct machine *machine) {
+int machine_join(struct machine *machine, const struct sim_card *instance) {
   int chosen = -1;
   machine_table_lock(machine);
+  if (instance && atomic_load(&instance->instance) != SIM_INSTANCE_COMPUTE) {
+    machine_table_unlock(machine);
+    return ENOENT;
+  }
   for (int attempt = 0; attempt < 2 && chosen < 0; attempt++) {
     for (int slot = 0; slot < SIM_MAX_PROCESSES && chosen < 0; slot++)
       if (atomic_load(&machine->header->process_state[slot]) == SIM_PROCESS_FREE &&
@@ -262,6 +279,7 @@ int machine_join(struct machine *machine) {
   if (chosen >= 0) {
     struct sim_process *process = &machine->processes[chosen];
     memset(process, 0, sizeof *process);
+    process->instance = instance ? instance->index : 0;
     process->pid = (uint32_t)getpid();
     process->start_ticks = start_ticks_of(process->pid);
     process->pid_namespace = machine->pid_namespace;
@@ -274,8 +292,16 @@ int machine_join(struct machine *machine) {
   return chosen >= 0 ? 0 : ENOSPC;
 }
 
-void machine_count_context(struct machine *machine, struct sim_card *card, int change) {
-  atomic_fetch_add(&machine->processes[machine->slot].cards[card->index].contexts, (uint32_t)change);
+int machine_add_context(struct machine *machine, struct sim_card *card) {
+  machine_table_lock(machine);
+  int error = atomic_load(&card->mig_enabled) ? EBUSY : 0;
+  if (!error) atomic_fetch_add(&machine_usage(machine, machine->slot, card)->contexts, 1);
+  machine_table_unlock(machine);
+  return error;
+}
+
+void machine_remove_context(struct machine *machine, struct sim_card *card) {
+  atomic_fetch_sub(&machine_usage(machine, machine->slot, card)->contexts, 1);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
@@ -287,7 +313,13 @@ static uint32_t count_free(struct sim_card *card) {
 
 uint32_t machine_free_chunks(struct machine *machine, struct sim_card *card) {
   machine_reap(machine);
-  return count_free(card);
+  if (!atomic_load(&card->mig_enabled)) return count_free(machine_memory_of(machine, card));
+  uint32_t used = 0; /* a card in MIG mode has what its instances have */
+  for (unsigned place = 0; place < SIM_MAX_INSTANCES; place++) {
+    const struct sim_card *instance = machine_instance(machine, card, SIM_INSTANCE_GPU, place);
+    if (instance) used += atomic_load(&instance->used_chunks);
+  }
+  return card->chunk_count - used;
 }
 
 static bool add_run(struct chunk_run **runs, size_t *used, size_t *room, uint32_t at) {
@@ -324,12 +356,14 @@ static void evict(struct machine *machine, struct sim_card *card, uint32_t count
     if (owner & SIM_OWNER_SHARED || !(owner & SIM_OWNER_EVICTABLE)) continue;
     atomic_store(&owners[i], 0);
     atomic_fetch_sub(&card->used_chunks, 1);
-    atomic_fetch_sub(&machine->processes[(owner & ~SIM_OWNER_EVICTABLE) - 1].cards[card->index].chunks, 1);
+    struct sim_usage *usage = machine_usage(machine, (int)(owner & ~SIM_OWNER_EVICTABLE) - 1, card);
+    if (usage) atomic_fetch_sub(&usage->chunks, 1);
     count--;
   }
 }
 
 uint32_t machine_hold_evictable(struct machine *machine, struct sim_card *card, uint32_t want) {
+  card = machine_memory_of(machine, card);
   _Atomic uint32_t *owners = machine_chunk_table(machine, card);
   uint32_t mine = ((uint32_t)machine->slot + 1) | SIM_OWNER_EVICTABLE;
   uint32_t taken = 0;
@@ -341,12 +375,13 @@ uint32_t machine_hold_evictable(struct machine *machine, struct sim_card *card, 
     taken++;
   }
   atomic_fetch_add(&card->used_chunks, taken);
-  atomic_fetch_add(&machine->processes[machine->slot].cards[card->index].chunks, taken);
+  atomic_fetch_add(&machine_usage(machine, machine->slot, card)->chunks, taken);
   machine_table_unlock(machine);
   return taken;
 }
 
 void machine_drop_evictable(struct machine *machine, struct sim_card *card, uint32_t count) {
+  card = machine_memory_of(machine, card);
   _Atomic uint32_t *owners = machine_chunk_table(machine, card);
   uint32_t mine = ((uint32_t)machine->slot + 1) | SIM_OWNER_EVICTABLE;
   uint32_t given = 0;
@@ -357,12 +392,13 @@ void machine_drop_evictable(struct machine *machine, struct sim_card *card, uint
     given++;
   }
   atomic_fetch_sub(&card->used_chunks, given);
-  atomic_fetch_sub(&machine->processes[machine->slot].cards[card->index].chunks, given);
+  atomic_fetch_sub(&machine_usage(machine, machine->slot, card)->chunks, given);
   machine_table_unlock(machine);
 }
 
 int machine_take_chunks(struct machine *machine, struct sim_card *card, uint32_t count, struct chunk_run **runs,
                         size_t *run_count) {
+  card = machine_memory_of(machine, card);
   _Atomic uint32_t *owners = machine_chunk_table(machine, card);
   uint32_t mine = (uint32_t)machine->slot + 1;
   uint32_t taken = 0;
@@ -385,7 +421,7 @@ int machine_take_chunks(struct machine *machine, struct sim_card *card, uint32_t
     taken++;
   }
   atomic_fetch_add(&card->used_chunks, taken);
-  atomic_fetch_add(&machine->processes[machine->slot].cards[card->index].chunks, taken);
+  atomic_fetch_add(&machine_usage(machine, machine->slot, card)->chunks, taken);
   machine_table_unlock(machine);
   *run_count = used;
   if (error == 0 && taken < count) error = ENOMEM;
@@ -399,6 +435,7 @@ int machine_take_chunks(struct machine *machine, struct sim_card *card, uint32_t
 }
 
 void machine_give_chunks(struct machine *machine, struct sim_card *card, const struct chunk_run *runs, size_t run_count) {
+  card = machine_memory_of(machine, card);
   _Atomic uint32_t *owners = machine_chunk_table(machine, card);
   uint32_t given = 0;
   if (run_count == 0) return;
@@ -410,6 +447,6 @@ void machine_give_chunks(struct machine *machine, struct sim_card *card, const s
       given++;
     }
   atomic_fetch_sub(&card->used_chunks, given);
-  atomic_fetch_sub(&machine->processes[machine->slot].cards[card->index].chunks, given);
+  atomic_fetch_sub(&machine_usage(machine, machine->slot, card)->chunks, given);
   machine_table_unlock(machine);
 }

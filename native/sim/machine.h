@@ -36,8 +36,9 @@ void machine_uuid_text(const struct sim_card *card, char text[SIM_UUID_TEXT]);
 /* Does <directory>/dev/nvidia<minor> open, and is it this card? */
 bool machine_card_visible(const struct machine *machine, const struct sim_card *card);
 
-/* Take a slot of the process table. 0, or ENOSPC when SIM_MAX_PROCESSES live processes use the machine. */
-int machine_join(struct machine *machine);
+/* Take a slot of the process table, to run on a compute instance (NULL: on cards). 0, ENOSPC when SIM_MAX_PROCESSES live
+ * processes use the machine, ENOENT: that instance is gone. */
+int machine_join(struct machine *machine, const struct sim_card *instance);
 
 /* Is the owner of this slot still there? Cheap enough for process lists. */
 bool machine_process_alive(struct machine *machine, int slot);
@@ -82,8 +83,33 @@ int machine_share_event(struct machine *machine, struct sim_card *card, uint32_t
 int machine_hold_event(struct machine *machine, struct shared_ref ref);
 struct sim_shared *machine_shared(struct machine *machine, struct shared_ref ref);
 
-/* Contexts of this process on a card; the first brings the process into NVML's lists. */
-void machine_count_context(struct machine *machine, struct sim_card *card, int change);
+/* Contexts of this process on a card; the first brings the process into NVML's lists. EBUSY: the card is in MIG mode, and can
+ * be used only through its instances. */
+int machine_add_context(struct machine *machine, struct sim_card *card);
+void machine_remove_context(struct machine *machine, struct sim_card *card);
+
+/* ---- MIG (mig.c): instances of a card, each a record of its own ---- */
+
+/* EBUSY: the card is in use, or has instances; the mode stays what it was, and what was asked for is noted. */
+int machine_set_mig_mode(struct machine *machine, struct sim_card *card, bool on);
+struct sim_card *machine_board_of(struct machine *machine, struct sim_card *card); /* the card that an instance is of */
+/* The instance at that place (0 … SIM_MAX_INSTANCES - 1) among those of its kind; NULL: none. */
+struct sim_card *machine_instance(struct machine *machine, const struct sim_card *board, enum sim_instance_kind kind,
+                                  unsigned place);
+/* At the last place that is free, or at this memory slice (`first` >= 0). ENODEV: not in MIG mode, EINVAL: no such placement,
+ * ENOSPC: no room. */
+int machine_create_gpu_instance(struct machine *machine, struct sim_card *board, uint32_t profile, int first,
+                                struct sim_card **out);
+/* So many of the GPU instance's compute slices, the first ones that are free, or these. ENOENT: it is gone, EINVAL, ENOSPC. */
+int machine_create_compute_instance(struct machine *machine, struct sim_card *gpu_instance, uint32_t slices, int first,
+                                    struct sim_card **out);
+/* EBUSY: it has compute instances, or processes run on it. ENOENT: it is gone. */
+int machine_destroy_instance(struct machine *machine, struct sim_card *instance);
+/* How many more of a profile there is room for. */
+uint32_t machine_room_for(struct machine *machine, const struct sim_card *board, uint32_t profile);
+uint32_t machine_mig_sms(const struct sim_card *gpu_instance, uint32_t slices); /* of a compute instance of that size */
+/* "1g.5gb", "1c.3g.20gb": `slices` of compute, 0: of the whole GPU instance. */
+void machine_mig_name(const struct sim_mig_profile *profile, uint32_t slices, char *text, size_t size);
 
 /* ---- time ---- */
 

@@ -67,7 +67,7 @@ const struct nvml_card *find(nvmlDevice_t device) {
   return NULL;
 }
 
-static nvmlReturn_t text_out(char *out, unsigned length, const char *text) {
+nvmlReturn_t text_out(char *out, unsigned length, const char *text) {
   NEED(out && length);
   if (strlen(text) >= length) return NVML_ERROR_INSUFFICIENT_SIZE;
   strcpy(out, text);
@@ -128,6 +128,8 @@ API const char *nvmlErrorString(nvmlReturn_t result) {
     case NVML_ERROR_FUNCTION_NOT_FOUND: return "Function Not Found";
     case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
     case NVML_ERROR_MEMORY: return "Insufficient Memory";
+    case NVML_ERROR_IN_USE: return "In use by another client";
+    case NVML_ERROR_INSUFFICIENT_RESOURCES: return "Insufficient Resources";
     case NVML_ERROR_NO_DATA: return "No data";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
     case NVML_ERROR_UNKNOWN: return "Unknown Error";
@@ -169,7 +171,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
     *device = (nvmlDevice_t)&cards[i];
     return NVML_SUCCESS;
   }
-  return NVML_ERROR_NOT_FOUND;
+  return mig_by_uuid(uuid, device);
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device) {
@@ -183,7 +185,11 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t
       *device = (nvmlDevice_t)&cards[i];
       return NVML_SUCCESS;
     }
-  return NVML_ERROR_NOT_FOUND;
+  char text[SIM_UUID_TEXT];
+  struct sim_card wanted = {.instance = SIM_INSTANCE_COMPUTE};
+  memcpy(wanted.uuid, uuid->value.bytes, sizeof wanted.uuid);
+  machine_uuid_text(&wanted, text);
+  return mig_by_uuid(text, device);
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice_t *device) {
@@ -210,13 +216,13 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *text, nvmlDevice_t *d
 /* ---- what a card is ---------------------------------------------------------------------------------------------------------- */
 
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
-  NEED_CARD(device);
+  NEED_DEVICE(device);
   return text_out(name, length, card->name);
 }
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
   char text[SIM_UUID_TEXT];
-  NEED_CARD(device);
+  NEED_DEVICE(device);
   machine_uuid_text(card, text);
   return text_out(uuid, length, text);
 }
@@ -237,14 +243,18 @@ API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned
     return NVML_SUCCESS; \
   }
 
-NUMBER(nvmlDeviceGetIndex, seen->index)
+API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
+  NEED_DEVICE(device);
+  NEED(index);
+  *index = seen->index;
+  return NVML_SUCCESS;
+}
+
 NUMBER(nvmlDeviceGetMinorNumber, card->minor)
 NUMBER(nvmlDeviceGetBoardId, card->pci_bus << 8)
 NUMBER(nvmlDeviceGetNumGpuCores, card->sm_count *card->cores_per_sm)
 NUMBER(nvmlDeviceGetMemoryBusWidth, card->memory_bus_bits)
 NUMBER(nvmlDeviceGetMultiGpuBoard, 0)
-NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0)
-NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, card->pcie_generation)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, card->pcie_generation)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, card->pcie_width)
@@ -276,7 +286,7 @@ API nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchit
 }
 
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
-  NEED_CARD(device);
+  NEED_DEVICE(device);
   NEED(major && minor);
   *major = (int)card->cc_major;
   *minor = (int)card->cc_minor;
@@ -304,21 +314,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci) { return nvmlDeviceGetPciInfo_v3(device, pci); }
 
-API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
-  (void)attributes; /* of MIG devices only */
-  NEED_CARD(device);
-  return NVML_ERROR_NOT_SUPPORTED;
-}
-
 /* ---- modes --------------------------------------------------------------------------------------------------------------------- */
-
-API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
-  NEED_CARD(device);
-  NEED(current && pending);
-  if (!card->mig_capable) return NVML_ERROR_NOT_SUPPORTED;
-  *current = *pending = NVML_DEVICE_MIG_DISABLE;
-  return NVML_SUCCESS;
-}
 
 API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending) {
   NEED_CARD(device);
@@ -361,7 +357,7 @@ static void memory_of(struct sim_card *card, unsigned long long *total, unsigned
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-  NEED_CARD(device);
+  NEED_DEVICE(device);
   NEED(memory);
   memory_of(card, &memory->total, &memory->free);
   memory->used = memory->total - memory->free;
@@ -369,7 +365,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memo
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-  NEED_CARD(device);
+  NEED_DEVICE(device);
   NEED(memory);
   if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   memory_of(card, &memory->total, &memory->free);
@@ -402,14 +398,27 @@ static uint64_t window_ns(const struct sim_card *card) {
   return (uint64_t)(card->utilization_window_ms ? card->utilization_window_ms : 170) * 1000000u;
 }
 
+/* A card in MIG mode is as busy as its instances, by their multiprocessors. */
 static unsigned busy_percent(const struct sim_card *card) {
   uint64_t now = sim_now();
   uint64_t window = window_ns(card);
-  return percent(&card->busy, now > window ? now - window : 0, now);
+  uint64_t from = now > window ? now - window : 0;
+  if (!atomic_load(&card->mig_enabled)) return percent(&card->busy, from, now);
+  unsigned sum = 0;
+  for (unsigned place = 0; place < SIM_MAX_INSTANCES; place++) {
+    const struct sim_card *instance = machine_instance(&machine, card, SIM_INSTANCE_COMPUTE, place);
+    if (instance) sum += percent(&instance->busy, from, now) * instance->sm_count;
+  }
+  return sum / card->sm_count;
 }
 
+/* NVML does not tell the utilisation of a card in MIG mode, nor of a MIG device. */
+#define NEED_WHOLE_CARD(device) \
+  NEED_CARD(device); \
+  if (atomic_load(&card->mig_enabled)) return NVML_ERROR_NOT_SUPPORTED
+
 API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {
-  NEED_CARD(device);
+  NEED_WHOLE_CARD(device);
   NEED(utilization);
   utilization->gpu = busy_percent(card);
   utilization->memory = utilization->gpu / 2; /* memory traffic is not simulated; half busy while kernels run */
@@ -417,7 +426,7 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
 }
 
 static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned *utilization, unsigned *period_us) {
-  NEED_CARD(device);
+  NEED_WHOLE_CARD(device);
   NEED(utilization && period_us);
   *utilization = 0;
   *period_us = (unsigned)(window_ns(card) / 1000);
@@ -438,13 +447,23 @@ static uint64_t wall_us(void) {
   return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
+/* What a process has of a card, of an instance, or of the instances of a card; NULL: nothing. */
+static const struct sim_usage *usage_of(const struct sim_card *card, int slot) {
+  const struct sim_process *process = &machine.processes[slot];
+  bool on_instance = process->instance && (process->instance == card->index || machine.cards[process->instance].board == card->index);
+  const struct sim_usage *usage = on_instance                    ? &process->cards[SIM_MAX_CARDS]
+                                  : card->index < SIM_MAX_CARDS ? &process->cards[card->index]
+                                                                 : NULL;
+  return usage && atomic_load(&usage->contexts) ? usage : NULL;
+}
+
 /* Slots of live processes with a context on this card. */
 static unsigned processes_on(const struct sim_card *card, int slots[SIM_MAX_PROCESSES]) {
   unsigned count = 0;
   machine_reap(&machine);
   for (int slot = 0; slot < SIM_MAX_PROCESSES; slot++) {
     if (atomic_load(&machine.header->process_state[slot]) == SIM_PROCESS_FREE) continue;
-    if (atomic_load(&machine.processes[slot].cards[card->index].contexts) == 0) continue;
+    if (!usage_of(card, slot)) continue;
     slots[count++] = slot;
   }
   return count;
@@ -463,7 +482,7 @@ static uint64_t sample_start(uint64_t now, unsigned long long last_seen_us) {
 API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                                  unsigned int *count, unsigned long long last_seen_us) {
   int slots[SIM_MAX_PROCESSES];
-  NEED_CARD(device);
+  NEED_WHOLE_CARD(device);
   NEED(count);
   uint64_t now = sim_now();
   uint64_t from = sample_start(now, last_seen_us);
@@ -485,7 +504,7 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProces
 
 API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
   int slots[SIM_MAX_PROCESSES];
-  NEED_CARD(device);
+  NEED_WHOLE_CARD(device);
   NEED(info);
   if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   uint64_t now = sim_now();
@@ -508,7 +527,7 @@ API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvml
 
 static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned *count, void *out, size_t stride) {
   int slots[SIM_MAX_PROCESSES];
-  NEED_CARD(device);
+  NEED_DEVICE(device);
   NEED(count);
   unsigned room = *count;
   unsigned found = processes_on(card, slots);
@@ -516,12 +535,14 @@ static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned *count, void *o
   if (found > room) return NVML_ERROR_INSUFFICIENT_SIZE;
   if (found && !out) return NVML_ERROR_INVALID_ARGUMENT;
   for (unsigned i = 0; i < found; i++) {
-    struct sim_process *process = &machine.processes[slots[i]];
+    const struct sim_process *process = &machine.processes[slots[i]];
+    const struct sim_usage *usage = usage_of(card, slots[i]);
+    const struct sim_card *instance = process->instance ? &machine.cards[process->instance] : NULL;
     nvmlProcessInfo_t entry = {
         .pid = process->pid,
-        .usedGpuMemory = (unsigned long long)atomic_load(&process->cards[card->index].chunks) * SIM_CHUNK_BYTES,
-        .gpuInstanceId = UINT32_MAX,
-        .computeInstanceId = UINT32_MAX,
+        .usedGpuMemory = usage ? (unsigned long long)atomic_load(&usage->chunks) * SIM_CHUNK_BYTES : 0, /* it has just gone */
+        .gpuInstanceId = instance ? machine.cards[instance->memory_record].instance_id : NVML_GPU_INSTANCE_ID_ANY,
+        .computeInstanceId = instance ? instance->instance_id : NVML_COMPUTE_INSTANCE_ID_ANY,
     };
     memcpy((char *)out + i * stride, &entry, stride); /* version 1 is a prefix of the later ones */
   }
@@ -541,7 +562,7 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, un
 }
 
 static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned *count) {
-  NEED_CARD(device);
+  NEED_DEVICE(device);
   NEED(count);
   *count = 0;
   return NVML_SUCCESS;

@@ -1,7 +1,7 @@
 /* The shared state of one simulated machine: a file in /dev/shm, little-endian, fixed layout.
  *
  *   0                     struct sim_header
- *   cards_offset          struct sim_card[SIM_MAX_CARDS]
+ *   cards_offset          struct sim_card[SIM_MAX_RECORDS]: the cards, then the MIG instances of each (mig.c)
  *   processes_offset      struct sim_process[SIM_MAX_PROCESSES]
  *   shared_offset         struct sim_shared[SIM_MAX_SHARED]: memory that several processes hold, and events they share
  *   card.chunk_offset     uint32 per 2 MiB chunk of the card's memory: 0 free, else whose it is (SIM_OWNER_*)
@@ -20,8 +20,12 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "EGPUSIM1"
-#define SIM_LAYOUT_VERSION 2u
+#define SIM_LAYOUT_VERSION 3u
 #define SIM_MAX_CARDS 16
+#define SIM_MAX_INSTANCES 7    /* of a card: GPU instances, and compute instances */
+#define SIM_MAX_MIG_PROFILES 8 /* of a card */
+#define SIM_MEMORY_SLICES 8    /* of a card in MIG mode */
+#define SIM_MAX_RECORDS (SIM_MAX_CARDS * (1 + 2 * SIM_MAX_INSTANCES))
 #define SIM_MAX_PROCESSES 1024
 #define SIM_MAX_SHARED 1024
 #define SIM_MAX_FAULTS 64
@@ -84,6 +88,28 @@ struct sim_fault {
   uint32_t data; /* XID: its number */
 };
 
+/* A shape of GPU instance that a card can be cut into. */
+struct sim_mig_profile {
+  uint32_t profile;    /* NVML_GPU_INSTANCE_PROFILE_* */
+  uint32_t id;         /* the driver's number for it; 0 is one */
+  uint32_t slices;     /* of compute; 0: no profile */
+  uint32_t gigabytes;  /* in its name */
+  uint32_t media_extensions; /* its name says so too */
+  uint32_t memory_chunks;
+  uint32_t sm_count;
+  uint32_t size;       /* memory slices */
+  uint32_t starts;     /* bit per memory slice at which one may begin */
+  uint32_t instances;  /* at most, at a time */
+  uint32_t copy_engines;
+  uint32_t decoders;
+  uint32_t jpegs;
+  uint32_t ofas;
+  uint32_t pad[2];
+};
+
+enum sim_instance_kind { SIM_INSTANCE_NONE = 0, SIM_INSTANCE_GPU = 1, SIM_INSTANCE_COMPUTE = 2 };
+
+/* A card. A MIG instance is one as well: its window of the card's memory and chunk table, and time of its own. */
 struct sim_card {
   uint8_t uuid[16];
   char name[96];
@@ -134,7 +160,8 @@ struct sim_card {
   uint64_t memory_bandwidth; /* bytes per second */
   uint64_t pcie_bandwidth;   /* bytes per second and direction */
   uint64_t timeslice_ns;     /* a kernel yields the card to other processes after this long */
-  uint8_t pad[1024 - 384];
+  struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
+  uint8_t pad[1024 - 384 - SIM_MAX_MIG_PROFILES * sizeof(struct sim_mig_profile)];
   /* dynamic */
   _Atomic uint64_t busy_until_ns; /* CLOCK_MONOTONIC; the card's time is given away up to here */
   _Atomic uint32_t used_chunks;   /* derived from the chunk table, recounted after a death */
@@ -142,13 +169,22 @@ struct sim_card {
   struct sim_busy busy;
   _Atomic uint64_t slice; /* who has the card and since when: see arbiter.c */
   _Atomic uint32_t lost;  /* it fell off the bus */
-  uint32_t mig_enabled;
+  _Atomic uint32_t mig_enabled;
   _Atomic uint64_t fault_count;                 /* faults ever reported; the newest are in `faults` */
   struct sim_fault faults[SIM_MAX_FAULTS];      /* number n is at n % SIM_MAX_FAULTS */
   _Atomic uint64_t ecc_corrected, ecc_uncorrected;
   uint32_t utilization_window_ms;
+  _Atomic uint32_t mig_pending; /* what was asked for last */
+  /* of an instance */
+  _Atomic uint32_t instance; /* enum sim_instance_kind; written last, so that a death leaves no half of one */
+  uint32_t board;            /* index of the card it is of */
+  uint32_t memory_record;    /* compute instance: index of its GPU instance, which has the memory */
+  uint32_t instance_id;
+  uint32_t mig_profile;      /* GPU instance: index in mig_profiles, compute instance: its GPU instance's */
+  uint32_t first_slice;      /* of memory, or of its GPU instance's compute slices */
+  uint32_t slice_count;
   uint32_t pad3;
-  uint8_t pad_end[4096 - 2120 - SIM_MAX_FAULTS * sizeof(struct sim_fault)];
+  uint8_t pad_end[4096 - 2152 - SIM_MAX_FAULTS * sizeof(struct sim_fault)];
 };
 
 /* What one process uses of one card. */
@@ -163,12 +199,12 @@ struct sim_usage {
 enum sim_process_state { SIM_PROCESS_FREE = 0, SIM_PROCESS_LIVE = 1 };
 
 struct sim_process {
-  uint32_t reserved;
+  uint32_t instance;      /* index of the compute instance that it runs on; 0: on cards */
   uint32_t pid;           /* as its own pid namespace counts */
   uint64_t start_ticks;   /* field 22 of /proc/pid/stat */
   uint64_t pid_namespace; /* inode */
   char name[104];
-  struct sim_usage cards[SIM_MAX_CARDS];
+  struct sim_usage cards[SIM_MAX_CARDS + 1]; /* the last one: of its instance (CUDA sees no more than one) */
 };
 
 /* Memory or an event that several processes hold. */
@@ -196,12 +232,15 @@ static_assert(sizeof(struct sim_busy) == 1032, "sim_busy");
 static_assert(offsetof(struct sim_card, memory_bytes) == 144, "sim_card.memory_bytes");
 static_assert(offsetof(struct sim_card, nvlink_to) == 288, "sim_card.nvlink_to");
 static_assert(offsetof(struct sim_card, memory_bandwidth) == 360, "sim_card.memory_bandwidth");
+static_assert(sizeof(struct sim_mig_profile) == 64, "sim_mig_profile");
+static_assert(offsetof(struct sim_card, mig_profiles) == 384, "sim_card.mig_profiles");
+static_assert(offsetof(struct sim_card, instance) == 3144, "sim_card.instance");
 static_assert(offsetof(struct sim_card, busy_until_ns) == 1024, "sim_card.busy_until_ns");
 static_assert(sizeof(struct sim_card) == 4096, "sim_card");
 static_assert(offsetof(struct sim_card, slice) == 2072, "sim_card.slice");
 static_assert(offsetof(struct sim_card, fault_count) == 2088, "sim_card.fault_count");
 static_assert(offsetof(struct sim_card, utilization_window_ms) == 2096 + 64 * 16 + 16, "sim_card.utilization_window_ms");
 static_assert(sizeof(struct sim_usage) == 1048, "sim_usage");
-static_assert(sizeof(struct sim_process) == 128 + 16 * 1048, "sim_process");
+static_assert(sizeof(struct sim_process) == 128 + 17 * 1048, "sim_process");
 
 #endif

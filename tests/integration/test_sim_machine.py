@@ -277,7 +277,7 @@ def test_making_machines(tmp_path: Path) -> None:
 
 def test_what_cannot_be_made(tmp_path: Path) -> None:
     for arguments, message in {
-        ("A1000", 1): "A1000.*known are A100-80G",
+        ("A1000", 1): "A1000.*known are A100-40G, A100-80G",
         ("T4", 17): "17 is not between 0 and 16",
         ("T4", -1): "-1 is not between",
     }.items():

@@ -33,7 +33,7 @@ static void make_machine(void) {
   snprintf(state_path, sizeof state_path, "%s/machine", directory);
   struct sim_header header = {.version = SIM_LAYOUT_VERSION, .header_bytes = sizeof header, .card_count = 2,
                               .max_processes = SIM_MAX_PROCESSES, .cards_offset = sizeof header,
-                              .processes_offset = sizeof header + SIM_MAX_CARDS * sizeof(struct sim_card)};
+                              .processes_offset = sizeof header + SIM_MAX_RECORDS * sizeof(struct sim_card)};
   memcpy(header.magic, SIM_MAGIC, sizeof header.magic);
   header.shared_offset = header.processes_offset + SIM_MAX_PROCESSES * sizeof(struct sim_process);
   uint64_t at = header.shared_offset + SIM_MAX_SHARED * sizeof(struct sim_shared);
@@ -58,7 +58,7 @@ static void remove_machine(void) {
 
 static void join(struct machine *machine) {
   CHECK(machine_open(machine, directory) == 0);
-  CHECK(machine_join(machine) == 0);
+  CHECK(machine_join(machine, NULL) == 0);
 }
 
 static uint32_t owned_chunks(struct machine *machine, const struct sim_card *card) {

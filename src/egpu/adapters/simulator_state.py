@@ -21,14 +21,19 @@ _PROFILES: Final = Path(__file__).with_name("profiles")
 
 # The layout of native/sim/sim_machine.h.
 _MAGIC: Final = b"EGPUSIM1"
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 _HEADER: Final = struct.Struct("<8sIIIIQQQQII64s256sQQQII")
 _CARD: Final = struct.Struct("<16s96s7Ii3Q30I16I2f3Q")
+_MIG_PROFILE: Final = struct.Struct("<14I8x")
+_MIG_PROFILES_OFFSET: Final = 384  # sim_card.mig_profiles
+_MAX_MIG_PROFILES: Final = 8
+_MEMORY_SLICES: Final = 8
 _PAGE: Final = 4096
 CARDS_OFFSET: Final = _PAGE
 CARD_BYTES: Final = _PAGE
 _MAX_PROCESSES: Final = 1024
-_PROCESS_BYTES: Final = 128 + MAX_CARDS * 1048
+_MAX_RECORDS: Final = MAX_CARDS * (1 + 2 * 7)  # cards, and up to 7 GPU and 7 compute instances of each
+_PROCESS_BYTES: Final = 128 + (MAX_CARDS + 1) * 1048
 _SHARED_BYTES: Final = 1024 * 176
 _WINDOW_OFFSET: Final = 3136  # sim_card.utilization_window_ms
 CLOCK_OFFSET: Final = 1032  # sim_header.clock_ns, clock_changes, clock_sleepers
@@ -42,6 +47,33 @@ _ARCHITECTURES: Final = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper
 _BRANDS: Final = {"tesla": 2, "geforce": 5, "nvidia": 14}
 _ECC: Final = {"off": 0, "on": 1, "none": 2}
 _PCIE_MBYTES_PER_SECOND_PER_LANE: Final = {3: 985, 4: 1969, 5: 3938}
+
+
+class MigProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A shape of GPU instance that a card in MIG mode can be cut into, with NVIDIA's numbers for it.
+
+    `profile` is NVML's ``NVML_GPU_INSTANCE_PROFILE_*``, `id` what the driver and nvidia-smi call it; `starts` are the
+    memory slices (of 8) at which one may begin, `size` how many it takes.
+    """
+
+    name: str
+    profile: int
+    id: int
+    slices: int
+    memory_mib: int
+    sm_count: int
+    size: int
+    starts: tuple[int, ...]
+    instances: int
+    copy_engines: int
+    decoders: int
+    jpegs: int
+    ofas: int
+
+    @property
+    def gigabytes(self) -> int:
+        """As its name says."""
+        return int(self.name.partition(".")[2].partition("gb")[0])
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +112,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nvlink_version: int
     nvlink_count: int
     ecc: str
-    mig: bool
+    mig: tuple[MigProfile, ...]  # none: the card cannot be cut up
     utilization_window_ms: int
 
 
@@ -104,10 +136,24 @@ def profiles() -> Mapping[str, Profile]:
     found: dict[str, Profile] = {}
     for path in sorted(_PROFILES.glob("*.yaml")):
         try:
-            found[path.stem.upper()] = msgspec.convert(yaml.safe_load(path.read_text()), Profile)
+            profile = msgspec.convert(yaml.safe_load(path.read_text()), Profile)
         except (msgspec.ValidationError, yaml.YAMLError) as error:
             raise CorruptData(f"card profile {path}: {error}") from error
+        _check_mig(path, profile)
+        found[path.stem.upper()] = profile
     return found
+
+
+def _check_mig(path: Path, profile: Profile) -> None:
+    """Every placement lies within the card, and an instance's memory within its slices."""
+    slice_mib = profile.memory_mib // 2 // _MEMORY_SLICES * 2
+    if len(profile.mig) > _MAX_MIG_PROFILES:
+        raise CorruptData(f"card profile {path}: more than {_MAX_MIG_PROFILES} MIG profiles")
+    for mig in profile.mig:
+        if mig.memory_mib % 2 or mig.memory_mib > mig.size * slice_mib:
+            raise CorruptData(f"card profile {path}: {mig.name} has more memory than {mig.size} slices")
+        if any(start + mig.size > _MEMORY_SLICES for start in mig.starts):
+            raise CorruptData(f"card profile {path}: {mig.name} has a placement beyond the card")
 
 
 @dataclass(frozen=True)
@@ -200,7 +246,7 @@ def write_state(
 ) -> None:
     """Write a new machine's file; everything dynamic in it begins as zeros (holes)."""
     cards_offset = _PAGE
-    processes_offset = cards_offset + MAX_CARDS * _PAGE
+    processes_offset = cards_offset + _MAX_RECORDS * _PAGE
     shared_offset = processes_offset + _MAX_PROCESSES * _PROCESS_BYTES
     at = _round_up(shared_offset + _SHARED_BYTES, _PAGE)
     chunk_offsets: list[int] = []
@@ -249,11 +295,32 @@ def write_state(
             file.write(record)
             file.seek(cards_offset + index * _PAGE + _WINDOW_OFFSET)
             file.write(struct.pack("<I", profiles()[cards[index].profile].utilization_window_ms))
+            file.seek(cards_offset + index * _PAGE + _MIG_PROFILES_OFFSET)
+            file.write(b"".join(map(_pack_mig, profiles()[cards[index].profile].mig)))
         if flags & MANUAL_CLOCK:
             file.seek(CLOCK_OFFSET)
             file.write(struct.pack("<Q", MANUAL_START_NS))
         file.seek(0)
         file.write(header)  # last: a file without it is no machine
+
+
+def _pack_mig(mig: MigProfile) -> bytes:
+    return _MIG_PROFILE.pack(
+        mig.profile,
+        mig.id,
+        mig.slices,
+        mig.gigabytes,
+        int(mig.name.endswith("+me")),
+        mig.memory_mib // 2,
+        mig.sm_count,
+        mig.size,
+        sum(1 << start for start in mig.starts),
+        mig.instances,
+        mig.copy_engines,
+        mig.decoders,
+        mig.jpegs,
+        mig.ofas,
+    )
 
 
 def _pack_card(
@@ -301,7 +368,7 @@ def _pack_card(
         profile.pcie_generation,
         profile.pcie_width,
         _ECC[profile.ecc],
-        int(profile.mig),
+        int(bool(profile.mig)),
         _BRANDS[profile.brand],
         _ARCHITECTURES[profile.architecture],
         profile.nvlink_version,
