@@ -150,3 +150,11 @@ def fits(feed: Feed, what: Pod, *nodes: str) -> tuple[str, ...]:
 
 def why_not(feed: Feed, what: Pod, node: str = "n0") -> str:
     return feed.filter(feed.request(what), [node]).refusals()[node].text()
+
+
+def gang_pod(name: str, gang: str = "g", size: int = 2, core: int = 100, timeout: str = "") -> Pod:
+    """A member of a gang: one container that asks for `core` percent."""
+    annotations = {names.GANG: gang, names.GANG_SIZE: str(size)}
+    if timeout:
+        annotations[names.GANG_TIMEOUT] = timeout
+    return pod(name, container("app", {names.GPU_CORE: core}), annotations=annotations)

@@ -46,6 +46,27 @@ async def test_the_design_articles_manifests_apply_in_one_go_and_are_normalised(
         assert decode_demand(pods["qgpu-pod"].annotations[names.DEMAND]).containers["test"].claim == "qgpu-egpuc"
 
 
+def gang_member(name: str, size: str = "2", **limits: str) -> dict[str, object]:
+    annotations = {names.GANG: "train", names.GANG_SIZE: size}
+    return pod_with(name, annotations=annotations, **(limits or {names.GPU_CORE: "50"}))
+
+
+async def test_members_of_a_gang_must_agree_with_those_that_are_there(tmp_path: Path):
+    async with world(tmp_path) as one, admission(one):
+        await one.create(gang_member("a"))
+        with pytest.raises(Refused, match=r"elasticgpu.io/gang-size\]: says 3, and pod a of the gang train says 2"):
+            await one.create(gang_member("b", "3"))
+        await one.create(gang_member("b"))
+        with pytest.raises(Refused, match=r"the gang train has its 2 members \(a, b\)"):
+            await one.create(gang_member("c"))
+        made = await one.client.get(Pod, "a", namespace="default")
+        assert (made.metadata.labels or {})[names.GANG] == "train"
+        with pytest.raises(Refused, match="cannot be changed once the pod is made"):
+            await one.client.patch(Pod, "a", {"metadata": {"annotations": {names.GANG_SIZE: "3"}}}, namespace="default")
+        await one.client.delete(Pod, "b", namespace="default", grace_period_seconds=0)
+        await one.create(gang_member("c"))
+
+
 BAD_PODS = [
     (pod_with(**{names.DOCKER_VCUDA_CORE: "150"}), "vcuda-core"),
     (pod_with(**{names.DOCKER_VCUDA_CORE: "20", names.DOCKER_VCUDA_MEMORY: "100000"}), "vcuda-memory"),
@@ -53,6 +74,8 @@ BAD_PODS = [
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "nowhere"}), "nowhere"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "none": "c"}), "none"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "other/c"}), "namespace"),
+    (gang_member("p", "two"), "gang-size"),
+    (gang_member("p", cpu="1"), "asks for no GPU"),
     (pod_with(annotations={names.ALLOCATION: "{}"}, **{names.NVIDIA_GPU: "1"}), names.ALLOCATION),
 ]
 

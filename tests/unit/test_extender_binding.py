@@ -77,7 +77,7 @@ async def extender(api: FakeAPI, **config: object) -> AsyncIterator[Extender]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(condition, seconds: float = 5.0) -> None:
+async def until(condition, seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

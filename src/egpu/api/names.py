@@ -27,6 +27,14 @@ POOL_ADDRESS: Final = f"{GROUP}/pool-address"
 POOL_LINK: Final = f"{GROUP}/pool-link-mbps"
 """On such a node: how fast its network is, 0 where its kernel does not say."""
 
+GANG: Final = f"{GROUP}/gang"
+"""On a pod, written by its author: the name of the group of pods that run all together or not at all. Also a label,
+which the webhook adds, so that a gang's pods can be listed."""
+GANG_SIZE: Final = f"{GANG}-size"
+"""How many pods the gang has."""
+GANG_TIMEOUT: Final = f"{GANG}-timeout"
+"""How long a gang may stay bound in part before it is undone: seconds, or a number with s, m or h."""
+
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------
@@ -73,6 +81,8 @@ MAX_CARDS_PER_CONTAINER: Final = 64
 MAX_MEMORY_MIB: Final = 16 * 1024 * 1024
 """16 TiB on one card."""
 MAX_TFLOPS: Final = 1_000_000
+MAX_GANG_SIZE: Final = 512
+MAX_GANG_TIMEOUT_SECONDS: Final = 7 * 24 * 3600
 
 
 def cards_annotation(container: str) -> str:

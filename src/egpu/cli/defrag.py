@@ -91,8 +91,6 @@ def _trace(nodes: Path, pods: Path, text: str, load: float, seed: int) -> tuple[
 def _live(snapshot: Snapshot, namespace: str, name: str) -> tuple[Fleet, list[Placed], Shape]:
     """The cluster as it is. Pods with several GPU containers are taken as fixed: they are not proposed to move."""
     feed = snapshot.feed
-    for node in snapshot.nodes:
-        feed.node_changed(node)
     pending = [pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)]
     if not pending:
         fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")

@@ -3,7 +3,7 @@
 Every refusal names the field as a kubectl user would write it. Not here: HTTP, certificates, who may call.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from egpu.api.kubernetes import Binding, Container, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GPUSHARE
 from egpu.core.demand import PARAMETER_VALUES, claim_class, claim_demand, claim_resources, container_field, read_pod
+from egpu.core.gangs import disagreement
 from egpu.core.oversubscription import memory_limit_percent
 from egpu.core.policies import POLICY_NAMES
 from egpu.core.provisioners import provisioner
@@ -24,7 +25,7 @@ Classes = Mapping[str, ElasticGPUClass]
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
 """Annotations that only a Binding writes."""
-FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, names.VCUDA_CORE_LIMIT, *names.CLAIM_PREFIXES)
+FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, names.VCUDA_CORE_LIMIT, names.GANG, *names.CLAIM_PREFIXES)
 """Beginnings of annotations that stay as they were when the pod was made, but for what its Binding writes."""
 
 
@@ -43,11 +44,12 @@ class Violation:
 
 
 def validate_pod_create(
-    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None
+    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None, gang: Iterable[Pod] = ()
 ) -> list[Violation]:
     """What is wrong with a new pod; nothing when it may be made. Holds for a pod before and after `mutate_pod`.
 
     `claims` are those of the pod's namespace, by name. `largest_mib`: memory of the largest card, None when unknown.
+    `gang`: the pods of the gang that it names, if it names one.
     """
     demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib)
     found = [Violation(problem.field, problem.reason) for problem in problems]
@@ -57,7 +59,20 @@ def validate_pod_create(
     if demand.containers and pod.spec.node_name:
         reason = "a pod that asks for a GPU is placed by the scheduler; use a nodeSelector to choose the node"
         found.append(Violation("spec.nodeName", reason))
-    return found
+    return found + _brought_gang(pod, gang, asks=bool(demand.containers or problems))
+
+
+def _brought_gang(pod: Pod, others: Iterable[Pod], *, asks: bool) -> list[Violation]:
+    try:
+        problem = disagreement(pod, others)
+    except InvalidDemand as error:
+        problem = error
+    if problem is not None:
+        return [Violation(problem.field, problem.reason)]
+    if names.GANG in pod.annotations and not asks:
+        reason = "the pod asks for no GPU: it is placed by the scheduler alone, and cannot wait for the others"
+        return [Violation(f"metadata.annotations[{names.GANG}]", reason)]
+    return []
 
 
 def _brought_annotations(pod: Pod, demand: PodDemand, *, complete: bool) -> list[Violation]:
@@ -115,14 +130,16 @@ def validate_binding(
     ]
 
 
-def mutate_pod(pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None) -> JSONPatch:
+def mutate_pod(
+    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None, gang: Iterable[Pod] = ()
+) -> JSONPatch:
     """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot token,
-    requests equal to limits, and the environment by reference to what the Binding will write. Empty for a pod without
-    GPU demand, and for one that was patched already.
+    requests equal to limits, and the environment by reference to what the Binding will write; its gang as a label.
+    Empty for a pod without GPU demand, and for one that was patched already.
 
     Raises InvalidDemand with everything that `validate_pod_create` finds.
     """
-    if found := validate_pod_create(pod, claims, classes, largest_mib=largest_mib):
+    if found := validate_pod_create(pod, claims, classes, largest_mib=largest_mib, gang=gang):
         raise InvalidDemand(found[0].field, "; ".join([found[0].reason, *map(str, found[1:])]))
     demand, _ = read_pod(pod, claims, classes, largest_mib=largest_mib)
     if not demand.containers:
@@ -133,12 +150,22 @@ def mutate_pod(pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int |
     text = encode(demand)
     if pod.annotations.get(names.DEMAND) != text:
         patch.append(_add(text, "metadata", "annotations", names.DEMAND))
+    patch += _patch_label(pod)
     for kind, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
         for position, container in enumerate(containers):
             wish = demand.containers.get(container.name)
             if wish is not None:
                 patch += _patch_container(("spec", kind, str(position)), container, wish)
     return patch
+
+
+def _patch_label(pod: Pod) -> JSONPatch:
+    """The gang as a label: by it a gang's pods are listed, annotations cannot be."""
+    gang, labels = pod.annotations.get(names.GANG), pod.metadata.labels
+    if gang is None or (labels or {}).get(names.GANG) == gang:
+        return []
+    made = [_add({}, "metadata", "labels")] if labels is None else []
+    return [*made, _add(gang, "metadata", "labels", names.GANG)]
 
 
 def _patch_container(path: tuple[str, ...], container: Container, wish: ContainerDemand) -> JSONPatch:

@@ -8,9 +8,11 @@ from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_alloc
 from egpu.api.kubernetes import Pod
 from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.core.feed import Feed
+from egpu.core.gangs import Gang
 from egpu.core.ledger import Holder
 from egpu.core.policies import Policies
 from egpu.core.refusal import Refusal, describe
+from egpu.core.together import place_gang
 from egpu.errors import CorruptData, InvalidDemand
 
 
@@ -45,7 +47,7 @@ def explain_pod(pod: Pod, feed: Feed, nodes: Sequence[str], policies: Policies) 
         except CorruptData as error:
             return Explanation(pod.key, "invalid", f"its allocation cannot be read ({error})")
     try:
-        request = feed.request(pod)
+        request, gang = feed.request(pod), feed.gangs.of(pod)
     except InvalidDemand as error:
         return Explanation(pod.key, "invalid", f"what it asks for is not possible: {error}")
     wishes = request.demand.containers
@@ -57,6 +59,8 @@ def explain_pod(pod: Pod, feed: Feed, nodes: Sequence[str], policies: Policies) 
     if pod.spec.node_name:
         summary = f"is on node {pod.spec.node_name} without an allocation: another scheduler put it there"
         return Explanation(pod.key, "invalid", summary, asked)
+    if gang is not None:
+        return _explain_gang(pod, gang, feed, nodes=nodes, policies=policies, asked=asked)
     filtered = feed.filter(request, nodes)
     refusals = tuple(filtered.refusals().values())
     if not filtered.fits:
@@ -67,12 +71,47 @@ def explain_pod(pod: Pod, feed: Feed, nodes: Sequence[str], policies: Policies) 
     return Explanation(pod.key, "can-be-placed", summary, asked, refusals, scored)
 
 
+def _explain_gang(
+    pod: Pod, gang: Gang, feed: Feed, *, nodes: Sequence[str], policies: Policies, asked: tuple[str, ...]
+) -> Explanation:
+    verdict = place_gang(
+        feed, gang, lambda _: policies, pod=pod, nodes=nodes, elsewhere=nodes, reasons=max(len(nodes), 1)
+    )
+    details = (*asked, _members(gang))
+    if verdict.reason:
+        return Explanation(pod.key, "waiting", f"waits: {verdict.reason}", details, verdict.refusals)
+    places = tuple(
+        f"{member.name} fits on node {verdict.allocations[member.uid].node}"
+        for member in gang.waiting
+        if member.uid in verdict.allocations
+    )
+    summary = f"is not placed yet; its gang {gang.terms.name} has room"
+    return Explanation(pod.key, "can-be-placed", summary, (*details, *places))
+
+
+def _members(gang: Gang) -> str:
+    """Who belongs to a gang, and who of them runs."""
+    terms = gang.terms
+    bound = ", ".join(pod.name for pod in gang.bound) or "none"
+    waiting = ", ".join(pod.name for pod in gang.waiting) or "none"
+    return (
+        f"gang {terms.name} of {terms.size} (undone when bound in part for {terms.timeout_seconds} s):"
+        f" bound {bound}; waiting {waiting}"
+    )
+
+
 def _explain_placed(
     pod: Pod, allocation: PodAllocation, feed: Feed, *, nodes: Sequence[str], policies: Policies
 ) -> Explanation:
     details = [
         line for name, container in allocation.containers.items() for line in _given(name, container, allocation, feed)
     ]
+    try:
+        gang = feed.gangs.of(pod)
+    except InvalidDemand:
+        gang = None
+    if gang is not None:
+        details.append(_members(gang))
     if pod.finished:
         return Explanation(
             pod.key, "finished", f"ran on node {allocation.node}; its cards were given back", tuple(details)

@@ -31,6 +31,7 @@ from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, Elast
 from egpu.core import fitting, requests
 from egpu.core.arrays import BoolArray
 from egpu.core.fitting import Request
+from egpu.core.gangs import Gangs
 from egpu.core.hosts import Hosts, pod_requests
 from egpu.core.ledger import Card, Holder, Ledger, NodeCards, PoolNode
 from egpu.core.packer import Packer
@@ -81,6 +82,7 @@ class Feed:
         self._pods_of_claim: dict[str, set[str]] = {}
         self._assumed_claims: dict[str, ClaimAllocation] = {}
         self._problems: dict[str, str] = {}
+        self.gangs = Gangs(self._pods.__contains__)
 
     # --- ElasticGPUs ------------------------------------------------------------------------------------------------
 
@@ -214,8 +216,9 @@ class Feed:
 
     def pod_changed(self, pod: Pod) -> None:
         """A pod as the watch shows it. An assumed allocation stays until the pod carries one itself, or has ended."""
+        self.gangs.pod_changed(pod)
         if pod.finished:
-            self.pod_deleted(pod.uid)
+            self._let_go(pod.uid)
             return
         if pod.spec.node_name:
             self.hosts.pod_placed(pod, pod.spec.node_name)
@@ -236,7 +239,11 @@ class Feed:
         self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
 
     def pod_deleted(self, uid: str) -> None:
-        """The pod is finished or gone: it holds nothing any more."""
+        """The pod is gone: it holds nothing any more."""
+        self.gangs.pod_deleted(uid)
+        self._let_go(uid)
+
+    def _let_go(self, uid: str) -> None:
         self._problems.pop(f"pod/{uid}", None)
         self.hosts.pod_gone(uid)
         self._forget(uid)
@@ -257,7 +264,7 @@ class Feed:
 
     def forget_pod(self, uid: str) -> None:
         """The binding of an assumed pod failed."""
-        self.pod_deleted(uid)
+        self._let_go(uid)
 
     def _know_pod(self, uid: str, key: str, namespace: str, allocation: PodAllocation) -> None:
         known = self._pods.get(uid)

@@ -5,7 +5,8 @@ anew. What fits is the ledger's decision (`egpu.core.fitting`): here is only whi
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -69,6 +70,15 @@ class Packer:
         self.learned = learned
         self._placers.clear()
         self._renew(self.fleet())
+
+    @contextmanager
+    def supposing(self) -> Generator[None]:
+        """What is held and given back inside was only a thought: it does not count as turnover."""
+        before = self.fleet().departures
+        try:
+            yield
+        finally:
+            self.fleet().departures = before
 
     def swap(self, prices: Prices) -> None:
         """Use prices that were computed elsewhere. Those for other cards than there are now are computed again."""

@@ -2,6 +2,7 @@
 
     server     kube-scheduler's protocol ─► placing   filter, prioritize, preempt: questions that change nothing
                                          ─► binding   bind: choose, assume, one POST
+    gangs      what becomes of a gang of which only a part is bound
     claims     claims get their cards: at once, or with their first pod
     view       caches (list + watch) ─► the core's ledger; a restart rebuilds it, there is no other state
     fence      why two extenders never give out one card twice

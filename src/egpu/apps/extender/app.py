@@ -15,6 +15,7 @@ from egpu.apps.extender.binding import Binder
 from egpu.apps.extender.claims import ClaimWriter, ImmediateClaims
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.fence import Fence
+from egpu.apps.extender.gangs import GangKeeper
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.mix import MixKeeper
 from egpu.apps.extender.placing import Placing
@@ -44,8 +45,10 @@ class Extender:
         self.writer = writer = ClaimWriter(client, self.view, self.fence)
         self.binder = Binder(client, self.view, self.fence, writer, policies)
         events = EventRecorder(client, component="elastic-gpu-extender")
+        self.gangs = GangKeeper(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
-        self.server = ExtenderServer(Placing(self.view, policies), self.binder, metrics, self.not_ready)
+        self.placing = Placing(self.view, policies)
+        self.server = ExtenderServer(self.placing, self.binder, metrics, self.not_ready)
         self.address: Listen | None = None
         """Where it listens, once it does."""
         self._leading = False
@@ -69,6 +72,7 @@ class Extender:
             group.create_task(self.immediate.loop.run())
             group.create_task(self.binder.settle())
             group.create_task(self.writer.settle())
+            group.create_task(self.gangs.run())
             group.create_task(self.report_problems())
 
     async def report_problems(self) -> None:

@@ -11,7 +11,7 @@ Until that is known the cards stay assumed.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -22,17 +22,19 @@ from egpu.api import names
 from egpu.api.allocation import PodAllocation, decode_allocation
 from egpu.api.extender import ExtenderBindingArgs
 from egpu.api.kubernetes import Pod
-from egpu.api.objects import ElasticGPUClaim
+from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
 from egpu.apps.extender.claims import ClaimWriter
 from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.placing import policies_for
 from egpu.apps.extender.view import View
 from egpu.core.binding import binding_annotations
-from egpu.core.feed import claim_allocations
+from egpu.core.feed import Request, claim_allocations
 from egpu.core.policies import Policies
+from egpu.core.together import place_gang
 from egpu.errors import (
     Conflict,
     CorruptData,
+    DoesNotFit,
     ElasticGPUError,
     LeadershipLost,
     NotFound,
@@ -78,7 +80,7 @@ class Binder:
             DoesNotFit: no cards there now. Conflict: another pod by now, or bound elsewhere.
             Unavailable: the API server did not do it; OutcomeUnknown: it will be found out.
         """
-        async with self._alone(args.pod_uid):
+        async with self._alone(self._turn(args.pod_uid)):
             if (doubt := self._assumed.get(args.pod_uid)) is not None and doubt.in_doubt:
                 await self._resolve(args.pod_uid, doubt)
             pod = await self._current(args)
@@ -94,22 +96,79 @@ class Binder:
 
     async def _place(self, pod: Pod, node: str) -> None:
         await self._claims.resolve_doubts()
-        await self._fence.check()  # asked after the pod was read
+        # As read before the fence is asked: see rule 1 there.
+        read = {member.uid: member for member in self._members(pod)}
+        await self._fence.check()
         # From here to `_assumed` there is no await: nobody can choose between our choice and our assumption.
-        request = self._view.feed.request(pod)
-        allocation = self._view.feed.choose(request, node, policies_for(request, self._view.feed, self._policies))
-        waiting = claim_allocations(request, allocation)
-        self._view.feed.assume_pod(pod, allocation)
-        self._assumed[pod.uid] = Assumed(pod.name, pod.namespace, allocation, (), False, time.monotonic())
+        chosen: list[tuple[Pod, PodAllocation, dict[str, ClaimAllocation]]] = []
+        for uid, (request, allocation) in self._choose(pod, node, read).items():
+            chosen.append((read[uid], allocation, claim_allocations(request, allocation)))
+        for member, allocation, _ in chosen:
+            self._view.feed.assume_pod(member, allocation)
+            self._assume(member, allocation, ())
+        written: dict[str, tuple[ElasticGPUClaim, ...]] = {}
         try:
-            written = await self._claims.bind_waiting(pod, waiting)
+            for member, _, waiting in chosen:
+                written[member.uid] = await self._claims.bind_waiting(member, waiting)
         except BaseException:
-            self._forget(pod.uid)
+            for member, _, _ in chosen:
+                self._forget(member.uid)
+            for claims in written.values():
+                await self._claims.roll_back(claims)
             raise
-        self._assumed[pod.uid] = Assumed(pod.name, pod.namespace, allocation, written, False, time.monotonic())
-        await self._post(pod, node, allocation, written)
+        for member, allocation, _ in chosen:
+            self._assume(member, allocation, written[member.uid])
+        await self._post_all([(member, allocation, written[member.uid]) for member, allocation, _ in chosen])
 
-    async def _post(self, pod: Pod, node: str, allocation: PodAllocation, written: tuple[ElasticGPUClaim, ...]) -> None:
+    def _members(self, pod: Pod) -> tuple[Pod, ...]:
+        """The pod and, of its gang, the others that wait."""
+        gang = self._view.feed.gangs.of(pod)
+        others = gang.waiting if gang is not None else ()
+        return (pod, *(member for member in others if member.uid != pod.uid))
+
+    def _choose(self, pod: Pod, node: str, read: Mapping[str, Pod]) -> dict[str, tuple[Request, PodAllocation]]:
+        """Cards for the pod, which comes first, and for all that wait of its gang. Changes nothing."""
+        feed = self._view.feed
+        gang = feed.gangs.of(pod)
+        if gang is None:
+            request = feed.request(pod)
+            return {pod.uid: (request, feed.choose(request, node, policies_for(request, feed, self._policies)))}
+        verdict = place_gang(
+            feed, gang, lambda request: policies_for(request, feed, self._policies), pod=pod, nodes=[node]
+        )
+        if verdict.reason:
+            raise DoesNotFit(verdict.text())
+        if verdict.allocations.keys() != read.keys():
+            raise Conflict(f"the gang {gang.key} changed meanwhile; try again")
+        return {uid: (feed.request(read[uid]), verdict.allocations[uid]) for uid in read}
+
+    def _assume(self, pod: Pod, allocation: PodAllocation, claims: tuple[ElasticGPUClaim, ...]) -> None:
+        self._assumed[pod.uid] = Assumed(pod.name, pod.namespace, allocation, claims, False, time.monotonic())
+
+    async def _post_all(self, chosen: Sequence[tuple[Pod, PodAllocation, tuple[ElasticGPUClaim, ...]]]) -> None:
+        """The pod's own binding, and then those of its gang. If the first fails, none is sent; if a later one does, the
+        others are sent all the same, and the gang is completed or undone (`egpu.apps.extender.gangs`)."""
+        (pod, allocation, claims), *others = chosen
+        try:
+            await self._post(pod, allocation, claims)
+        except BaseException:
+            for member, _, held in others:
+                self._forget(member.uid)
+                await self._claims.roll_back(held)
+            raise
+
+        async def post(member: Pod, allocation: PodAllocation, claims: tuple[ElasticGPUClaim, ...]) -> None:
+            try:
+                await self._post(member, allocation, claims)
+            except ElasticGPUError as error:
+                log.warning("not bound with its gang", pod=member.key, node=allocation.node, reason=str(error))
+            else:
+                log.info("bound with its gang", pod=member.key, node=allocation.node)
+
+        await asyncio.gather(*(post(*one) for one in others))
+
+    async def _post(self, pod: Pod, allocation: PodAllocation, written: tuple[ElasticGPUClaim, ...]) -> None:
+        node = allocation.node
         annotations = binding_annotations(allocation, assume_time_ns=time.time_ns())
         try:
             for attempt in range(1, ATTEMPTS + 1):
@@ -172,7 +231,7 @@ class Binder:
                 if shown is not None and shown.spec.node_name:
                     self._assumed.pop(uid, None)  # the ledger has it from the watch
                 elif time.monotonic() - assumed.since > SETTLE_SECONDS:
-                    async with self._alone(uid):
+                    async with self._alone(self._turn(uid)):
                         await self._settle_one(uid)
 
     async def _settle_one(self, uid: str) -> None:
@@ -198,6 +257,12 @@ class Binder:
         self._assumed.pop(uid, None)
         self._view.feed.forget_pod(uid)
 
+    def _turn(self, uid: str) -> str:
+        """Who wait for each other: all members of a gang, for the bind of one binds the others too."""
+        pod = self._view.pods.by_uid(uid)
+        gang = pod.annotations.get(names.GANG) if pod is not None else None
+        return uid if pod is None or gang is None else f"{pod.namespace}/{gang}"
+
     async def _current(self, args: ExtenderBindingArgs) -> Pod:
         """The pod from the cache, or from the server when the cache does not have it yet."""
         pod = self._view.pods.get(args.pod_name, args.pod_namespace)
@@ -216,17 +281,17 @@ class Binder:
         return fresh
 
     @asynccontextmanager
-    async def _alone(self, uid: str) -> AsyncGenerator[None]:
-        """One at a time for each pod; the lock is dropped with its last user."""
-        lock, users = self._locks.get(uid, (asyncio.Lock(), 0))
-        self._locks[uid] = (lock, users + 1)
+    async def _alone(self, turn: str) -> AsyncGenerator[None]:
+        """One at a time for each turn; the lock is dropped with its last user."""
+        lock, users = self._locks.get(turn, (asyncio.Lock(), 0))
+        self._locks[turn] = (lock, users + 1)
         try:
             async with lock:
                 yield
         finally:
-            lock, users = self._locks.pop(uid)
+            lock, users = self._locks.pop(turn)
             if users > 1:
-                self._locks[uid] = (lock, users - 1)
+                self._locks[turn] = (lock, users - 1)
 
 
 def _same_node(pod: Pod, node: str) -> None:

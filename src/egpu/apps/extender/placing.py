@@ -19,8 +19,10 @@ from egpu.core import fitting
 from egpu.core.explain import explain_pod
 from egpu.core.feed import Feed
 from egpu.core.fitting import Request
+from egpu.core.gangs import Gang
 from egpu.core.ledger import Holder, Ledger
 from egpu.core.policies import Policies
+from egpu.core.together import place_gang
 from egpu.errors import CorruptData, InvalidInput
 
 MAX_SCORE = 10
@@ -30,6 +32,9 @@ MAX_EXPLAINED = 256
 NOT_EXPLAINED = "its cards cannot take the pod now; `egpu explain pod` says why"
 POLICY_PARAMETER = "policy"
 """Class parameter: the policy, at both levels, for demands of that class."""
+
+_Verdict = tuple[Sequence[str], dict[str, str], dict[str, str]]
+"""Nodes that fit, and why others do not: those that might if other pods left, and those that would not."""
 
 
 def policies_for(request: Request, feed: Feed, default: Policies) -> Policies:
@@ -62,6 +67,7 @@ class Placing:
         nodes = args.names()
         try:
             request = self._view.feed.request(args.pod)
+            gang = self._view.feed.gangs.of(args.pod)
         except (InvalidInput, CorruptData) as error:
             return ExtenderFilterResult(
                 nodes=None if args.nodes is None else {"items": []},
@@ -69,18 +75,47 @@ class Placing:
                 failed_and_unresolvable_nodes=dict.fromkeys(nodes, str(error)),
             )
         self._view.feed.packer.see(args.pod.uid, request)
+        if gang is not None:
+            fits, failed, unresolvable = self._filter_gang(gang, args.pod, nodes)
+        else:
+            fits, failed, unresolvable = self._filter_one(request, nodes)
+        return ExtenderFilterResult(
+            nodes=None if args.nodes is None else {"items": _kept(full_nodes, set(fits))},
+            node_names=list(fits) if args.nodes is None else None,
+            failed_nodes=failed,
+            failed_and_unresolvable_nodes=unresolvable,
+        )
+
+    def _filter_one(self, request: Request, nodes: Sequence[str]) -> _Verdict:
         filtered = self._view.feed.filter(request, nodes)
         failed = dict.fromkeys(filtered.refused[MAX_EXPLAINED:], NOT_EXPLAINED)
         unresolvable: dict[str, str] = {}
         for node in filtered.refused[:MAX_EXPLAINED]:
             refusal = fitting.refusal(request, self._view.feed.ledger, node)
             (failed if refusal.resolvable else unresolvable)[node] = refusal.text()[:MAX_REASON_CHARACTERS]
-        return ExtenderFilterResult(
-            nodes=None if args.nodes is None else {"items": _kept(full_nodes, set(filtered.fits))},
-            node_names=list(filtered.fits) if args.nodes is None else None,
-            failed_nodes=failed,
-            failed_and_unresolvable_nodes=unresolvable,
-        )
+        return filtered.fits, failed, unresolvable
+
+    def _filter_gang(self, gang: Gang, pod: Pod, nodes: Sequence[str]) -> _Verdict:
+        """The one node on which the pod's gang would have it, when all of the gang fits now.
+
+        Nothing here is resolvable: making room for one member by preemption would evict pods for a gang that may still
+        not fit.
+        """
+        feed = self._view.feed
+        if (held := feed.ledger.holding(Holder("pod", pod.uid))) is not None:
+            # Bound with another member just now: so says the bind that follows, too.
+            return [node for node in nodes if node == held.node], {}, {}
+        known = feed.ledger
+        feed.gangs.offer(pod, [node for node in nodes if known.row(node) is not None or node in known.pool])
+        verdict = place_gang(feed, gang, self._policies_of, pod=pod, nodes=nodes)
+        allocation = verdict.allocations.get(pod.uid)
+        if allocation is None:
+            return (), {}, dict.fromkeys(nodes, verdict.text()[:MAX_REASON_CHARACTERS])
+        elsewhere = f"gang {gang.terms.name} is placed all at once, with this pod on {allocation.node}"
+        return (allocation.node,), {node: elsewhere for node in nodes if node != allocation.node}, {}
+
+    def _policies_of(self, request: Request) -> Policies:
+        return policies_for(request, self._view.feed, self._policies)
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """0 to 10 for each node of the input; all 0 for a pod without a GPU demand."""

@@ -4,7 +4,7 @@ The caches may be a moment behind: `kubectl apply` of a class, a claim and a pod
 the watch has shown the class. So whatever a pod or claim names and the caches lack is asked for once, directly.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -26,7 +26,8 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
-from egpu.errors import InvalidInput
+from egpu.core.gangs import gang_terms
+from egpu.errors import InvalidDemand, InvalidInput
 
 T = TypeVar("T", bound=Object)
 
@@ -55,7 +56,8 @@ class Admission:
             pod = _decode(asked.object, Pod)
             claims = await self._claims_of(pod, asked.namespace)
             classes = await self._classes_of(claims)
-            patch = mutate_pod(pod, claims, classes, largest_mib=self._largest_mib())
+            gang = await self._gang_of(pod, asked.namespace)
+            patch = mutate_pod(pod, claims, classes, largest_mib=self._largest_mib(), gang=gang)
         except InvalidInput as error:
             return refuse(asked, str(error))
         if not patch:
@@ -89,7 +91,8 @@ class Admission:
                 pod = _decode(asked.object, Pod)
                 claims = await self._claims_of(pod, asked.namespace)
                 classes = await self._classes_of(claims)
-                return validate_pod_create(pod, claims, classes, largest_mib=self._largest_mib())
+                gang = await self._gang_of(pod, asked.namespace)
+                return validate_pod_create(pod, claims, classes, largest_mib=self._largest_mib(), gang=gang)
             case "pods":
                 return validate_pod_update(_decode(asked.old_object, Pod), _decode(asked.object, Pod))
             case "elasticgpuclaims":
@@ -105,6 +108,16 @@ class Admission:
                 return validate_egpu(gpu, None if creating else _decode(asked.old_object, ElasticGPU))
             case _:
                 return []
+
+    async def _gang_of(self, pod: Pod, namespace: str) -> Sequence[Pod]:
+        """The pods of the gang that the pod names, if its name can be one: they must agree."""
+        try:
+            terms = gang_terms(pod)
+        except InvalidDemand:
+            return ()  # refused for that
+        if terms is None:
+            return ()
+        return await self._client.list(Pod, namespace=namespace, labels=f"{names.GANG}={terms.name}")
 
     async def _claims_of(self, pod: Pod, namespace: str) -> Mapping[str, ElasticGPUClaim]:
         """The claims that the pod names, by name; a name without a claim is absent."""

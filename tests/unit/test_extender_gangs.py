@@ -1,0 +1,287 @@
+"""Gangs against a pretend API server: bound all or none, whatever is killed, refused or lost in between."""
+
+import asyncio
+
+import httpx2
+import pytest
+from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod, until
+
+from egpu.api import names
+from egpu.api.extender import ExtenderArgs
+from egpu.api.kubernetes import Pod
+from egpu.apps.extender import Extender
+from egpu.apps.extender.gangs import GangKeeper
+from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
+from fake_api import FakeAPI, Json, status
+
+
+def member(name: str, gang: str = "g", size: int = 3, **more: str) -> Json:
+    """A pod of 60 percent; or one that uses a claim, if `more` says so."""
+    obj = pod(name, **more)
+    obj["metadata"]["annotations"] |= {names.GANG: gang, names.GANG_SIZE: str(size)}
+    return obj
+
+
+def bound(api: FakeAPI, *wanted: str) -> list[str]:
+    return [name for name in wanted if api.get("pods", name, "ns")["spec"].get("nodeName")]
+
+
+async def ask(one: Extender, name: str) -> tuple[list[str], str]:
+    """As the scheduler asks a filter: the nodes that fit, and why others do not."""
+    await until(lambda: one.view.pods.get(name, "ns") is not None)
+    found: Pod | None = one.view.pods.get(name, "ns")
+    assert found is not None
+    nodes = sorted(one.view.feed.ledger.nodes())
+    answer = one.placing.filter(ExtenderArgs(pod=found, node_names=nodes))
+    reasons = answer.failed_nodes | answer.failed_and_unresolvable_nodes
+    return list(answer.node_names or []), "; ".join(sorted(set(reasons.values())))
+
+
+async def schedule(one: Extender, api: FakeAPI, *pods: str) -> str:
+    """Filter, then bind, one pod after the other, as a scheduler does; the last refusal."""
+    said = ""
+    for name in pods:
+        fits, refusal = await ask(one, name)
+        if fits:
+            await one.binder.bind(args(api.get("pods", name, "ns"), fits[0]))
+        else:
+            said = refusal
+    return said
+
+
+async def shown(one: Extender, api: FakeAPI) -> None:
+    """The watch has shown everything."""
+
+    def all_there() -> bool:
+        found = [one.view.pods.by_uid(obj["metadata"]["uid"]) for obj in api.all("pods")]
+        return [p and p.metadata.resource_version for p in found] == [
+            obj["metadata"]["resourceVersion"] for obj in api.all("pods")
+        ]
+
+    await until(all_there)
+
+
+async def test_the_last_member_to_be_asked_about_binds_them_all():
+    api = cluster(nodes=2, cards=2)
+    async with extender(api) as one:
+        for name in ("a", "b"):
+            api.put("pods", member(name))
+        assert await schedule(one, api, "a", "b") == "gang g: 2 of 3 members exist"
+        api.put("pods", member("c"))
+        assert await schedule(one, api, "c") == ""
+        assert bound(api, "a", "b", "c") == ["a", "b", "c"]
+        assert sorted(given_out(api).values()) == [60, 60, 60]
+        assert sum(line[1].endswith("/binding") for line in api.log) == 3
+        # The scheduler may be asking about another one right now: it hears where that one is.
+        assert await schedule(one, api, "a", "b") == ""
+        assert sum(line[1].endswith("/binding") for line in api.log) == 3
+
+
+async def test_a_gang_without_room_for_all_holds_nothing_and_one_that_fits_goes_first():
+    """Two gangs that each fit alone, and come pod by pod in turn: one runs whole, the other waits whole."""
+    api = cluster(nodes=1, cards=4)
+    async with extender(api) as one:
+        for number in range(3):
+            for gang in ("g", "h"):
+                api.put("pods", member(f"{gang}{number}", gang))
+                await schedule(one, api, f"{gang}{number}")
+        assert bound(api, "g0", "g1", "g2") == ["g0", "g1", "g2"]
+        said = await schedule(one, api, "h0", "h1", "h2")
+        assert said.startswith(
+            "gang h: all 3 members exist, 1 fit at once; h1 with 1 of the others in place has no room"
+        )
+        assert "card 0 has 40 % of compute free, 60 % needed" in said
+        assert bound(api, "h0", "h1", "h2") == []
+        assert len(one.view.feed.ledger.holders()) == 3
+        for name in ("g0", "g1"):
+            api.remove("pods", name, "ns")
+        await until(lambda: len(one.view.feed.ledger.holders()) == 1)
+        await schedule(one, api, "h0")
+        assert bound(api, "h0", "h1", "h2") == ["h0", "h1", "h2"]
+
+
+async def test_members_bound_at_the_same_time_are_bound_once_each():
+    api = cluster(nodes=1, cards=3)
+    async with extender(api) as one:
+        for name in ("a", "b", "c"):
+            api.put("pods", member(name))
+        await shown(one, api)
+        for name in ("a", "b", "c"):
+            await ask(one, name)
+        await asyncio.gather(*(one.binder.bind(args(api.get("pods", name, "ns"))) for name in ("c", "a", "b", "a")))
+        assert sum(line[1].endswith("/binding") for line in api.log) == 3
+        assert bound(api, "a", "b", "c") == ["a", "b", "c"]
+
+
+async def test_a_member_that_the_scheduler_changed_meanwhile_is_bound_all_the_same():
+    api = cluster(nodes=1, cards=2)
+    async with extender(api) as one:
+        for name in ("a", "b"):
+            api.put("pods", member(name, size=2))
+        await shown(one, api)
+        await ask(one, "a")
+        api.hold_watches = True
+        api.put("pods", {**api.get("pods", "a", "ns"), "status": {"phase": "Pending"}})
+        await schedule(one, api, "b")
+        assert bound(api, "a", "b") == ["a", "b"]
+
+
+async def test_when_the_first_binding_is_refused_none_is_sent():
+    api = cluster(nodes=1, cards=3)
+    async with extender(api) as one:
+        for name in ("a", "b", "c"):
+            api.put("pods", member(name))
+        await shown(one, api)
+        await ask(one, "a")
+        await ask(one, "b")
+        api.fault = on_binding(lambda *_: status(422, "Invalid"))  # type: ignore[assignment]
+        with pytest.raises(ElasticGPUError):
+            await schedule(one, api, "c")
+        assert bound(api, "a", "b", "c") == []
+        assert one.view.feed.ledger.holders() == {}
+        await schedule(one, api, "c")
+        assert bound(api, "a", "b", "c") == ["a", "b", "c"]
+
+
+async def test_when_a_claim_of_one_member_cannot_be_written_no_member_is_bound():
+    api = cluster(nodes=1, cards=2)
+    api.put("elasticgpuclasses", gpu_class("later", "WaitForFirstConsumer"))
+    for name in ("c1", "c2"):
+        api.put("elasticgpuclaims", claim(name, "later"))
+
+    def no_second_claim(_: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        return status(422, "Invalid") if request.url.path.endswith("c1/status") else None
+
+    async with extender(api) as one:
+        for number in (1, 2):
+            api.put("pods", member(f"p{number}", size=2, **{names.CLAIM_PREFIXES[0] + "app": f"c{number}"}))
+        await shown(one, api)
+        await ask(one, "p1")
+        api.fault = no_second_claim
+        with pytest.raises(ElasticGPUError):
+            await schedule(one, api, "p2")
+        assert bound(api, "p1", "p2") == []
+        assert given_out(api) == {}
+        assert one.view.feed.ledger.holders() == {}
+        api.fault = None
+        await schedule(one, api, "p2")
+        assert bound(api, "p1", "p2") == ["p1", "p2"]
+        assert given_out(api) == {"GPU-n0-00000000": 60, "GPU-n0-00000001": 60}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+async def killed_between_bindings(api: FakeAPI, *pods: str) -> None:
+    """An extender binds the gang and is killed after the first binding."""
+    sent: list[bool] = []
+
+    def kill(_: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        if request.url.path.endswith("/binding"):
+            sent.append(True)
+            if len(sent) > 1:
+                raise Killed
+        return None
+
+    async with extender(api) as old:
+        await shown(old, api)
+        for name in pods[:-1]:
+            await ask(old, name)
+        api.fault = kill
+        with pytest.raises(Killed):
+            await schedule(old, api, pods[-1])
+    api.fault = None
+
+
+async def test_an_extender_killed_between_the_bindings_is_followed_by_one_that_completes_the_gang():
+    api = cluster(nodes=1, cards=3)
+    for name in ("a", "b", "c"):
+        api.put("pods", member(name))
+    await killed_between_bindings(api, "a", "b", "c")
+    assert bound(api, "a", "b", "c") == ["c"]
+    async with extender(api) as new:
+        await shown(new, api)
+        # Both that wait were touched by the take-over, so the scheduler asks again.
+        assert all(api.get("pods", name, "ns")["metadata"]["annotations"]["elasticgpu.io/fence"] for name in ("a", "b"))
+        assert await schedule(new, api, "a") == "gang g: the scheduler has not asked about pod b yet"
+        await schedule(new, api, "b")
+        assert bound(api, "a", "b", "c") == ["a", "b", "c"]
+        assert sorted(given_out(api).values()) == [60, 60, 60]
+
+
+async def test_a_gang_that_cannot_be_completed_within_its_limit_is_undone_and_then_runs_whole():
+    """After the crash somebody takes the room of the rest. The bound member goes; made again, the gang waits whole."""
+    api = cluster(nodes=1, cards=3)
+    for name in ("a", "b", "c"):
+        api.put("pods", member(name))
+    await killed_between_bindings(api, "a", "b", "c")
+    thief = api.put("pods", pod("thief"))
+    now = 0.0
+    async with extender(api) as new:
+        keeper = GangKeeper(api.client(), new.view, new.fence, new.gangs._events, clock=lambda: now)
+        await shown(new, api)
+        await new.binder.bind(args(thief))
+        await ask(new, "a")
+        _, said = await ask(new, "b")
+        assert said.startswith("gang g: all 3 members exist, 2 fit at once")
+        await keeper.look()
+        now = 59.0
+        await keeper.look()
+        assert bound(api, "c") == ["c"], "within the limit nothing is taken away"
+        touched = api.get("pods", "a", "ns")["metadata"]["annotations"]["elasticgpu.io/fence"]
+        assert touched == "gang-59", "but the scheduler is made to ask again"
+        now = 61.0
+        await keeper.look()
+        assert ("pods", "ns", "c") not in api.objects
+        (event,) = [event for event in api.all("events") if event["reason"] == "GangUndone"]
+        assert "2 of 3 members found no room within 60 s" in event["message"]
+        await until(lambda: len(new.view.feed.ledger.holders()) == 1)
+        await keeper.look()
+        api.put("pods", member("c"))
+        await schedule(new, api, "a", "b", "c")
+        assert bound(api, "a", "b", "c") == []
+        api.remove("pods", "thief", "ns")
+        await until(lambda: not new.view.feed.ledger.holders())
+        await schedule(new, api, "a")
+        assert bound(api, "a", "b", "c") == ["a", "b", "c"]
+
+
+async def test_a_whole_gang_is_left_alone_and_so_is_one_whose_rest_nobody_made_again():
+    api = cluster(nodes=1, cards=3)
+    now = 0.0
+    async with extender(api) as one:
+        keeper = GangKeeper(api.client(), one.view, one.fence, one.gangs._events, clock=lambda: now)
+        for name in ("a", "b", "c"):
+            api.put("pods", member(name))
+        await shown(one, api)
+        await schedule(one, api, "a", "b", "c")
+        for step in range(3):
+            now = 1000.0 * step
+            await shown(one, api)
+            await keeper.look()
+            if step == 0:
+                api.remove("pods", "a", "ns")
+        assert bound(api, "b", "c") == ["b", "c"]
+
+
+async def test_a_gang_that_grew_while_the_lease_was_asked_for_is_decided_again():
+    api = cluster(nodes=1, cards=3)
+    async with extender(api) as one:
+        for name in ("a", "b"):
+            api.put("pods", member(name, size=2))
+        await shown(one, api)
+        await ask(one, "a")
+        await ask(one, "b")
+        api.remove("pods", "b", "ns")
+
+        async def meanwhile() -> None:
+            api.put("pods", member("b2", size=2))
+            await until(lambda: one.view.pods.get("b2", "ns") is not None)
+            await ask(one, "b2")
+
+        one.fence.check = meanwhile  # type: ignore[method-assign]
+        with pytest.raises((Conflict, DoesNotFit, Unavailable)):
+            await one.binder.bind(args(api.get("pods", "a", "ns")))
+        assert bound(api, "a", "b2") == []
+        assert one.view.feed.ledger.holders() == {}
