@@ -19,6 +19,7 @@ from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.embedded import apiserver
 from egpu.runtime.supervisor import Supervisor
+from patience import PATIENCE_SECONDS
 from worlds import card
 
 SYSTEM = "elastic-gpu-system"
@@ -30,7 +31,7 @@ class App(Protocol):
     def not_ready(self) -> str | None: ...
 
 
-async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
     """What the condition says once it is true; it may be a coroutine function."""
     async with asyncio.timeout(seconds):
         while True:
@@ -136,7 +137,7 @@ async def extender(world: World, **config: Any) -> AsyncIterator[tuple[Extender,
     one = Extender(ExtenderConfig(listen="127.0.0.1:0", **config), world.client)
     async with (
         running(one),
-        httpx2.AsyncClient(base_url=f"http://{one.address}", trust_env=False, timeout=30) as http,
+        httpx2.AsyncClient(base_url=f"http://{one.address}", trust_env=False, timeout=PATIENCE_SECONDS) as http,
     ):
         yield one, http
 

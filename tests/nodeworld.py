@@ -26,10 +26,10 @@ from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
 from egpu.errors import NotFound
 from egpu.runtime.supervisor import Supervisor
+from patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "node-a"
-PATIENCE_SECONDS = 30.0
 
 
 def card(number: int, **changes: Any) -> Card:

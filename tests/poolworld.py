@@ -15,6 +15,7 @@ from egpu.core.leases import LeaseRecord, Report, RunningLease
 from egpu.core.ledger import Card
 from egpu.errors import ElasticGPUError
 from egpu.runtime.supervisor import Supervisor
+from patience import PATIENCE_SECONDS
 
 CARD_MIB = 80_000
 
@@ -27,7 +28,7 @@ def secret(directory: Path) -> Credentials:
 
 @contextlib.asynccontextmanager
 async def broker(credentials: Credentials, listen: str = "127.0.0.1:0") -> AsyncIterator[Broker]:
-    made = Broker(BrokerConfig(credentials, listen=listen, tick_seconds=0.05, settle_seconds=3.0))
+    made = Broker(BrokerConfig(credentials, listen=listen, tick_seconds=0.05, settle_seconds=PATIENCE_SECONDS))
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(made.run(supervisor))
     try:
@@ -99,7 +100,7 @@ class FakeServer:
                 await self._report()
 
 
-async def eventually(holds: Callable[[], bool], seconds: float = 10) -> float:
+async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> float:
     """Wait for it; the seconds it took."""
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from egpu.adapters.native import path
 from egpu.adapters.simulator import Machine
+from patience import PATIENCE_SECONDS
 
 Transport = Literal["shm", "tcp", "bridge"]
 
@@ -45,7 +46,7 @@ class Executor:
                 self.events.append(json.loads(line))
                 self.arrived.notify_all()
 
-    def wait_for(self, event: str, state: str | None = None, seconds: float = 10, after: int = 0) -> dict[str, Any]:
+    def wait_for(self, event: str, state: str | None = None, after: int = 0) -> dict[str, Any]:
         """The first such event."""
 
         def find() -> dict[str, Any] | None:
@@ -55,7 +56,7 @@ class Executor:
             return None
 
         with self.arrived:
-            assert self.arrived.wait_for(find, seconds), (
+            assert self.arrived.wait_for(find, PATIENCE_SECONDS), (
                 f"no {event} {state or ''} among {self.events}; {self.stderr()}"
             )
             found = find()
@@ -73,8 +74,8 @@ class Executor:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(10)
-        self.reader.join(10)
+        self.process.wait(PATIENCE_SECONDS)
+        self.reader.join(PATIENCE_SECONDS)
         if self.process.stdout:
             self.process.stdout.close()
         self.errors.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from egpu.adapters.simulator import Machine, create_machine, destroy
+from patience import PATIENCE_SECONDS
 
 PRELUDE = '''
 import ctypes, json, os, sys, time
@@ -199,7 +200,7 @@ class Program:
                 pipe.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     """Poll until it holds."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -17,6 +17,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.pages import DevicePolicy, Mode, Usage, UsageReader, create_usage, write_policy
+from patience import PATIENCE_SECONDS
 
 NATIVE = Path(__file__).parents[1] / "native"
 SOURCES = NATIVE / "tests" / "interposer"
@@ -157,7 +158,7 @@ class Slice:
             child.communicate()
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 10) -> None:
+def eventually(condition: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "not within the deadline"

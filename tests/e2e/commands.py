@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_SECONDS
+
 MARK = "EGPU_TEST_PLACE"
-PATIENCE_SECONDS = 90.0
 
 
 @dataclass

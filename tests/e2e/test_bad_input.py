@@ -19,6 +19,7 @@ from egpu.embedded.apiserver.access import service_account
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import NotFound, Refused
+from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -208,7 +209,7 @@ async def placed(client: Client, name: str) -> Pod:
     pod = a_pod({CORE: 10, MEMORY: 1024}, terminationGracePeriodSeconds=0)
     pod["metadata"]["name"], pod["spec"]["containers"][0]["command"] = name, ["sleep", "1000"]
     await manifests.create(client, [pod])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             one = await client.get(Pod, name, namespace="default")
             if one.status.phase == "Running":
@@ -218,7 +219,7 @@ async def placed(client: Client, name: str) -> Pod:
 
 async def removed(client: Client, name: str) -> None:
     await client.delete(Pod, name, namespace="default")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if await client.find(Pod, name, namespace="default") is None:
                 return

@@ -17,6 +17,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from egpu.embedded.apiserver import Config, serve
+from patience import PATIENCE_SECONDS
 
 
 @dataclass
@@ -54,7 +55,7 @@ async def _fill(kubeconfig: Path) -> None:
     async with Client.from_kubeconfig(kubeconfig) as client:
         claim = [one for one in manifests.read(manifests.examples() / "claim.yaml") if one["kind"] != "Pod"]
         await manifests.create(client, [*claim, a_pod("runs", 60)])
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 if (await client.get(Pod, "runs", namespace="default")).status.phase == "Running":
                     break

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import PATIENCE_SECONDS, Place
+from commands import Place
 
 from egpu.embedded.demo import SCENES
+from patience import PATIENCE_SECONDS
 
 PROMISED = (
     # each example manifest, and what came of it

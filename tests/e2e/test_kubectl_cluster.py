@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import PATIENCE_SECONDS, Place, up
+from commands import Place, up
 
 from egpu.api import names
 from integration.kubectl import Kubectl, debian_kubectl
+from patience import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OURS = "egpu,egpuc,egpuclass"

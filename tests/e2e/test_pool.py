@@ -18,11 +18,9 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.pool import authority, executors
+from egpu.core.leases import TTL_SECONDS
 from egpu.errors import NativeMissing
-
-PATIENCE_SECONDS = 60.0
-RETURN_SECONDS = 2.0
-"""The aim for a slice to be back in the pool; a loaded machine gets three times that."""
+from patience import PATIENCE_SECONDS
 
 
 def _built() -> bool:
@@ -39,12 +37,11 @@ def sample(name: str) -> str:
     return str(native.path(f"samples/egpu-sample-{name}"))
 
 
-def until(holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> float:
+def until(holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < seconds, "still not so"
         time.sleep(0.02)
-    return time.monotonic() - began
 
 
 @dataclass
@@ -291,8 +288,7 @@ def test_a_killed_client_s_slice_is_back_in_the_pool(world: World) -> None:
     with holding(world) as (process, tell):
         assert tell("take") == "CUDA_SUCCESS"
         process.kill()
-        took = until(lambda: world.held_lease_directories() == [], RETURN_SECONDS * 3)
-        print(f"slice back after {took:.2f} s")
+        until(lambda: world.held_lease_directories() == [], TTL_SECONDS / 2)  # noticed, not timed out
 
 
 def test_a_killed_executor_is_an_error_and_not_a_hang_and_others_go_on(world: World) -> None:
@@ -302,9 +298,7 @@ def test_a_killed_executor_is_an_error_and_not_a_hang_and_others_go_on(world: Wo
             for pid in executors.processes_of(directory):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            began = time.monotonic()
             assert tell("sync") in ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN")
-            assert time.monotonic() - began < RETURN_SECONDS * 3
             assert other("take") == "CUDA_SUCCESS"
 
 

@@ -17,6 +17,7 @@ from test_apiserver_http import MAPS, PODS, api, binding, created, patched, pod 
 
 from egpu.adapters.certificates import issue
 from egpu.embedded.apiserver import Config, ServerHandle, serve
+from patience import PATIENCE_SECONDS
 
 Decide = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -67,7 +68,7 @@ async def hook(tmp_path: Path) -> AsyncIterator[Hook]:
     )
     server = Quiet(config)
     running = asyncio.create_task(server.serve())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
             await asyncio.sleep(0.005)
     app.port = server.servers[0].sockets[0].getsockname()[1]

@@ -11,6 +11,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.localgpu import Process, start_time
+from patience import PATIENCE_SECONDS
 
 FAILED, NOT_FOUND = 125, 127
 
@@ -20,7 +21,7 @@ def enter(*arguments: object, **options: object) -> subprocess.CompletedProcess[
         [native.path("egpu-enter"), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
         **options,  # type: ignore[call-overload]
     )
@@ -33,7 +34,7 @@ def mounts() -> None:
         pytest.skip(probe.stdout.strip())
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 10) -> None:
+def eventually(condition: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "not within the deadline"

@@ -21,6 +21,7 @@ from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender, ExtenderConfig, scheduler_config
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
+from patience import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -260,7 +261,9 @@ async def test_two_extenders_alive_at_once_never_double_book(tmp_path: Path):
             work = asyncio.create_task(storm(w, old, pods, ["n0", "n1"]))
             async with (
                 running(second),
-                httpx2.AsyncClient(base_url=f"http://{second.address}", trust_env=False, timeout=30) as new,
+                httpx2.AsyncClient(
+                    base_url=f"http://{second.address}", trust_env=False, timeout=PATIENCE_SECONDS
+                ) as new,
             ):
                 await storm(w, new, list(reversed(pods)), ["n0", "n1"])
                 await asyncio.gather(work, return_exceptions=True)

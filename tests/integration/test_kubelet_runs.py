@@ -8,6 +8,7 @@ import pytest
 
 from egpu.embedded.kubelet import runtime
 from egpu.embedded.kubelet.runtime import NeverStarted, Runtime
+from patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ async def test_a_run_that_is_still_being_started_is_waited_for(tmp_path: Path) -
     starting.kill()
     await starting.wait()
     with pytest.raises(NeverStarted):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_a_supervisor_that_is_gone_has_taken_its_command_with_it(tmp_path: Path) -> None:

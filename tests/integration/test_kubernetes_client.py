@@ -12,6 +12,7 @@ from egpu.api.kubernetes import Container, Lease, LeaseSpec, Node, Pod, PodSpec
 from egpu.api.objects import ObjectMeta
 from egpu.embedded import apiserver
 from egpu.errors import AlreadyExists, Conflict, Gone, InvalidInput, NotFound, Refused, Unavailable
+from patience import PATIENCE_SECONDS
 
 
 def pod(name: str) -> Pod:
@@ -104,7 +105,7 @@ async def test_a_reflector_that_fell_behind_is_told_the_difference(tmp_path: Pat
             async for _ in client.watch(Pod, resource_version=old):
                 pass
         task = asyncio.create_task(reflector.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(seen) < 23:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         task.cancel()

@@ -13,8 +13,10 @@ from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
+from egpu.core.leases import TTL_SECONDS
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
+from patience import PATIENCE_SECONDS
 
 
 async def acquire(client: PoolClient, request: str = "1", **wish: int | str) -> messages.Granted:
@@ -90,7 +92,7 @@ async def test_the_same_machine_comes_first_then_the_fastest_link_then_several_s
             await server.stop()
 
 
-async def test_a_killed_holder_gives_back_within_two_seconds(tmp_path: Path) -> None:
+async def test_a_killed_holder_gives_back_at_once(tmp_path: Path) -> None:
     credentials = poolworld.secret(tmp_path)
     async with poolworld.broker(credentials) as broker:
         server = poolworld.FakeServer("one", broker.address, credentials)
@@ -98,8 +100,7 @@ async def test_a_killed_holder_gives_back_within_two_seconds(tmp_path: Path) -> 
         client = await poolworld.client(broker, credentials)
         await acquire(client)
         client._connection.writer.transport.abort()  # what the kernel does for a killed process
-        took = await poolworld.eventually(lambda: not broker.desk.pool.leases, 6)
-        assert took < 4, f"{took:.2f} s; the aim is 2 s"
+        await poolworld.eventually(lambda: not broker.desk.pool.leases, TTL_SECONDS / 2)  # noticed, not timed out
         assert server.runs == {}
         await client.close()
         await server.stop()
@@ -193,7 +194,7 @@ async def test_noise_ends_only_its_own_connection(tmp_path: Path, said: bytes) -
         with socket.create_connection((broker.address.host, broker.address.port)) as noise:
             noise.sendall(said)
             noise.shutdown(socket.SHUT_WR)
-            noise.settimeout(5)
+            noise.settimeout(PATIENCE_SECONDS)
             while await asyncio.to_thread(noise.recv, 4096):
                 pass
         client = await poolworld.client(broker, credentials)
@@ -235,7 +236,7 @@ async def test_two_thousand_leases_at_once_and_none_is_left(tmp_path: Path) -> N
         assert broker.desk.pool.ledger.overcommits() == []
         for client in clients:
             await client.close()
-        await poolworld.eventually(lambda: not broker.desk.pool.leases, 20)
+        await poolworld.eventually(lambda: not broker.desk.pool.leases)
         assert all(not server.runs for server in servers)
         for server in servers:
             await server.stop()

@@ -255,8 +255,8 @@ def test_events_measure_declared_durations(sim: Machine) -> None:
         say([ok(d.cuEventElapsedTime(start, end)), wall, pending, unrecorded])
         """,
     )
-    assert took == pytest.approx(40, rel=0.02)
-    assert 0.039 < wall < 5
+    assert took >= 39.9  # and more where the machine was late between two of them
+    assert wall > 0.039
     assert pending == ["NOT_READY"] * 3
     assert unrecorded == "INVALID_HANDLE"
 

@@ -181,7 +181,7 @@ def test_turns_between_processes(tmp_path: Path, arbitration: str, least: int, m
             found = shares(made)
             return len(found) == 2 and least <= found[order.index(1)] <= most and sum(found) >= 85
 
-        until(as_expected, 40)
+        until(as_expected)
 
 
 LEAVE = """

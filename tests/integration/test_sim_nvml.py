@@ -85,7 +85,7 @@ def test_utilisation_follows_the_work(sim: Machine) -> None:
     """The card's own, and each process's part of it, whatever else this computer is doing (hence the polling)."""
     with Program(sim, BUSY) as first:
         pid = first.hear()
-        until(lambda: run(sim, READ) == [100, 0, [[pid, 100]], True], 30)
+        until(lambda: run(sim, READ) == [100, 0, [[pid, 100]], True])
         with Program(sim, BUSY) as second:
             other = second.hear()
 
@@ -98,5 +98,5 @@ def test_utilisation_follows_the_work(sim: Machine) -> None:
                     and sum(parts.values()) <= 101
                 )
 
-            until(halves, 30)
+            until(halves)
     until(lambda: run(sim, READ) == [0, 0, [], False])

@@ -16,6 +16,7 @@ from egpu.apps.extender.fence import FENCE
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from fake_api import FakeAPI, Json, status
+from patience import PATIENCE_SECONDS
 
 
 def card(node: str, index: int, memory_mib: int = 16384) -> Json:
@@ -77,7 +78,7 @@ async def extender(api: FakeAPI, **config: object) -> AsyncIterator[Extender]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(condition, seconds: float = 30.0) -> None:
+async def until(condition, seconds: float = PATIENCE_SECONDS) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -360,7 +361,7 @@ async def test_losing_the_lease_ends_the_process(monkeypatch):
     await until(lambda: one.not_ready() is None)
     async with extender(api):
         with pytest.raises(ElasticGPUError, match="lease"):
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
 async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(monkeypatch):
