@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "graph.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -179,6 +179,7 @@ CUresult context_destroy(struct context *context) {
   }
   context->legacy = NULL;
   pool_context_gone(context);
+  graph_memory_context_gone(context);
   memory_clear(&context->memory);
   memory_host_clear(context, managed_gone);
   machine_remove_context(&engine.machine, context->device->card);

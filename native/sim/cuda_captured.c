@@ -99,16 +99,16 @@ API CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   struct op *op = op_new(OP_GRAPH);
   if (!op) return CUDA_ERROR_OUT_OF_MEMORY;
   pthread_mutex_lock(&exec->lock);
-  op->graph.plan = exec->plan;
+  struct plan *plan = exec->plan;
+  op->graph.plan = plan;
   op->graph.auto_free = exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-  atomic_fetch_add(&exec->plan->refs, 1);
-  CUresult result = plan_account(exec->plan, op->graph.auto_free);
+  atomic_fetch_add(&plan->refs, 2); /* the operation's, and ours */
+  CUresult result = plan_account(plan, op->graph.auto_free);
   pthread_mutex_unlock(&exec->lock);
-  if (result != CUDA_SUCCESS) {
-    op_free(op);
-    return result;
-  }
-  return stream_submit(stream, op, NULL);
+  if (result != CUDA_SUCCESS) op_free(op);
+  else if ((result = stream_submit(stream, op, NULL)) != CUDA_SUCCESS) plan_over(plan);
+  plan_release(plan);
+  return result;
 }
 
 API CUresult cuGraphUpload(CUgraphExec exec, CUstream handle) {

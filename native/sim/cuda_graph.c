@@ -646,10 +646,10 @@ API CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute
   NEED(value);
   NEED_DEVICE(device, ordinal);
   switch ((int)which) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *(cuuint64_t *)value = atomic_load(&device->graph_used); break;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *(cuuint64_t *)value = atomic_load(&device->graph_used_high); break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *(cuuint64_t *)value = atomic_load(&device->graph_used); break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *(cuuint64_t *)value = atomic_load(&device->graph_used_high); break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *(cuuint64_t *)value = atomic_load(&device->graph_reserved); break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *(cuuint64_t *)value = atomic_load(&device->graph_reserved_high); break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -658,9 +658,14 @@ API CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute
 API CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute which, void *value) {
   NEED(value);
   NEED_DEVICE(device, ordinal);
-  bool high = which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-  if (!high || *(const cuuint64_t *)value != 0) return CUDA_ERROR_INVALID_VALUE;
-  atomic_store(&device->graph_used_high, atomic_load(&device->graph_used));
+  if (*(const cuuint64_t *)value != 0) return CUDA_ERROR_INVALID_VALUE;
+  switch ((int)which) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: atomic_store(&device->graph_used_high, atomic_load(&device->graph_used)); break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+      atomic_store(&device->graph_reserved_high, atomic_load(&device->graph_reserved));
+      break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
   return CUDA_SUCCESS;
 }
 

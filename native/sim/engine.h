@@ -59,6 +59,7 @@ struct device {
   struct pool *pools;   /* all of them */
   struct memory mapped; /* memory at addresses that programs reserved: no context's */
   _Atomic uint64_t graph_used, graph_used_high; /* bytes that graphs have allocated */
+  _Atomic uint64_t graph_reserved, graph_reserved_high; /* … and that launched ones will have, in chunks */
 };
 
 struct engine {

@@ -319,6 +319,7 @@ static void execute_alloc(struct context *context, const struct op *op) {
     context_fail(context, CUDA_ERROR_OUT_OF_MEMORY, "a graph's allocation failed");
     return;
   }
+  graph_memory_mapped(op->graph_memory.address);
   uint64_t used = atomic_fetch_add(&device->graph_used, size) + size;
   uint64_t high = atomic_load(&device->graph_used_high);
   while (used > high && !atomic_compare_exchange_weak(&device->graph_used_high, &high, used)) {
@@ -388,6 +389,7 @@ void op_execute(struct stream *stream, struct op *op) {
     case OP_FREE: execute_free(op); break;
     case OP_GRAPH:
       if (!failed) execute_graph(stream, op);
+      plan_over(op->graph.plan);
       break;
     case OP_GRAPH_ALLOC:
       if (!failed) execute_alloc(context, op);

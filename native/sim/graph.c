@@ -257,6 +257,29 @@ static void run_graph(struct stream *stream, struct graph *graph, bool auto_free
 
 void plan_run(struct stream *stream, struct plan *plan, bool auto_free) { run_graph(stream, plan->graph, auto_free); }
 
+/* The driver has a graph's memory ready when a launch returns, long before the stream comes to it. */
+static void hold(struct graph_memory *memory) {
+  struct device *device = memory->device;
+  if (atomic_fetch_add(&memory->holds, 1) != 0) return;
+  uint64_t now = atomic_fetch_add(&device->graph_reserved, memory->bytes) + memory->bytes;
+  uint64_t high = atomic_load(&device->graph_reserved_high);
+  while (now > high && !atomic_compare_exchange_weak(&device->graph_reserved_high, &high, now)) {
+  }
+}
+
+static void let_go(struct graph_memory *memory) {
+  if (atomic_fetch_sub(&memory->holds, 1) == 1) atomic_fetch_sub(&memory->device->graph_reserved, memory->bytes);
+}
+
+static void let_go_all(struct graph *graph) {
+  for (struct node *node = graph->first; node; node = node->next) {
+    if (node->child) let_go_all(node->child);
+    if (node->op && node->op->kind == OP_GRAPH_ALLOC) let_go(node->memory);
+  }
+}
+
+void plan_over(struct plan *plan) { let_go_all(plan->graph); }
+
 static CUresult account(struct graph *graph, bool auto_free, bool dry) {
   for (struct node *node = graph->first; node; node = node->next) {
     if (node->child) {
@@ -266,7 +289,10 @@ static CUresult account(struct graph *graph, bool auto_free, bool dry) {
     if (!node->op) continue;
     if (node->op->kind == OP_GRAPH_ALLOC) {
       if (dry && !auto_free && atomic_load(&node->memory->allocated)) return CUDA_ERROR_INVALID_VALUE;
-      if (!dry) atomic_store(&node->memory->allocated, true);
+      if (!dry) {
+        atomic_store(&node->memory->allocated, true);
+        hold(node->memory);
+      }
     } else if (node->op->kind == OP_GRAPH_FREE && !dry) graph_memory_forget(node->op->graph_memory.address);
   }
   return CUDA_SUCCESS;
@@ -305,7 +331,7 @@ struct graph_memory *graph_memory_create(struct device *device, uint64_t bytes) 
 void graph_memory_release(struct graph_memory *memory) {
   pthread_mutex_lock(&memory_lock);
   bool last = atomic_fetch_sub(&memory->refs, 1) == 1;
-  bool unused = last && !atomic_load(&memory->allocated);
+  bool unused = last && !atomic_load(&memory->allocated) && atomic_load(&memory->holds) == 0;
   if (unused) {
     struct graph_memory **at = &memories;
     while (*at != memory) at = &(*at)->next;
@@ -336,8 +362,42 @@ bool graph_memory_forget(uint64_t address) {
   return was;
 }
 
-void graph_memory_free(struct context *context, uint64_t address) {
+static struct graph_memory *memory_at(uint64_t address) {
+  struct graph_memory *memory = memories;
+  while (memory && memory->address != address) memory = memory->next;
+  return memory;
+}
+
+void graph_memory_mapped(uint64_t address) {
+  pthread_mutex_lock(&memory_lock);
+  struct graph_memory *memory = memory_at(address);
+  if (memory) hold(memory);
+  pthread_mutex_unlock(&memory_lock);
+}
+
+/* With the lock. */
+static void unmap(struct context *context, struct graph_memory *memory) {
   struct extent extent;
-  if (!memory_find(address, &extent) || extent.block_kind != BLOCK_GRAPH) return;
-  if (memory_unmap(address, BLOCK_GRAPH) == 0) atomic_fetch_sub(&context->device->graph_used, extent.size);
+  if (!memory_find(memory->address, &extent) || extent.block_kind != BLOCK_GRAPH) return;
+  if (memory_unmap(memory->address, BLOCK_GRAPH) != 0) return;
+  atomic_fetch_sub(&context->device->graph_used, extent.size);
+  let_go(memory);
+}
+
+void graph_memory_free(struct context *context, uint64_t address) {
+  pthread_mutex_lock(&memory_lock);
+  struct graph_memory *memory = memory_at(address);
+  if (memory) unmap(context, memory);
+  pthread_mutex_unlock(&memory_lock);
+}
+
+void graph_memory_context_gone(struct context *context) {
+  struct extent extent;
+  pthread_mutex_lock(&memory_lock);
+  for (struct graph_memory *memory = memories; memory; memory = memory->next)
+    if (memory_find(memory->address, &extent) && extent.owner == context) {
+      atomic_store(&memory->allocated, false);
+      unmap(context, memory);
+    }
+  pthread_mutex_unlock(&memory_lock);
 }

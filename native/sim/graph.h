@@ -10,6 +10,7 @@ struct graph_memory {
   uint64_t address, bytes, asked;
   _Atomic int refs;      /* nodes, in graphs and in plans */
   atomic_bool allocated; /* as far as has been asked for, in the order of the calls */
+  _Atomic int holds;     /* launches that are not over, and one while it is on the card: then it counts as reserved */
   struct graph_memory *next;
 };
 
@@ -81,6 +82,7 @@ struct node *exec_node(struct exec *exec, const struct node *original);
 void plan_run(struct stream *stream, struct plan *plan, bool auto_free);
 /* Notes what the graph allocates and frees. CUDA_ERROR_INVALID_VALUE: an allocation of an earlier launch was not freed. */
 CUresult plan_account(struct plan *plan, bool auto_free);
+void plan_over(struct plan *plan); /* a launch that was accounted is over, or never began */
 
 /* ---- memory of graphs ---- */
 
@@ -90,7 +92,9 @@ void graph_memory_release(struct graph_memory *memory);
 bool graph_memory_covers(uint64_t address, uint64_t bytes);
 /* Is this an address that a graph allocated and nobody freed? If so note that it is freed from now on. */
 bool graph_memory_forget(uint64_t address);
+void graph_memory_mapped(uint64_t address);                        /* it is on the card now */
 void graph_memory_free(struct context *context, uint64_t address); /* now */
+void graph_memory_context_gone(struct context *context);
 
 /* ---- captures ---- */
 

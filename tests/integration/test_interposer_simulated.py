@@ -1,0 +1,324 @@
+"""The interposer over the simulated driver: programs of every family of memory, inside a slice. Their answers are right, the
+limit is exact, and everybody who can be asked about memory says the same."""
+# ruff: noqa: E501  statements of the programs inside read better on one line
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from egpu.adapters import native
+from egpu.adapters.pages import DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.simulator import Machine
+from simgpu import Program, machine, run
+
+LIMIT = 64 << 20
+LIBRARY = "libegpu-interposer.so"
+
+PRELUDE = (
+    f"LIMIT = {LIMIT}\n"
+    + '''
+MIB = 1 << 20
+n.nvmlInit()
+H = n.nvmlDeviceGetHandleByIndex(0)
+A, G = d.CUmemPool_attribute, d.CUgraphMem_attribute
+RELAXED = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+FD = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+def used():
+    """Of the slice. The driver, NVML and the list of processes have to agree."""
+    left, total = ok(d.cuMemGetInfo())
+    one, two = n.nvmlDeviceGetMemoryInfo(H), n.nvmlDeviceGetMemoryInfo(H, version=n.nvmlMemory_v2)
+    held = sum(p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(H))
+    said = [total - left, one.used, two.used, held]
+    assert said == [held] * 4, said
+    assert [total, ok(d.cuDeviceTotalMem(0)), one.total, two.total] == [LIMIT] * 4
+    return held
+
+def exact():
+    """Just what is left can be had, and not a byte more."""
+    rest = LIMIT - used()
+    pointer = ok(d.cuMemAlloc(rest)) if rest else 0
+    said = [name(d.cuMemAlloc(1)), used() == LIMIT]
+    ok(d.cuMemFree(pointer)) if rest else None
+    return said == ["OUT_OF_MEMORY", True] and used() == LIMIT - rest
+
+def fill(allocate):
+    """How often that can be done."""
+    made = []
+    while True:
+        result = allocate()
+        if int(result[0]) != 0: return name(result), made
+        made.append(result[1])
+
+def works(at, stream=0):
+    """A kernel reads and writes there."""
+    data = np.arange(1000, dtype=np.float32)
+    ok(d.cuMemcpyHtoD(at, data.ctypes.data, data.nbytes))
+    ok(launch(ADD, 8, 128, at, at, int(at) + 8192, (1000, ctypes.c_uint32), stream=stream))
+    ok(d.cuStreamSynchronize(stream))
+    return bool((download(int(at) + 8192, data) == data + data).all())
+
+def properties():
+    p = d.CUmemAllocationProp()
+    p.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    p.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    p.location.id = 0
+    p.requestedHandleTypes = FD
+    return p
+
+def access():
+    a = d.CUmemAccessDesc()
+    a.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    a.location.id = 0
+    a.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    return a
+
+def image(width, height, depth=0, flags=0):
+    a = d.CUDA_ARRAY3D_DESCRIPTOR()
+    a.Width, a.Height, a.Depth, a.NumChannels, a.Flags = width, height, depth, 4, flags
+    a.Format = d.CUarray_format.CU_AD_FORMAT_FLOAT
+    return a
+
+context()
+ADD = function(VECTOR_ADD, "add")
+'''
+)
+
+
+@dataclass
+class Inside:
+    """A slice of the one card of a machine."""
+
+    machine: Machine
+    directory: Path
+    programs: list[Program] = field(default_factory=list[Program])
+
+    def __post_init__(self) -> None:
+        (self.directory / LIBRARY).symlink_to(native.path(LIBRARY))
+        card = self.machine.cards[0]
+        policy = DevicePolicy(
+            uuid=card.uuid, minor=card.minor, mode=Mode.CAP, core_ppm=1_000_000, memory_limit_bytes=LIMIT
+        )
+        write_policy(self.directory / "policy", [policy])
+        create_usage(self.directory / "usage")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_PRELOAD": str(self.directory / LIBRARY)}
+
+    def run(self, code: str) -> Any:
+        return run(self.machine, PRELUDE + textwrap.dedent(code), self.environment)
+
+    def start(self, code: str) -> Program:
+        self.programs.append(Program(self.machine, PRELUDE + textwrap.dedent(code), self.environment))
+        return self.programs[-1]
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with machine(tmp_path_factory.mktemp("sim"), "A100-40G", 1) as made:
+        yield made
+
+
+@pytest.fixture
+def inside(sim: Machine, tmp_path: Path) -> Iterator[Inside]:
+    box = Inside(sim, tmp_path)
+    yield box
+    for program in box.programs:
+        program.__exit__()
+    outside = "n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0); say([n.nvmlDeviceGetMemoryInfo(h).used, len(n.nvmlDeviceGetComputeRunningProcesses(h))])"
+    assert run(sim, outside) == [0, 0], "nothing is left on the card"
+
+
+def test_memory_at_reserved_addresses(inside: Inside) -> None:
+    """Charged once, however many handles and mappings there are, until the last of them is gone."""
+    assert inside.run(
+        """
+        va = ok(d.cuMemAddressReserve(64 * MIB, 0, 0, 0))
+        a, b = ok(d.cuMemCreate(2 * MIB, properties(), 0)), ok(d.cuMemCreate(4 * MIB, properties(), 0))
+        ok(d.cuMemMap(va, 2 * MIB, 0, a, 0)); ok(d.cuMemMap(int(va) + 2 * MIB, 4 * MIB, 0, b, 0))
+        ok(d.cuMemSetAccess(va, 6 * MIB, [access()], 1))
+        again = ok(d.cuMemImportFromShareableHandle(ok(d.cuMemExportToShareableHandle(a, FD, 0)), FD))
+        retained = ok(d.cuMemRetainAllocationHandle(int(va) + 3 * MIB))
+        said = [used(), exact(), works(int(va) + 2 * MIB - 6144), used()]
+        for handle in (a, b, again, retained): ok(d.cuMemRelease(handle))
+        said.append(used())
+        ok(d.cuMemUnmap(va, 6 * MIB)); ok(d.cuMemAddressFree(va, 64 * MIB))
+        said.append(used())
+        why, made = fill(lambda: d.cuMemCreate(2 * MIB, properties(), 0))
+        said += [why, len(made), used(), name(d.cuMemAlloc(1))]
+        for handle in made: ok(d.cuMemRelease(handle))
+        say(said + [used(), exact()])
+        """
+    ) == [6 << 20, True, True, 6 << 20, 6 << 20, 0, "OUT_OF_MEMORY", 32, LIMIT, "OUT_OF_MEMORY", 0, True]
+
+
+def test_pools(inside: Inside) -> None:
+    """What a pool reserves is charged, not what of it is in use; a pool's idle memory is no reason to refuse."""
+    assert inside.run(
+        """
+        s = ok(d.cuStreamCreate(1))
+        usual = ok(d.cuDeviceGetDefaultMemPool(0))
+        props = d.CUmemPoolProps()
+        props.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        props.location.type, props.location.id = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, 0
+        own = ok(d.cuMemPoolCreate(props))
+        reserved = lambda: sum(int(ok(d.cuMemPoolGetAttribute(p, A.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT))) for p in (usual, own))
+        a, b = ok(d.cuMemAllocAsync(3 * MIB, s)), ok(d.cuMemAllocFromPoolAsync(5 * MIB + 1, own, s))
+        said = [used() == reserved() >= 8 * MIB + 1, exact(), works(a, s), works(b, s)]
+        ok(d.cuMemFreeAsync(a, s)); ok(d.cuMemFreeAsync(b, s)); ok(d.cuStreamSynchronize(s))
+        said.append(used())
+        ok(d.cuMemPoolSetAttribute(own, A.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, d.cuuint64_t(1 << 40)))
+        c = ok(d.cuMemAllocFromPoolAsync(6 * MIB, own, s)); ok(d.cuMemFreeAsync(c, s)); ok(d.cuStreamSynchronize(s))
+        said += [used() == reserved() == 6 * MIB, name(d.cuMemAlloc(LIMIT + 1))]
+        whole = ok(d.cuMemAlloc(LIMIT)); said += [used() == LIMIT, reserved()]; ok(d.cuMemFree(whole))
+        why, made = fill(lambda: d.cuMemAllocAsync(2 * MIB, s))
+        said += [why, len(made), used()]
+        for pointer in made: ok(d.cuMemFreeAsync(pointer, s))
+        ok(d.cuStreamSynchronize(s)); ok(d.cuMemPoolDestroy(own))
+        say(said + [used(), exact()])
+        """
+    ) == [True, True, True, True, 0, True, "OUT_OF_MEMORY", True, 0, "OUT_OF_MEMORY", 32, LIMIT, 0, True]
+
+
+def test_graphs_that_allocate(inside: Inside) -> None:
+    """Charged from the launch on, before the stream has come to it; what the graph frees is no longer charged once that is known."""
+    assert inside.run(
+        """
+        s = ok(d.cuStreamCreate(1))
+        out = upload(np.zeros(1000, np.float32)); one = upload(np.arange(1000, dtype=np.float32))
+        base = used()
+        slow = function(STORE.replace("DURATION", "200000"), "store")
+        def captured(free):
+            ok(d.cuStreamBeginCapture(s, RELAXED))
+            ok(launch(slow, 1, 1, out, (1, ctypes.c_uint32), stream=s))
+            p = ok(d.cuMemAllocAsync(8 * MIB, s))
+            ok(launch(ADD, 8, 128, one, one, p, (1000, ctypes.c_uint32), stream=s)); ok(d.cuMemcpyDtoDAsync(out, p, 4000, s))
+            if free: ok(d.cuMemFreeAsync(p, s))
+            return ok(d.cuStreamEndCapture(s)), p
+        def right(): return bool((download(out, np.zeros(1000, np.float32)) == 2 * np.arange(1000)).all())
+        graph, _ = captured(True)
+        e = ok(d.cuGraphInstantiate(graph, 0))
+        said = [used() - base]
+        for _ in range(2): ok(d.cuGraphLaunch(e, s))
+        said += [used() - base, name(d.cuMemAlloc(LIMIT - base))]
+        ok(d.cuStreamSynchronize(s)); said.append(right()); ok(d.cuGraphExecDestroy(e)); said.append(used() - base)
+        graph, p = captured(False)
+        e = ok(d.cuGraphInstantiate(graph, 0)); ok(d.cuGraphLaunch(e, s)); ok(d.cuStreamSynchronize(s))
+        said += [used() - base, right(), exact(), works(p)]
+        ok(d.cuMemFree(p)); ok(d.cuGraphExecDestroy(e)); ok(d.cuDeviceGraphMemTrim(0))
+        said += [used() - base, exact()]
+        held = ok(d.cuMemAlloc(LIMIT - base - 4 * MIB))
+        say(said + [name(d.cuGraphInstantiate(graph, 0)), used() == LIMIT - 4 * MIB])
+        """
+    ) == [0, 8 << 20, "OUT_OF_MEMORY", True, 0, 8 << 20, True, True, True, 0, True, "OUT_OF_MEMORY", True]
+
+
+def test_managed_memory(inside: Inside) -> None:
+    assert inside.run(
+        """
+        place = d.CUmemLocation(); place.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE; place.id = 0
+        m = ok(d.cuMemAllocManaged(3 * MIB + 1, 1))
+        said = [used(), exact(), works(m)]
+        ok(d.cuMemPrefetchAsync(m, 3 * MIB, place, 0, 0)); ok(d.cuCtxSynchronize())
+        np.frombuffer((ctypes.c_char * 4).from_address(int(m)), np.uint32)[:] = 77
+        said += [used(), int(download(m, np.zeros(1, np.uint32))[0])]
+        why, made = fill(lambda: d.cuMemAllocManaged(4 * MIB, 1))
+        said += [why, len(made), exact()]
+        for pointer in [m, *made]: ok(d.cuMemFree(pointer))
+        say(said + [used()])
+        """
+    ) == [(3 << 20) + 512, True, True, (3 << 20) + 512, 77, "OUT_OF_MEMORY", 15, True, 0]
+
+
+def test_arrays_and_mipmaps(inside: Inside) -> None:
+    """Charged what the driver says that they need."""
+    assert inside.run(
+        """
+        def needs(width, height, depth=0):
+            probe = ok(d.cuArray3DCreate(image(width, height, depth, d.CUDA_ARRAY3D_DEFERRED_MAPPING)))
+            said = ok(d.cuArrayGetMemoryRequirements(probe, 0)).size
+            ok(d.cuArrayDestroy(probe))
+            return said
+        data = np.random.default_rng(3).random((300, 500, 4), dtype=np.float32)
+        array = ok(d.cuArray3DCreate(image(500, 300)))
+        said = [used() == -(-needs(500, 300) // 512) * 512 >= data.nbytes, exact()]
+        def copy(to_array, host):
+            c = d.CUDA_MEMCPY2D()
+            HOST, ARRAY = d.CUmemorytype.CU_MEMORYTYPE_HOST, d.CUmemorytype.CU_MEMORYTYPE_ARRAY
+            if to_array: c.srcMemoryType, c.srcHost, c.srcPitch, c.dstMemoryType, c.dstArray = HOST, host.ctypes.data, 8000, ARRAY, array
+            else: c.dstMemoryType, c.dstHost, c.dstPitch, c.srcMemoryType, c.srcArray = HOST, host.ctypes.data, 8000, ARRAY, array
+            c.WidthInBytes, c.Height = 8000, 300
+            ok(d.cuMemcpy2D(c))
+        back = np.zeros_like(data)
+        copy(True, data); copy(False, back)
+        said.append(bool((back == data).all()))
+        mip = ok(d.cuMipmappedArrayCreate(image(512, 512), 4))
+        said += [used() >= data.nbytes + 512 * 512 * 16 * 4 // 3 - 65536, exact()]
+        ok(d.cuMipmappedArrayDestroy(mip)); ok(d.cuArrayDestroy(array))
+        said.append(used())
+        why, made = fill(lambda: d.cuArray3DCreate(image(512, 512)))
+        said += [why, len(made) == LIMIT // needs(512, 512), exact()]
+        for one in made: ok(d.cuArrayDestroy(one))
+        say(said + [used()])
+        """
+    ) == [True, True, True, True, True, 0, "OUT_OF_MEMORY", True, True, 0]
+
+
+EXPORTER = """
+a = ok(d.cuMemAlloc(3 * MIB))
+said = works(a)
+handle = ctypes.string_at(ok(d.cuIpcGetMemHandle(a)).getPtr(), 64)
+v = ok(d.cuMemCreate(2 * MIB, properties(), 0))
+say([handle.hex(), said, used()]); wait()
+ok(d.cuMemRelease(v)); ok(d.cuMemFree(a)); say(used()); wait()
+"""
+
+IMPORTER = """
+before = used()
+h = d.CUipcMemHandle(); ctypes.memmove(h.getPtr(), bytes.fromhex(HANDLE), 64)
+a = ok(d.cuIpcOpenMemHandle(h, 1))
+said = [before, used(), download(int(a) + 8192, np.zeros(3, np.float32)).tolist(), works(a), exact()]
+m = ok(d.cuMemAllocManaged(MIB, 1)); said.append(used())
+say(said); wait()
+ok(d.cuIpcCloseMemHandle(a)); say(used()); wait()
+"""
+
+
+def test_memory_between_two_processes_of_a_slice(inside: Inside) -> None:
+    """Both are inside one limit; what one opens of the other is charged once; the dead leave nothing charged."""
+    exporter = inside.start(EXPORTER)
+    handle, worked, held = exporter.hear()
+    assert (worked, held) == (True, 5 << 20)
+    importer = inside.start(f"HANDLE = {handle!r}\n" + IMPORTER)
+    assert importer.hear() == [held, held, [0, 2, 4], True, True, held + (1 << 20)]
+    importer.go()
+    assert importer.hear() == held + (1 << 20)
+    importer.kill()
+    exporter.go()
+    assert exporter.hear() == 0
+
+
+def test_every_family_at_once_up_to_the_last_byte(inside: Inside) -> None:
+    assert inside.run(
+        """
+        s = ok(d.cuStreamCreate(1))
+        plain = ok(d.cuMemAlloc(5 * MIB + 3))
+        pitched, pitch = ok(d.cuMemAllocPitch(1000, 1000, 4))
+        managed = ok(d.cuMemAllocManaged(2 * MIB + 700, 1))
+        pooled = ok(d.cuMemAllocAsync(3 * MIB, s))
+        handle = ok(d.cuMemCreate(4 * MIB, properties(), 0))
+        array = ok(d.cuArray3DCreate(image(300, 200)))
+        said = [used(), exact(), all(map(works, (plain, pitched, managed, pooled)))]
+        rest = ok(d.cuMemAlloc(LIMIT - used()))
+        said.append([name(r) for r in (d.cuMemAlloc(1), d.cuMemAllocPitch(1, 1, 4), d.cuMemAllocManaged(1, 1), d.cuMemAllocAsync(3 * MIB, s),
+                     d.cuMemCreate(2 * MIB, properties(), 0), d.cuArray3DCreate(image(8, 8)))])
+        for pointer in (plain, pitched, managed, rest): ok(d.cuMemFree(pointer))
+        ok(d.cuMemFreeAsync(pooled, s)); ok(d.cuMemRelease(handle)); ok(d.cuArrayDestroy(array)); ok(d.cuStreamSynchronize(s))
+        say(said[1:] + [said[0] < LIMIT, used(), exact()])
+        """
+    ) == [True, True, ["OUT_OF_MEMORY"] * 6, True, 0, True]
