@@ -1,7 +1,8 @@
 """Measures scheduling and writes what it found into docs/scheduling.md: `python -m benchmarks.scheduling [STAGE…]`.
 
 Stages: published, churn, mixes, speed. Each keeps its figures in `results/STAGE.json`; the tables and plots are drawn
-from those, so that a stage can be run again by itself. All of them take about an hour on one core.
+from those, so that a stage can be run again by itself. All of them take about an hour on one core. A stage that is cut
+short goes on where it stopped, from `results/STAGE.part.json`: delete that after changing what it measures.
 """
 
 import json
@@ -33,8 +34,10 @@ def main(names: list[str]) -> None:
     RESULTS.mkdir(exist_ok=True)
     for name in names or STAGES:
         if name in STAGES:
-            path = RESULTS / f"{name}.json"
-            STAGES[name](partial(_keep, path))
+            part = RESULTS / f"{name}.part.json"
+            found: list[stages.Found] = json.loads(part.read_text(encoding="utf-8")) if part.exists() else []
+            STAGES[name](found, partial(_keep, part))
+            part.replace(RESULTS / f"{name}.json")
     write_report(RESULTS)
 
 

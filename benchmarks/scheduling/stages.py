@@ -31,7 +31,7 @@ SPEED_NODES = (1_523, 15_000)
 
 Found = dict[str, Any]
 Keep = Callable[[list[Found]], None]
-"""Told what was found so far, after every case: a stage that is cut short keeps what it has."""
+"""Told what was found so far, after every case: a stage that is cut short keeps what it has, and goes on from there."""
 
 
 def trace() -> tuple[list[Machine], list[Shape]]:
@@ -51,12 +51,17 @@ def _replay(policy: str, machines: list[Machine], pods: list[Shape], seed: int, 
     )
 
 
-def published(keep: Keep) -> None:
+def _lacking(found: list[Found], policies: Sequence[str], **case: Any) -> list[str]:
+    """The policies that a case was not yet run with."""
+    known = {one["policy"] for one in found if all(one[key] == value for key, value in case.items())}
+    return [policy for policy in policies if policy not in known]
+
+
+def published(found: list[Found], keep: Keep) -> None:
     """The published protocol on the default trace, ten seeds."""
     machines, pods = trace()
-    found: list[Found] = []
     for seed in track(SEEDS, "published"):
-        for policy in POLICIES:
+        for policy in _lacking(found, POLICIES, seed=seed):
             outcome = _replay(policy, machines, pods, seed, fragmentation=seed in SEEDS[:3])
             found.append(
                 {
@@ -74,14 +79,13 @@ def published(keep: Keep) -> None:
         keep(found)
 
 
-def churn_gate(keep: Keep) -> None:
+def churn_gate(found: list[Found], keep: Keep) -> None:
     """Poisson arrivals and departures, every policy on the same numbers."""
     machines, pods = trace()
-    found: list[Found] = []
     cases = [(lifetime, load, seed) for seed in CHURN_SEEDS for lifetime in LIFETIMES for load in CHURN_LOADS]
     for lifetime, load, seed in track(cases, "churn"):
         workload = _churn(machines, pods, lifetime, load, seed)
-        for policy in CHURN_POLICIES:
+        for policy in _lacking(found, CHURN_POLICIES, lifetime=lifetime, load=load, seed=seed):
             outcome = run(policy, machines, workload, Mix.of(pods), seed=seed, clock=time.perf_counter)
             found.append(
                 {
@@ -92,7 +96,7 @@ def churn_gate(keep: Keep) -> None:
                     "refused_gpu_percent": round(outcome.refused_gpu_percent, 4),
                 }
             )
-        keep(found)
+            keep(found)
 
 
 def _churn(machines: list[Machine], pods: list[Shape], lifetime: str, load: float, seed: int) -> Workload:
@@ -108,13 +112,12 @@ def _churn(machines: list[Machine], pods: list[Shape], lifetime: str, load: floa
     )
 
 
-def mixes(keep: Keep) -> None:
+def mixes(found: list[Found], keep: Keep) -> None:
     """Other job mixes, the published protocol."""
     machines, pods = trace()
-    found: list[Found] = []
     for name, other in track(all_mixes(pods, machines, 2024).items(), "mixes", total=16):
         for seed in MIX_SEEDS:
-            for policy in CHURN_POLICIES:
+            for policy in _lacking(found, CHURN_POLICIES, mix=name, seed=seed):
                 outcome = _replay(policy, machines, other, seed, fragmentation=False)
                 found.append(
                     {
@@ -127,11 +130,10 @@ def mixes(keep: Keep) -> None:
         keep(found)
 
 
-def speed(keep: Keep) -> None:
+def speed(found: list[Found], keep: Keep) -> None:
     """Decisions a second on one core, in one process per cluster size and policy so that memory can be told apart."""
-    found: list[Found] = []
     for nodes in track(SPEED_NODES, "speed"):
-        for policy in CHURN_POLICIES:
+        for policy in _lacking(found, CHURN_POLICIES, nodes=nodes):
             script = f"from benchmarks.scheduling.stages import one_speed; one_speed({policy!r}, {nodes})"
             done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
             rate, p99, memory = (float(part) for part in done.stdout.split())

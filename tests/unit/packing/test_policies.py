@@ -5,9 +5,9 @@ import pytest
 from egpu.core.packing.fgd import Fgd
 from egpu.core.packing.fleet import Fleet, Placement
 from egpu.core.packing.placer import Placer
-from egpu.core.packing.price import Price
+from egpu.core.packing.price import Price, compute_prices
 from egpu.core.packing.registry import NAMES, Setting, canonical, scorer
-from egpu.core.packing.reserve import Reserve
+from egpu.core.packing.reserve import FINENESS, Reserve
 from egpu.core.packing.shapes import Machine, Mix, Shape
 from egpu.errors import InvalidInput
 
@@ -136,10 +136,21 @@ def test_reserve_charges_more_as_hosts_get_fewer() -> None:
     for row in range(40):
         reserve.attend(fleet)
         charges = reserve.charges()
-        charged.append(0.0 if charges is None else float(charges.max()))
+        charged.append(0.0 if charges is None else float(charges.max()) / FINENESS)
         fleet.take(WHOLE, Placement(row, (0,)))
     assert charged == sorted(charged)
     assert charged[0] < 100 < charged[-1] <= 8000
+
+
+def test_new_prices_may_know_fewer_kinds_of_hosts() -> None:
+    """What was marked on nodes that have filled up since must not be looked up among the charges of now."""
+    fleet = nodes(2, 4)
+    price = Price.of(Mix({WHOLE: 1.0, PAIR: 9.0, QUAD: 1.0}), fleet)
+    placer = Placer(fleet, price)
+    assert placer.find(WHOLE) == Placement(0, (0,))
+    fleet.take(QUAD, Placement(1, (0, 1, 2, 3)))
+    price.swap(fleet, compute_prices(Mix({WHOLE: 1.0, PAIR: 9.0}), fleet))
+    assert placer.find(WHOLE) == Placement(0, (0,))
 
 
 def test_models_are_hard() -> None:

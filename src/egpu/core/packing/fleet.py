@@ -1,6 +1,7 @@
-"""Free resources of many nodes as arrays, and a log of which rows changed."""
+"""Free resources of many nodes as arrays, and which rows changed when."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -8,11 +9,13 @@ import numpy as np
 from egpu.core.arrays import BoolArray, IntArray
 from egpu.core.packing.shapes import WHOLE_CARD, Machine, Shape
 
-LOG_LIMIT: Final = 1 << 18
-"""Changes remembered; a reader that is further behind looks at every row again."""
 TURNOVER_MEMORY: Final = 1000.0
-_WORTH_SORTING = 64
-"""From so many changes on, dropping repeated rows is cheaper than scoring them twice."""
+_RECENT: Final = 128
+"""Latest changes that are kept as a list: a reader that is further behind looks through all rows' versions."""
+
+
+CPU, RAM, LARGEST, FULL, GPU = range(5)
+"""Rows of `Fleet.state`."""
 
 
 class Placement(NamedTuple):
@@ -23,12 +26,14 @@ class Placement(NamedTuple):
 
 
 class Fleet:
-    """`core` and `card_memory` have shape (nodes, cards); `cpu`, `ram`, `gpu` (sum of `core`) and `model` (nodes,);
-    `host` is CPU and RAM as one array of shape (2, nodes), of which `cpu` and `ram` are the rows. `lanes` and
-    `memory_lanes` are `core` and `card_memory` the other way round, as they lie in memory: scoring reduces over the few
-    cards of many nodes, which is several times faster along the first axis.
+    """What is free now, node by node.
 
-    All are what is free now. Where a node has fewer cards than the widest, the missing ones have nothing free.
+    `state` holds, per node (columns), CPU, RAM, the most compute that one card has free, the number of untouched cards,
+    and compute over all cards: rows `CPU` to `GPU`, so that one `take` brings all that most scores need. `cpu`, `ram`,
+    `largest`, `full`, `gpu` and `host` (CPU and RAM) are views of it. `core` and `card_memory` have shape (nodes,
+    cards); `lanes` and `memory_lanes` are the same the other way round, as they lie in memory: scoring reduces over the
+    few cards of many nodes, which is several times faster along the first axis. Where a node has fewer cards than the
+    widest, the missing ones have nothing free.
     """
 
     def __init__(self, machines: Sequence[Machine]) -> None:
@@ -46,39 +51,58 @@ class Fleet:
         self.memory_lanes: IntArray = np.ascontiguousarray(np.where(there, memory[:, None], 0).T.astype(np.int64))
         self.core, self.card_memory = self.lanes.T, self.memory_lanes.T
         self.card_memory_total: IntArray = memory
-        self.host: IntArray = np.array([[m.cpu_milli for m in machines], [m.ram_mib for m in machines]], dtype=np.int64)
-        self.host = self.host.reshape(2, count)
-        self.cpu, self.ram = self.host[0], self.host[1]
+        self.state: IntArray = np.zeros((5, count), dtype=np.int64)
+        self.state[CPU] = [m.cpu_milli for m in machines]
+        self.state[RAM] = [m.ram_mib for m in machines]
+        self.state[LARGEST] = self.lanes.max(axis=0, initial=0)
+        self.state[FULL] = self.count
+        self.state[GPU] = self.lanes.sum(axis=0)
+        self.cpu: IntArray = self.state[CPU]
+        self.ram: IntArray = self.state[RAM]
+        self.host: IntArray = self.state[: RAM + 1]
+        self.largest: IntArray = self.state[LARGEST]
+        self.full: IntArray = self.state[FULL]
+        self.gpu: IntArray = self.state[GPU]
+        self.pristine: BoolArray = np.ones(count, dtype=bool)
+        """Nodes of which nothing is taken."""
+        kinds: dict[Machine, int] = {}
+        self._kind: IntArray = np.array(
+            [kinds.setdefault(replace(m, name=""), len(kinds)) for m in machines], dtype=np.int64
+        )
+        self._kinds = len(kinds)
         self.cpu_total, self.ram_total = self.cpu.copy(), self.ram.copy()
-        self.gpu: IntArray = self.core.sum(axis=1)
-        self.full: IntArray = self.count.copy()
-        """Cards with nothing taken, per node."""
-        self.largest: IntArray = self.core.max(axis=1, initial=0)
-        """The most compute that one card of the node has free."""
         self.capacity_milli = int(self.gpu.sum())
         self.allocated_milli = 0
         self.departures = 0.0
         """Share of departures among the latest changes (some `TURNOVER_MEMORY` of them): 0.5 is a steady state."""
-        self._log: IntArray = np.zeros(LOG_LIMIT, dtype=np.int64)
-        self._logged = 0
-        self._log_start = 0
+        self.version = 0
+        """Grows with every change; see `changed_since`."""
+        self._changed_at: IntArray = np.zeros(count, dtype=np.int64)
+        self._recent: IntArray = np.zeros(_RECENT, dtype=np.int64)
+        """The latest changed rows, each at its version modulo the length."""
         self.all_rows: IntArray = np.arange(count)
 
     def __len__(self) -> int:
         return len(self.machines)
 
-    @property
-    def version(self) -> int:
-        """Grows with every change; see `changed_since`."""
-        return self._log_start + self._logged
-
     def changed_since(self, version: int) -> IntArray:
-        """Rows that changed since `version`, in no promised order, perhaps repeated. Valid until the next change."""
-        start = version - self._log_start
-        if start < 0 or self._logged - start > 2 * len(self):
-            return self.all_rows
-        rows = self._log[start : self._logged]
-        return np.unique(rows) if len(rows) > _WORTH_SORTING else rows
+        """Rows that changed after `version`, in no promised order, perhaps repeated. Valid until the next change."""
+        start, end = version % _RECENT, self.version % _RECENT
+        if self.version - version < _RECENT and start <= end:
+            return self._recent[start:end]
+        return (self._changed_at > version).nonzero()[0]
+
+    def alike(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Rows of which no two are pristine nodes of one kind; all pristine rows; and for each of those, which row of
+        the first stands for it."""
+        pristine = self.pristine.nonzero()[0]
+        kinds = self._kind.take(pristine)
+        one: IntArray = np.zeros(self._kinds, dtype=np.int64)
+        one[kinds] = pristine
+        stand_in = one.take(kinds)
+        distinct = ~self.pristine
+        distinct[stand_in] = True
+        return distinct.nonzero()[0], pristine, stand_in
 
     def allowed(self, shape: Shape) -> BoolArray | None:
         """Nodes whose model the shape accepts, shape (nodes,); None for all."""
@@ -119,6 +143,7 @@ class Fleet:
         self.largest[row] = core.max()
         own = slice(0, int(self.count[row]))
         self.full[row] = ((core[own] == WHOLE_CARD) & (memory[own] == self.card_memory_total[row])).sum()
+        self._note_pristine(row)
         taken = before - int(self.gpu[row])
         self.allocated_milli += taken
         self._changed(row, -1 if taken < 0 else 1)
@@ -128,26 +153,32 @@ class Fleet:
         self.cpu[row] -= sign * shape.cpu_milli
         self.ram[row] -= sign * shape.ram_mib
         if cards:
-            core, memory = self.core[row], self.card_memory[row]
+            lanes, memory = self.lanes, self.memory_lanes
             total = int(self.card_memory_total[row])
-            taken = self.memory_asked(shape, row)
+            core_taken, memory_taken = sign * shape.core_milli, sign * self.memory_asked(shape, row)
+            gained = 0
             for card in cards:
-                before = core[card] == WHOLE_CARD and memory[card] == total
-                core[card] -= sign * shape.core_milli
-                memory[card] -= sign * taken
-                after = core[card] == WHOLE_CARD and memory[card] == total
-                self.full[row] += int(after) - int(before)
-            self.largest[row] = core.max()
+                core, left = int(lanes[card, row]), int(memory[card, row])
+                gained -= core == WHOLE_CARD and left == total
+                core, left = core - core_taken, left - memory_taken
+                gained += core == WHOLE_CARD and left == total
+                lanes[card, row], memory[card, row] = core, left
+            self.full[row] += gained
+            self.largest[row] = max(self.core[row].tolist())
             self.gpu[row] -= sign * shape.gpu_milli
             self.allocated_milli += sign * shape.gpu_milli
+        self._note_pristine(row)
         self._changed(row, sign)
+
+    def _note_pristine(self, row: int) -> None:
+        self.pristine[row] = (
+            self.full[row] == self.count[row]
+            and self.cpu[row] == self.cpu_total[row]
+            and self.ram[row] == self.ram_total[row]
+        )
 
     def _changed(self, row: int, sign: int) -> None:
         self.departures += ((sign < 0) - self.departures) / TURNOVER_MEMORY
-        if self._logged == LOG_LIMIT:
-            half = LOG_LIMIT // 2
-            self._log[: LOG_LIMIT - half] = self._log[half:]
-            self._logged -= half
-            self._log_start += half
-        self._log[self._logged] = row
-        self._logged += 1
+        self._recent[self.version % _RECENT] = row
+        self.version += 1
+        self._changed_at[row] = self.version

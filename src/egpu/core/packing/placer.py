@@ -8,9 +8,10 @@ from collections import OrderedDict
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.packing.fleet import Fleet, Placement
+from egpu.core.packing.fleet import FULL, Fleet, Placement
 from egpu.core.packing.shapes import Shape
 
 ROWS_LIMIT: Final = 1024
@@ -34,20 +35,7 @@ class Scorer(Protocol):
         ...
 
 
-def fits(fleet: Fleet, shape: Shape, rows: IntArray) -> BoolArray:
-    """Which of `rows` can take the pod now, models aside."""
-    ok = (fleet.cpu.take(rows) >= shape.cpu_milli) & (fleet.ram.take(rows) >= shape.ram_mib)
-    if not shape.cards:
-        return ok
-    if shape.whole:
-        ok &= fleet.full.take(rows) >= shape.cards
-        return ok & (fleet.card_memory_total.take(rows) >= shape.card_memory_mib) if shape.card_memory_mib else ok
-    if shape.cards == 1 and not shape.card_memory_mib:
-        return ok & (fleet.largest.take(rows) >= shape.core_milli)
-    eligible = fleet.lanes.take(rows, axis=1) >= shape.core_milli
-    if shape.card_memory_mib:
-        eligible &= fleet.memory_lanes.take(rows, axis=1) >= shape.card_memory_mib
-    return ok & (eligible.sum(axis=0) >= shape.cards)
+Marks = NDArray[np.uint8]
 
 
 @runtime_checkable
@@ -58,8 +46,9 @@ class Reserving(Scorer, Protocol):
     node, a mark of *what* would be used up there, and the price of each mark is looked up when the decision is made.
     """
 
-    def scored(self, fleet: Fleet, shape: Shape, rows: IntArray) -> tuple[FloatArray, IntArray]:
-        """`scores`, and what the pod would use up on each row, as an index into `charges`; 0 is nothing."""
+    def scored(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, Marks]:
+        """`scores` (`state` is the fleet's at `rows`), and what the pod would use up on each row, as an index into
+        `charges`; 0 is nothing."""
         ...
 
     def attend(self, fleet: Fleet) -> None:
@@ -72,14 +61,43 @@ class Reserving(Scorer, Protocol):
 
 
 class _Row:
-    __slots__ = ("allowed", "generation", "marks", "scores", "version")
+    """A shape's scores, and what it needs."""
 
-    def __init__(self, allowed: BoolArray | None, count: int) -> None:
-        self.allowed = allowed
+    __slots__ = ("_allowed", "_lanes_matter", "_least", "_shape", "generation", "marks", "scores", "version")
+
+    def __init__(self, fleet: Fleet, shape: Shape) -> None:
+        whole, count = shape.cards if shape.whole else 0, len(fleet)
+        self._shape = shape
+        self._allowed = fleet.allowed(shape)
+        self._least: IntArray = np.array(
+            [[shape.cpu_milli], [shape.ram_mib], [shape.core_milli], [whole]], dtype=np.int64
+        )
+        self._lanes_matter = bool(shape.card_memory_mib) or (shape.cards > 1 and not whole)
         self.scores: FloatArray = np.full(count, -np.inf)
-        self.marks: IntArray = np.zeros(count, dtype=np.int64)
+        self.marks: Marks = np.zeros(count, dtype=np.uint8)
         self.version = -1
         self.generation = -1
+
+    def fitting(self, fleet: Fleet, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Those of `rows` that can take the pod now, and the fleet's state there."""
+        state: IntArray = fleet.state if rows is fleet.all_rows else fleet.state.take(rows, axis=1)
+        fit = np.logical_and.reduce(state[: FULL + 1] >= self._least)
+        if self._allowed is not None:
+            fit &= self._allowed.take(rows)
+        if self._lanes_matter:
+            fit &= self._fit_cards(fleet, rows)
+        at = fit.nonzero()[0]
+        if len(at) == len(rows):
+            return rows, state
+        return rows[at], np.take(state, at, axis=1)
+
+    def _fit_cards(self, fleet: Fleet, rows: IntArray) -> BoolArray:
+        shape = self._shape
+        if shape.whole:
+            return fleet.card_memory_total.take(rows) >= shape.card_memory_mib
+        eligible = fleet.lanes.take(rows, axis=1) >= shape.core_milli
+        eligible &= fleet.memory_lanes.take(rows, axis=1) >= shape.card_memory_mib
+        return eligible.sum(axis=0) >= shape.cards
 
 
 class Placer:
@@ -98,27 +116,41 @@ class Placer:
             self._reserving.attend(fleet)
         row = self._rows.get(shape)
         if row is None:
-            row = self._rows[shape] = _Row(fleet.allowed(shape), len(fleet))
+            row = self._rows[shape] = _Row(fleet, shape)
             if len(self._rows) > ROWS_LIMIT:
                 self._rows.popitem(last=False)
         else:
             self._rows.move_to_end(shape)
         if row.version < fleet.version or row.generation != self.scorer.generation:
-            anew = row.version < 0 or row.generation != self.scorer.generation
-            rows = fleet.all_rows if anew else fleet.changed_since(row.version)
-            ok = fits(fleet, shape, rows)
-            if row.allowed is not None:
-                ok &= row.allowed[rows]
-            row.scores[rows] = -np.inf
-            rows = rows[ok]
-            if len(rows):
-                if self._reserving is None:
-                    row.scores[rows] = self.scorer.scores(fleet, shape, rows)
-                else:
-                    row.scores[rows], row.marks[rows] = self._reserving.scored(fleet, shape, rows)
-            row.version, row.generation = fleet.version, self.scorer.generation
+            self._refresh(row, shape)
         charges = self._reserving.charges(fleet) if self._reserving is not None else None
         return row.scores if charges is None else row.scores - charges.take(row.marks)
+
+    def _refresh(self, row: _Row, shape: Shape) -> None:
+        """Score the nodes that changed since the row was last asked for."""
+        fleet = self.fleet
+        if row.version >= 0 and row.generation == self.scorer.generation:
+            self._score(row, shape, fleet.changed_since(row.version))
+        elif self._reserving is None:
+            self._score(row, shape, fleet.all_rows)
+        else:
+            distinct, pristine, stand_in = fleet.alike()
+            row.marks.fill(0)
+            self._score(row, shape, distinct)
+            row.scores[pristine] = row.scores.take(stand_in)
+            row.marks[pristine] = row.marks.take(stand_in)
+        row.version, row.generation = fleet.version, self.scorer.generation
+
+    def _score(self, row: _Row, shape: Shape, rows: IntArray) -> None:
+        fleet, scores = self.fleet, row.scores
+        scores[rows] = -np.inf
+        rows, state = row.fitting(fleet, rows)
+        if not len(rows):
+            return
+        if self._reserving is None:
+            scores[rows] = self.scorer.scores(fleet, shape, rows)
+        else:
+            scores[rows], row.marks[rows] = self._reserving.scored(fleet, shape, rows, state)
 
     def find(self, shape: Shape) -> Placement | None:
         """The place that the policy likes best, or None where the pod fits nowhere. Changes nothing."""

@@ -20,12 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from egpu.core.arrays import FloatArray, IntArray
+from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.packing.baselines import eligible_cards
 from egpu.core.packing.chances import use_of_remainders
-from egpu.core.packing.fleet import Fleet
+from egpu.core.packing.fleet import FULL, GPU, LARGEST, Fleet
 from egpu.core.packing.patterns import MEMORY_LEVELS, Share, Worth, worth_of_remainders
-from egpu.core.packing.reserve import Reserve
+from egpu.core.packing.placer import Marks
+from egpu.core.packing.reserve import FINENESS, Reserve
 from egpu.core.packing.shapes import WHOLE_CARD, Mix, Shape
 from egpu.core.packing.stranding import Stranding
 
@@ -141,6 +142,7 @@ class Price:
         self._reserve = Reserve(prices.mix, fleet, swings=RESERVE_SWINGS, width=RESERVE_WIDTH, worth=RESERVE_WORTH)
         classes = {total: code for code, total in enumerate(prices.memory_classes)}
         self._class: IntArray = np.array([classes.get(int(t), 0) for t in fleet.card_memory_total], dtype=np.int64)
+        self._widest = fleet.width
         self._width = max(worth.levels for worth in prices.filling) + 1
         self._memory_scale = MEMORY_LEVELS / np.maximum(fleet.card_memory_total, 1)
         self._use(TURNING if self.turning else FILLING)
@@ -150,6 +152,9 @@ class Price:
         self._weights = weights
         self._worth = self._prices.turning if self.turning else self._prices.filling
         self._losses: OrderedDict[tuple[int, int], FloatArray] = OrderedDict()
+        self._stranded = self._prices.stranding.weighted(weights.cpu, weights.ram)
+        most = self._widest
+        self._touching = weights.untouched / most**2 * np.arange(most + 1, dtype=np.float64) ** 2
         charge = self._prices.model_charge * weights.model
         self._model_charge = charge if charge.any() else None
         self.generation += 1
@@ -164,29 +169,35 @@ class Price:
         self._reserve.attend(fleet)
 
     def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
-        return self.scored(fleet, shape, rows)[0]
+        return self.scored(fleet, shape, rows, fleet.state.take(rows, axis=1))[0]
 
-    def scored(self, fleet: Fleet, shape: Shape, rows: IntArray) -> tuple[FloatArray, IntArray]:
-        weights = self._weights
-        gpu, full = fleet.gpu.take(rows), fleet.full.take(rows)
-        cost = self._prices.stranding.growth(fleet, shape, rows, gpu, cpu_weight=weights.cpu, ram_weight=weights.ram)
-        cost += weights.left * gpu
-        untouched = full
+    def scored(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, Marks]:
+        cost, host = self._stranded.growth(state, shape)
+        cost += self._weights.left * state[GPU]
+        untouched: IntArray = state[FULL]
         if shape.cards == 1 and not shape.whole:
-            lanes = fleet.lanes.take(rows, axis=1)
-            losses = self._card_losses(fleet, shape, rows, lanes)
-            best = losses.min(axis=0)
+            best, touches = self._cheapest(fleet, shape, rows, state)
             cost += best
-            touches = ((losses == best) & (lanes == WHOLE_CARD)).any(axis=0)
-            untouched = full - touches
-            cost += touches * (weights.untouched / fleet.width**2) * full**2
+            cost += touches * self._touching.take(untouched)
+            untouched = untouched - touches
         elif shape.cards:
-            untouched = full - shape.cards
-            cost += (weights.untouched / fleet.width**2) * full**2
+            cost += self._touching.take(untouched)
+            untouched = untouched - shape.cards
         if self._model_charge is not None and shape.cards:
             cost += self._model_charge.take(fleet.model.take(rows)) * shape.gpu_milli
-        np.negative(cost, out=cost)
-        return cost, self._reserve.marks(fleet, shape, rows, untouched)
+        cost *= -FINENESS
+        return np.rint(cost, out=cost), self._reserve.marks(rows, host, untouched)
+
+    def _cheapest(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, BoolArray]:
+        """The least worth that the share destroys on a card of each row, and whether that card is an untouched one."""
+        lanes = fleet.lanes if rows is fleet.all_rows else fleet.lanes.take(rows, axis=1)
+        losses = self._card_losses(fleet, shape, rows, lanes)
+        best = np.minimum.reduce(losses)
+        if self._width > 1 or shape.card_memory_mib:
+            return best, ((losses == best) & (lanes == WHOLE_CARD)).any(axis=0)
+        touches = best == self._loss_table(shape, 0)[WHOLE_CARD]
+        touches &= state[LARGEST] == WHOLE_CARD
+        return best, touches
 
     def charges(self, fleet: Fleet) -> FloatArray | None:
         return self._reserve.charges()
@@ -194,8 +205,8 @@ class Price:
     def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
         if shape.cards != 1 or shape.whole:
             return tuple(eligible_cards(fleet, shape, row)[: shape.cards])
-        rows = np.array([row])
-        losses: list[float] = self._card_losses(fleet, shape, rows, fleet.lanes.take(rows, axis=1))[:, 0].tolist()
+        lanes = fleet.lanes[:, row : row + 1]
+        losses: list[float] = self._card_losses(fleet, shape, fleet.all_rows[row : row + 1], lanes)[:, 0].tolist()
         core: list[int] = fleet.core[row].tolist()
         return (min(range(len(core)), key=lambda column: (losses[column], core[column], column)),)
 

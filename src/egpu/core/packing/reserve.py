@@ -14,12 +14,16 @@ import numpy as np
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.packing.fleet import Fleet
+from egpu.core.packing.placer import Marks
 from egpu.core.packing.shapes import WHOLE_CARD, Mix, Shape
 
 MAX_KINDS: Final = 8
 """Kinds of demands that hosts are counted for; marks are sets of kinds, so tables have 2**MAX_KINDS entries."""
 _PLENTY = 16.0
 """Softness units above the reserve from which the charge, e**-16 of the worth, is left out."""
+FINENESS: Final = 1_000_000
+"""Parts of a thousandth of a card that costs are rounded to, so that equals are equal whatever was added in which order
+on which processor."""
 _ALIKE = 0.1
 """Demands of as many cards whose CPU and RAM differ by less than this share are one kind."""
 
@@ -69,6 +73,20 @@ def _kinds(mix: Mix, capacity_milli: int) -> list[_Kind]:
     return kinds
 
 
+class _Thresholds:
+    """Which kinds an amount is enough for: a set of bits for each interval between what they ask."""
+
+    def __init__(self, asked: list[int]) -> None:
+        self._levels: IntArray = np.unique(np.array(asked, dtype=np.int64))
+        enough: BoolArray = np.array(asked)[:, None] <= np.array([-1, *self._levels.tolist()])
+        sets = np.packbits(enough, axis=0, bitorder="little")[:1]
+        self._sets: Marks = sets[0] if len(sets) else np.zeros(1, dtype=np.uint8)
+
+    def met(self, amounts: IntArray) -> Marks:
+        """Of each amount, bit k for kind k."""
+        return self._sets.take(self._levels.searchsorted(amounts, side="right"))
+
+
 class Reserve:
     """Counts hosts per kind as the fleet changes, and prices them.
 
@@ -79,19 +97,18 @@ class Reserve:
     def __init__(self, mix: Mix, fleet: Fleet, *, swings: float, width: float, worth: float) -> None:
         self._list = _kinds(mix, fleet.capacity_milli)
         kinds = self._list
-        self._cards: IntArray = np.array([kind.cards for kind in kinds], dtype=np.int64)
-        self._cpu: IntArray = np.array([kind.cpu_milli for kind in kinds], dtype=np.int64)
-        self._ram: IntArray = np.array([kind.ram_mib for kind in kinds], dtype=np.int64)
+        self._by_cpu = _Thresholds([kind.cpu_milli for kind in kinds])
+        self._by_ram = _Thresholds([kind.ram_mib for kind in kinds])
+        self._by_cards = _Thresholds([kind.cards for kind in kinds])
         # Hosts of a demanding kind serve the modest ones too: its pods take from the same nodes.
         running = np.array([sum(other.running for other in kinds if other.covers(kind)) for kind in kinds])
         swing = np.sqrt(running)
         self._wanted = swings * swing
         self._softness = np.maximum(width * swing, 0.3)
-        self._worth = worth * self._cards * WHOLE_CARD
-        self._bits: IntArray = 1 << np.arange(len(kinds))
-        sets = np.arange(1 << len(kinds))
-        self._member: BoolArray = (sets[:, None] & self._bits[None, :]) > 0
-        self._host: IntArray = np.zeros(len(fleet), dtype=np.int64)
+        self._worth = worth * np.array([kind.cards for kind in kinds], dtype=np.float64) * WHOLE_CARD
+        bits: IntArray = 1 << np.arange(len(kinds))
+        self._member: BoolArray = (np.arange(1 << len(kinds))[:, None] & bits) > 0
+        self._host: Marks = np.zeros(len(fleet), dtype=np.uint8)
         self._hosts: IntArray = np.zeros(len(kinds), dtype=np.int64)
         self._version = -1
         self._charges: FloatArray | None = None
@@ -99,23 +116,24 @@ class Reserve:
     def __bool__(self) -> bool:
         return bool(self._list)
 
-    def marks(self, fleet: Fleet, shape: Shape, rows: IntArray, untouched: IntArray) -> IntArray:
-        """Which kinds each row stops being a host for; `untouched` is its number of untouched cards afterwards."""
+    def marks(self, rows: IntArray, host: IntArray, untouched: IntArray) -> Marks:
+        """Which kinds each row stops being a host for, given what is left there: `host` is CPU and RAM, shape (2,
+        rows), `untouched` the number of untouched cards."""
         marks = self._host.take(rows)
-        able = np.flatnonzero(marks)
+        able = marks.nonzero()[0]
         if len(able):
-            rows = rows[able]
-            cpu, ram = fleet.cpu.take(rows) - shape.cpu_milli, fleet.ram.take(rows) - shape.ram_mib
-            marks[able] &= ~(self._able(untouched[able], cpu, ram) @ self._bits)
+            cpu, ram = host
+            marks[able] &= ~self._set(cpu.take(able), ram.take(able), untouched.take(able))
         return marks
 
-    def charges(self) -> FloatArray | None:
-        """Charge per set of kinds, in thousandths of a card, shape (2 ** kinds,): the dearest of the set. None while
-        there are hosts in plenty."""
-        return self._charges
+    def _set(self, cpu: IntArray, ram: IntArray, untouched: IntArray) -> Marks:
+        """The kinds that a node with so much left is a host for, as bits."""
+        return self._by_cpu.met(cpu) & self._by_ram.met(ram) & self._by_cards.met(untouched)
 
-    def _able(self, full: IntArray, cpu: IntArray, ram: IntArray) -> BoolArray:
-        return (full[:, None] >= self._cards) & (cpu[:, None] >= self._cpu) & (ram[:, None] >= self._ram)
+    def charges(self) -> FloatArray | None:
+        """Charge per set of kinds, in whole parts of `FINENESS`, shape (2 ** kinds,): the dearest of the set. None
+        while there are hosts in plenty."""
+        return self._charges
 
     def attend(self, fleet: Fleet) -> None:
         """Count the hosts anew where something changed. Before `marks` and `charges`."""
@@ -124,9 +142,10 @@ class Reserve:
             return
         changed = fleet.changed_since(self._version) if self._version >= 0 else fleet.all_rows
         if self._version < 0 or len(changed) > len(fleet) // 4:
-            able = self._able(fleet.full, fleet.cpu, fleet.ram)
-            self._host = able @ self._bits
-            self._hosts = able.sum(axis=0)
+            self._host = self._set(fleet.cpu, fleet.ram, fleet.full)
+            self._hosts = np.array(
+                [((self._host >> place) & 1).sum() for place in range(len(self._list))], dtype=np.int64
+            )
             self._price()
         else:
             moved = False
@@ -157,4 +176,4 @@ class Reserve:
             self._charges = None
             return
         scarcity = 1 / (1 + np.exp(np.clip(plenty, -40, 40)))
-        self._charges = (self._member * (self._worth * scarcity)).max(axis=1)
+        self._charges = np.rint((self._member * (self._worth * scarcity)).max(axis=1) * FINENESS)

@@ -5,12 +5,14 @@ the rest is stranded for them. Averaged over the job mix, weighted by GPU, that 
 F(x) = E[max(0, 1 - x/k)], a convex falling curve that is tabulated once; the same for memory.
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from egpu.core.arrays import FloatArray, IntArray
-from egpu.core.packing.fleet import Fleet
+from egpu.core.packing.fleet import GPU, RAM
 from egpu.core.packing.shapes import Mix, Shape
 
 _BINS: Final = 8192
@@ -34,31 +36,52 @@ def _curve(ratios: FloatArray, weights: FloatArray) -> tuple[float, FloatArray]:
 
 
 class Stranding:
-    """`growth` of a node's stranded GPU by placing a pod, in thousandths of a card."""
+    """How much GPU is stranded, for a mix. `weighted` is what scores with it."""
 
     def __init__(self, mix: Mix) -> None:
         asking = [(shape, weight) for shape, weight in mix.weights.items() if shape.gpu_milli]
         gpu = np.array([shape.gpu_milli for shape, _ in asking] or [1], dtype=np.float64)
         weights = gpu * np.array([weight for _, weight in asking] or [1.0])
-        cpu_scale, cpu = _curve(np.array([s.cpu_milli for s, _ in asking] or [0]) / gpu, weights)
-        ram_scale, ram = _curve(np.array([s.ram_mib for s, _ in asking] or [0]) / gpu, weights)
-        self._curves = np.concatenate([cpu, ram])
-        self._scales = np.array([[cpu_scale], [ram_scale]] * 2)
-        self._starts: IntArray = np.array([[0], [_BINS + 1]] * 2)
+        self._cpu = _curve(np.array([s.cpu_milli for s, _ in asking] or [0]) / gpu, weights)
+        self._ram = _curve(np.array([s.ram_mib for s, _ in asking] or [0]) / gpu, weights)
 
-    def growth(
-        self, fleet: Fleet, shape: Shape, rows: IntArray, gpu: IntArray, *, cpu_weight: float, ram_weight: float
-    ) -> FloatArray:
-        """Growth by CPU and by memory, weighted and added, shape (rows,); `gpu` is what `rows` have free."""
-        count = len(rows)
-        left = np.empty((4, count))
-        left[:2] = fleet.host.take(rows, axis=1)
-        left[2] = left[0] - shape.cpu_milli
-        left[3] = left[1] - shape.ram_mib
-        card = np.empty((4, count))
-        card[:2] = gpu
-        card[2:] = gpu - shape.gpu_milli
-        bins = np.minimum(left * self._scales / np.maximum(card, 0.5), _BINS).astype(np.int64)
-        bins += self._starts
-        signs = np.array([-cpu_weight, -ram_weight, cpu_weight, ram_weight])
-        return signs @ (self._curves.take(bins) * card)
+    def weighted(self, cpu: float, ram: float) -> "Stranded":
+        """Stranding by CPU and by memory, times these weights, added."""
+        (cpu_scale, cpu_curve), (ram_scale, ram_curve) = self._cpu, self._ram
+        return Stranded(
+            curves=np.concatenate([cpu * cpu_curve, ram * ram_curve]), scales=np.array([[cpu_scale], [ram_scale]])
+        )
+
+
+@dataclass(frozen=True)
+class Stranded:
+    """Both curves in a row, in thousandths of a card per thousandth of a card free."""
+
+    curves: FloatArray
+    scales: FloatArray
+
+    def growth(self, state: IntArray, shape: Shape) -> tuple[FloatArray, IntArray]:
+        """How much more of nodes in `state` (as of a fleet, shape (5, rows)) is stranded with the pod placed, in
+        thousandths of a card, shape (rows,); and the CPU and memory then left, shape (2, rows)."""
+        host, gpu = _asked(shape)
+        left: IntArray = state[: RAM + 1] - host
+        card: IntArray = state[GPU] - gpu
+        bins = left / np.maximum(card, 0.5)[:, None]
+        bins *= self.scales
+        np.minimum(bins, _BINS, out=bins)
+        at = bins.astype(np.intp)
+        at += _STARTS
+        short: FloatArray = self.curves.take(at)
+        stranded: FloatArray = short[:, 0] + short[:, 1]
+        stranded *= card
+        return stranded[1] - stranded[0], left[1]
+
+
+_STARTS: Final = np.array([[0], [_BINS + 1]])
+
+
+@lru_cache(maxsize=2048)
+def _asked(shape: Shape) -> tuple[IntArray, IntArray]:
+    """What is taken of CPU and memory, and of GPU, before (nothing) and after: shapes (2, 2, 1) and (2, 1)."""
+    host = np.array([[[0], [0]], [[shape.cpu_milli], [shape.ram_mib]]], dtype=np.int64)
+    return host, np.array([[0], [shape.gpu_milli]], dtype=np.int64)
