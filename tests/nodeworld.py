@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from egpu.adapters.kubernetes import Client
-from egpu.adapters.nvml import Card
+from egpu.adapters.nvml import Card, CardProcess
 from egpu.adapters.simulator import Machine
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
@@ -55,6 +55,9 @@ class Cards:
 
     def read(self) -> tuple[Card, ...]:
         return self.cards
+
+    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
+        return {}
 
     def close(self) -> None:
         pass

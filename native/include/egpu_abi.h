@@ -130,6 +130,14 @@ struct egpu_policy {
     uint8_t padding[EGPU_POLICY_SIZE - 64 - 2 * 2112];
 };
 
+/* GPU time as a rate: what was counted since a moment that lies at most a quarter of a second back, while anybody counts
+ * or looks, and the rate that was found then, in ppm of the device's time. */
+struct egpu_usage_rate {
+    uint64_t since_ns; /* CLOCK_MONOTONIC */
+    uint64_t since_gpu_ns;
+    uint64_t last_ppm;
+};
+
 /* Totals of the container on one device. First line: memory; second line: compute. */
 struct egpu_usage_device {
     uint64_t memory_bytes; /* M above: the one word every reservation goes through */
@@ -143,7 +151,7 @@ struct egpu_usage_device {
     uint64_t gpu_ns;         /* GPU time charged, all processes that ever were */
     uint64_t throttled_ns;   /* time launches were held back */
     uint64_t launches;
-    uint64_t spare1[3];
+    struct egpu_usage_rate rate;
 };
 
 enum egpu_slot_state {
@@ -167,7 +175,7 @@ struct egpu_usage_slot {
     uint64_t gpu_ns;
     uint64_t throttled_ns;
     uint64_t launches;
-    uint64_t spare3[3];
+    struct egpu_usage_rate rate;
 
     uint64_t reserved_bytes[EGPU_MEMORY_CLASSES]; /* ever reserved, by class */
     uint64_t released_bytes[EGPU_MEMORY_CLASSES]; /* ever released, by class */

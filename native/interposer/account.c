@@ -283,6 +283,6 @@ uint64_t account_used(int device) {
     if (device < 0) return 0;
     account_reap(device);
     uint64_t memory = GET(*total_of(device, EGPU_MEMORY_DEVICE)), spill = GET(*total_of(device, EGPU_MEMORY_SPILL));
-    uint64_t used = memory > UINT64_MAX - spill ? UINT64_MAX : memory + spill, limit = memory_limit(device);
+    uint64_t limit = memory_limit(device), used = add_bytes(add_bytes(memory, spill), LIMIT(device, overhead_bytes));
     return used < limit ? used : limit;
 }

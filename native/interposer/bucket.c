@@ -82,3 +82,27 @@ uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns) {
     }
     return fresh * EGPU_COVERAGE_GRAIN_NS;
 }
+
+/* ---- how busy it is now ---- */
+
+enum { RATE_NS = 250000000 };
+
+static uint64_t ppm_of(uint64_t busy_ns, uint64_t span_ns) {
+    uint64_t ppm = span_ns == 0 ? 0 : (uint64_t)((unsigned __int128)busy_ns * EGPU_PPM / span_ns);
+    return ppm > EGPU_PPM ? EGPU_PPM : ppm;
+}
+
+void rate_note(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now) {
+    uint64_t since = __atomic_load_n(&rate->since_ns, __ATOMIC_ACQUIRE), from = __atomic_load_n(&rate->since_gpu_ns, __ATOMIC_RELAXED);
+    if (now >= since && now - since < RATE_NS) return;
+    if (!__atomic_compare_exchange_n(&rate->since_ns, &since, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+    __atomic_store_n(&rate->last_ppm, since == 0 || now < since || gpu_ns < from ? 0 : ppm_of(gpu_ns - from, now - since), __ATOMIC_RELAXED);
+    __atomic_store_n(&rate->since_gpu_ns, gpu_ns, __ATOMIC_RELAXED);
+}
+
+uint64_t rate_ppm(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now) {
+    rate_note(rate, gpu_ns, now);
+    uint64_t since = __atomic_load_n(&rate->since_ns, __ATOMIC_ACQUIRE), from = __atomic_load_n(&rate->since_gpu_ns, __ATOMIC_RELAXED);
+    if (now < since + RATE_NS / 2 || gpu_ns < from) return __atomic_load_n(&rate->last_ppm, __ATOMIC_RELAXED);
+    return ppm_of(gpu_ns - from, now - since);
+}

@@ -36,7 +36,8 @@ enum {
     UNTIMED = 15,               /* launches that are not timed after a stream was found dry */
     OWED_NS = 200000,           /* of untimed launches, before it is debited */
     CLOCK_DRIFT_PPM = 200,
-    LOOK_EVERY = 4,             /* launches of a batch between two looks at the clock */
+    LOOK_EVERY = 4,             /* launches of a batch between two looks at the clock, */
+    LOOK_NS = 100000,           /* until so much work is in it: with long kernels a few launches are a long time */
 };
 
 /* Averages are read and written by many threads without a lock: each word by itself is right, and old is good enough. */
@@ -154,10 +155,10 @@ static inline uint64_t fast_now_ns(void) { return now_ns(); }
 static void count(int device, uint64_t gpu_ns, uint32_t launches, uint64_t now) {
     struct egpu_usage_slot *slot = slot_of(device);
     struct egpu_usage_device *totals = &slice_usage()->devices[device];
-    __atomic_fetch_add(&totals->gpu_ns, gpu_ns, __ATOMIC_RELAXED);
+    rate_note(&totals->rate, __atomic_add_fetch(&totals->gpu_ns, gpu_ns, __ATOMIC_RELAXED), now);
     __atomic_fetch_add(&totals->launches, launches, __ATOMIC_RELAXED);
     if (slot == NULL) return;
-    __atomic_fetch_add(&slot->gpu_ns, gpu_ns, __ATOMIC_RELAXED);
+    rate_note(&slot->rate, __atomic_add_fetch(&slot->gpu_ns, gpu_ns, __ATOMIC_RELAXED), now);
     __atomic_fetch_add(&slot->launches, launches, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
 }
@@ -609,7 +610,7 @@ static __attribute__((noinline)) CUresult launch_unmetered(int device) {
 static inline bool joins(struct batch *batch) {
     if (batch->owner != &recent_lane || batch->single || batch->launches >= BATCH_LAUNCHES || batch->estimate_ns >= BATCH_NS || batch->dry_ns >= batch->until_ns) return false;
     /* The clock is not free of cost, and a gap that is seen some launches later is seen in time. */
-    if (batch->launches % LOOK_EVERY != 0) return true;
+    if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS) return true;
     uint64_t now = fast_now_ns();
     if (now > batch->dry_ns || now >= batch->deadline_ns) return false;
     return true;

@@ -47,7 +47,7 @@ EXPORT CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice ordinal) {
 
 /* ---- NVML ---- */
 
-static int nvml_device(nvmlDevice_t handle) {
+int nvml_device(nvmlDevice_t handle) {
     char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
     if (REAL(nvmlDeviceGetUUID) == NULL || REAL(nvmlDeviceGetUUID)(handle, uuid, sizeof uuid) != NVML_SUCCESS) return DEVICE_NONE;
     return slice_device_by_uuid(uuid);

@@ -5,7 +5,7 @@
  *   account.c   bytes: reserve, release, and giving back what the dead held
  *   table.c     which pointer, handle or mapping holds how many bytes
  *   memory.c    wrappers that allocate and free;  pools.c, graphs.c: what pools, arrays and graphs hold
- *   info.c      wrappers that tell how much there is
+ *   info.c      wrappers that tell how much there is;  utilisation.c: and how busy it is
  *   bucket.c    the container's time on a device;  compute.c: how launches are timed and held back;  launch.c: the wrappers
  *
  * It lives in other people's processes, so: no constructor, destructor, signal handler or thread; nothing is printed
@@ -111,8 +111,8 @@ static inline int device_current(CUcontext *context) {
 
 /* What a device's line of the policy says, as of now. */
 struct limits {
-    uint64_t memory_bytes; /* overhead already taken off */
-    uint64_t spill_bytes;
+    uint64_t memory_bytes; /* what may be counted: overhead already taken off */
+    uint64_t overhead_bytes, spill_bytes;
     uint64_t window_epoch_ns;
     uint32_t mode, core_ppm, grant_ppm, contention_ppm;
     uint32_t window_period_us, window_start_us, window_length_us;
@@ -130,11 +130,11 @@ static inline void policy_look(void) {
 }
 /* One word at a time: each is right by itself, old or new. Device: of the policy, not DEVICE_NONE. */
 #define LIMIT(device, field) __atomic_load_n(&live_limits[device].field, __ATOMIC_RELAXED)
-static inline uint64_t memory_limit(int device) { /* all that may be held, spilled bytes included */
+static inline uint64_t add_bytes(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+static inline uint64_t memory_limit(int device) { /* all that may be held: overhead and spilled bytes included */
     if (device < 0) return 0;
     policy_look();
-    uint64_t own = LIMIT(device, memory_bytes), more = LIMIT(device, spill_bytes);
-    return own > UINT64_MAX - more ? UINT64_MAX : own + more;
+    return add_bytes(add_bytes(LIMIT(device, memory_bytes), LIMIT(device, overhead_bytes)), LIMIT(device, spill_bytes));
 }
 static inline bool is_metered(int device) {
     policy_look();
@@ -147,7 +147,7 @@ bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_force(int device, enum egpu_memory_class class, uint64_t bytes); /* held already: counted, over the limit or not */
 void account_refused(int device); /* counts an allocation that the program did not get */
 void account_release(int device, enum egpu_memory_class class, uint64_t bytes);
-uint64_t account_used(int device);
+uint64_t account_used(int device); /* overhead included, at most the limit */
 void account_reap(int device);
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit) {
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
@@ -188,12 +188,17 @@ void graph_settle(CUgraphExec graph, CUresult result, uint64_t reserved, int dev
 void graphs_reconcile(void);
 void graphs_forget(void);
 
+/* ---- info.c ---- */
+int nvml_device(nvmlDevice_t handle);
+
 /* ---- bucket.c ---- */
 uint64_t share_of(uint64_t time_ns, uint32_t ppm);
 void bucket_debit(int device, int64_t cost_ns);
 uint64_t bucket_wait_ns(int device, uint64_t now);                   /* until there is something in it; 0: now */
 uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until);  /* until it opens; 0: it is open, until *until */
 uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns); /* how much of it was not covered before */
+void rate_note(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now); /* gpu_ns was counted till now */
+uint64_t rate_ppm(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now);
 
 /* ---- compute.c ---- */
 struct batch;

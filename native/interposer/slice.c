@@ -165,7 +165,10 @@ static void take_limits(const struct egpu_policy_bank *bank) {
         const struct egpu_policy_device *device = &bank->devices[i];
         struct limits *live = &live_limits[i];
         uint64_t memory = device->memory_limit_bytes, overhead = device->overhead_bytes;
-        SET(live->memory_bytes, memory == EGPU_MEMORY_UNLIMITED ? memory : memory > overhead ? memory - overhead : 0);
+        if (memory == EGPU_MEMORY_UNLIMITED) overhead = 0;
+        if (overhead > memory) overhead = memory;
+        SET(live->memory_bytes, memory - overhead);
+        SET(live->overhead_bytes, overhead);
         SET(live->spill_bytes, device->spill_limit_bytes);
         SET(live->mode, device->mode);
         SET(live->core_ppm, device->core_ppm);

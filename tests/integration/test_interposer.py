@@ -160,7 +160,10 @@ def test_beyond_the_limit_only_where_the_policy_says_so_and_never_silently(box: 
 
 def test_what_the_agent_sees_beyond_the_count_is_taken_off(box: Slice) -> None:
     box.limit(16 * MIB, overhead_bytes=6 * MIB)
+    assert box.run("info") == [["info", str(10 * MIB), str(16 * MIB), str(16 * MIB)]], "in use, not gone"
     assert box.run("fill", MIB)[0][1] == str(10 * MIB)
+    box.limit(16 * MIB, overhead_bytes=20 * MIB)
+    assert box.run("info") == [["info", "0", str(16 * MIB), str(16 * MIB)]]
 
 
 def test_a_new_limit_takes_effect_while_programs_run(box: Slice) -> None:

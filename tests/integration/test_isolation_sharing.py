@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
+from egpu.adapters.nvml import Card, CardProcess
 from egpu.adapters.pages import Mode, Policy, UsageReader, create_usage, read_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.apps.agent.inventory import Inventory
+from egpu.apps.agent.metrics import AgentMetrics
+from egpu.apps.agent.reconciling import Reconciler
 from egpu.apps.agent.sharing import Sharing
 from egpu.apps.agent.slots import SlotRecord, Slots
 from sliceworld import LIMIT, Slice, build_driver, eventually, uuid
@@ -99,7 +104,9 @@ def test_idle_time_is_handed_out_and_taken_back(
 
 def damage(path: Path, random_source: random.Random) -> None:
     """Whatever a container can do to its own usage file."""
-    how = random_source.randrange(5)
+    how = random_source.randrange(8)
+    if path.is_dir():
+        path.rmdir()
     if how == 0:
         path.unlink(missing_ok=True)
     elif how == 1 and path.is_file():
@@ -107,6 +114,17 @@ def damage(path: Path, random_source: random.Random) -> None:
     elif how == 2:
         path.unlink(missing_ok=True)
         path.symlink_to("/dev/zero")
+    elif how == 5:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    elif how == 6:
+        path.unlink(missing_ok=True)
+        path.mkdir()
+    elif how == 7:
+        path.unlink(missing_ok=True)
+        create_usage(path)
+        content = path.read_bytes()
+        path.write_bytes(content[:64] + bytes([random_source.randrange(256)]) * (len(content) - 64))
     else:
         if not path.is_file() or path.is_symlink():
             path.unlink(missing_ok=True)
@@ -118,15 +136,55 @@ def damage(path: Path, random_source: random.Random) -> None:
         path.write_bytes(content)
 
 
+class Idle:
+    """A driver that knows of no card and no process."""
+
+    def read(self) -> tuple[Card, ...]:
+        return ()
+
+    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def lines_of(metrics: AgentMetrics, pod: str) -> list[str]:
+    """What /metrics says of one pod."""
+    text = generate_latest(metrics.registry).decode()
+    return [line for line in text.splitlines() if f'pod="{pod}"' in line]
+
+
+def values_of(lines: list[str]) -> set[tuple[str, float]]:
+    return {
+        (line.partition("{")[0].removeprefix("elasticgpu_container_"), float(line.rsplit(" ", 1)[1])) for line in lines
+    }
+
+
 def test_a_usage_file_that_holds_anything_raises_no_limit_and_touches_nobody(slots: Slots, driver: Path) -> None:
     hostile = a_slot(slots, driver, "hostile", core=30, core_limit=50)
     honest = a_slot(slots, driver, "honest", core=40)
     sharing = Sharing(slots)
-    before = UsageReader(honest.directory / "usage").read()
+    reconciler = Reconciler(slots, Idle())
+    inventory = Inventory(Idle(), interval_seconds=1)
+    metrics = AgentMetrics(
+        node="n",
+        node_ip="",
+        slots=slots,
+        inventory=inventory,
+        demand=sharing.demand,
+        findings=lambda: reconciler.findings,
+    )
+    reconciler.step()
+    before, said = UsageReader(honest.directory / "usage").read(), lines_of(metrics, "honest")
+    assert len(said) > 8
     random_source = random.Random(3)
     for _ in range(400):
         damage(hostile.directory / "usage", random_source)
         sharing.step()
+        reconciler.step()
+        assert lines_of(metrics, "honest") == said
+        assert values_of(lines_of(metrics, "hostile")) >= {"memory_limit_bytes": LIMIT, "core_limit_ratio": 0.3}.items()
         UsageReader(hostile.directory / "usage").read()
         policy: Policy = read_policy(hostile.directory / "policy")
         line = policy.devices[0]

@@ -1,7 +1,7 @@
 /* The interposer's compute control (bucket.c, compute.c) on a GPU and a clock that exist only here: shares are exact or
  * not, whatever else the computer does. Threads stand for processes; one runs at a time, and time passes when all sleep.
  *
- *   pace_test [alone|contended|change]    a table on stdout; exit status 1 when a share is out of bounds
+ *   pace_test [alone|contended|change|seen]    a table on stdout; exit status 1 when a share is out of bounds
  *
  * A slice is a device index of one usage file. The GPU runs kernels one after the other in the order of their launches,
  * whoever they are of. */
@@ -28,6 +28,7 @@ static struct process {
     int slice, number;
     uint64_t kernel_ns;
     unsigned kernels; /* per launch: more than one is a graph */
+    uint64_t rest_ns; /* between two launches, beyond what launching takes */
     uint64_t stream_end_ns;
     uint64_t busy_ns; /* GPU time that it really got */
 } processes[THREADS];
@@ -127,7 +128,7 @@ static void *program(void *argument) {
         run_kernels(self->kernel_ns * self->kernels);
         launch_end(&launch, CUDA_SUCCESS);
         if (director != NULL) director();
-        yield_until(clock_ns + LAUNCH_NS);
+        yield_until(clock_ns + LAUNCH_NS + self->rest_ns);
     }
     self->alive = false;
     self->wakes_ns = UINT64_MAX;
@@ -269,6 +270,38 @@ static void change(void) {
         }
 }
 
+/* What NVML readers in the slice are shown is made of this. */
+static double seen_ppm, seen_times;
+static uint64_t seen_at_ns;
+static void look_on(void) {
+    if (clock_ns < measured_from_ns || clock_ns < seen_at_ns + 37000000) return;
+    seen_at_ns = clock_ns;
+    seen_ppm += (double)rate_ppm(&usage.devices[0].rate, usage.devices[0].gpu_ns, clock_ns);
+    seen_times++;
+}
+
+static void seen(void) {
+    static const uint64_t programs_us[][2] = {{20, 0}, {100, 0}, {500, 0}, {5000, 0}, {100, 900}, {500, 1500}, {2000, 18000}};
+    const uint64_t for_ns = 4000000000u;
+    for (unsigned p = 0; p < 7; p++)
+        for (unsigned c = 0; c < 5; c += 2) {
+            char what[80];
+            reset();
+            set_limit(0, caps[c] * 10000);
+            add(0, programs_us[p][0] * 1000, 1);
+            processes[0].rest_ns = programs_us[p][1] * 1000;
+            seen_ppm = seen_times = 0;
+            seen_at_ns = 0;
+            director = look_on;
+            simulate(500000000, for_ns);
+            snprintf(what, sizeof what, "seen at %u %%, kernels of %llu us, resting %llu us", caps[c], (unsigned long long)programs_us[p][0],
+                     (unsigned long long)programs_us[p][1]);
+            judge(what, share_of_slice(0, for_ns), seen_ppm / seen_times / 10000, 2.0);
+            double asked = 100.0 * (double)programs_us[p][0] / (double)(programs_us[p][1] + LAUNCH_NS / 1000); /* it does not wait for them */
+            if (programs_us[p][1] != 0) judge("  who rests is not charged for resting", fmin(asked, caps[c]), share_of_slice(0, for_ns), 1.0);
+        }
+}
+
 int main(int count, char **arguments) {
     const char *only = count > 1 ? arguments[1] : "";
     real_functions[REAL_cuCtxGetCurrent] = (void *)get_current;
@@ -281,5 +314,6 @@ int main(int count, char **arguments) {
     if (*only == 0 || strcmp(only, "alone") == 0) alone();
     if (*only == 0 || strcmp(only, "contended") == 0) contended();
     if (*only == 0 || strcmp(only, "change") == 0) change();
+    if (*only == 0 || strcmp(only, "seen") == 0) seen();
     return failures == 0 ? 0 : 1;
 }

@@ -8,6 +8,7 @@ reading that succeeds makes it healthy again.
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -52,6 +53,14 @@ class Card:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class CardProcess:
+    """A process that holds memory of a card, as the driver sees it. `pid` is the host's."""
+
+    pid: int
+    used_bytes: int
+
+
 #: NVML's topology levels, in the words of `nvidia-smi topo`.
 _TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
@@ -73,6 +82,7 @@ class NvmlInventory:
         self._library = library
         self._clock = clock
         self._xid_quiet_seconds = xid_quiet_seconds
+        self._lock = threading.Lock()
         self._open = False
         self._events: Any = None
         self._watched: set[str] = set()
@@ -86,11 +96,15 @@ class NvmlInventory:
             NativeMissing: there is no NVML library.
             Unavailable: the driver does not answer.
         """
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> tuple[Card, ...]:
         self._initialise()
         try:
             found = self._cards()
         except nvml.NVMLError as error:
-            self.close()
+            self._close()
             raise Unavailable(f"NVML does not answer: {error}") from error
         present = {card.uuid for card in found}
         lost = [_failed(card, "not found by NVML") for uuid, card in self._known.items() if uuid not in present]
@@ -98,10 +112,29 @@ class NvmlInventory:
         self._known = {card.uuid: card for card in cards}
         if any(not card.healthy for card in cards):
             # NVML finds a card that was reset or came back only after a fresh start.
-            self.close()
+            self._close()
         return cards
 
+    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
+        """Who holds how much of each card of the last reading, by its UUID; cards that do not say are left out.
+
+        Raises NativeMissing, Unavailable.
+        """
+        with self._lock:
+            self._initialise()
+            found: dict[str, tuple[CardProcess, ...]] = {}
+            for uuid in self._known:
+                handle = _quiet(nvml.nvmlDeviceGetHandleByUUID, uuid)
+                listed = None if handle is None else _quiet(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+                if listed is not None and all(process.usedGpuMemory is not None for process in listed):
+                    found[uuid] = tuple(CardProcess(int(one.pid), int(one.usedGpuMemory)) for one in listed)
+            return found
+
     def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._open:
             self._free_events()
             _quiet(nvml.nvmlShutdown)

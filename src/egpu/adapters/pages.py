@@ -9,11 +9,12 @@ the container and read as a claim: any bytes at all give a `Usage`, clamped to w
 
 import os
 import struct
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from egpu.errors import CorruptData, InvalidInput
 
@@ -257,6 +258,26 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     return generation
 
 
+_amending = threading.Lock()
+
+
+def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
+    """Change fields of one device in a page that others in this process amend, too; returns the line as it is now.
+
+    Raises:
+        FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: no such device, or no such value of a field.
+    """
+    with _amending:
+        lines = list(read_policy(path).devices)
+        for position, line in enumerate(lines):
+            if line.uuid == uuid:
+                lines[position] = replace(line, **changes)
+                if lines[position] != line:
+                    write_policy(path, lines)
+                return lines[position]
+    raise InvalidInput("uuid", f"{path} has no device {uuid}")
+
+
 def _create_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     generation = 1
     page = bytearray(_POLICY_SIZE)
@@ -357,7 +378,8 @@ def decode_usage(content: bytes) -> Usage:
     if _USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
         return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
     devices = tuple(_device(content, index) for index in range(MAX_DEVICES))
-    slots = (_slot(content, index) for index in range(_USAGE_SLOTS))
+    states = content[_USAGE_SLOTS_OFFSET :: _USAGE_SLOT.size]  # the low byte of each: most slots are free
+    slots = (_slot(content, index) for index, state in enumerate(states) if state == _SLOT_LIVE)
     return Usage(devices, tuple(slot for slot in slots if slot is not None))
 
 

@@ -23,6 +23,7 @@ from egpu.apps.agent.plugin import SlotPlugin
 from egpu.apps.agent.pods import NodePods
 from egpu.apps.agent.preparer import Preparer
 from egpu.apps.agent.publisher import Publisher
+from egpu.apps.agent.reconciling import Reconciler
 from egpu.apps.agent.registrar import Registrar
 from egpu.apps.agent.sharing import Sharing
 from egpu.apps.agent.slots import Slots
@@ -44,12 +45,14 @@ class Agent:
         self.devices = DeviceFiles(config.device_root, config.state_dir)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds)
         self.sharing = Sharing(self.slots)
+        self.reconciler = Reconciler(self.slots, cards)
         self.metrics = AgentMetrics(
             node=config.node,
             node_ip=config.node_ip,
             slots=self.slots,
             inventory=self.inventory,
             demand=self.sharing.demand,
+            findings=lambda: self.reconciler.findings,
         )
         driver = Driver.of(None if config.nvml_library is None else config.nvml_library.parent)
         self.executors = SlotExecutors(Executors(config.state_dir / "executors", driver), self.slots)
@@ -104,6 +107,7 @@ class Agent:
         supervisor.add("registrar", self.registrar.run())
         supervisor.add("sweeper", self.sweeper.run())
         supervisor.add("sharing", self.sharing.run())
+        supervisor.add("reconciler", self.reconciler.run())
         supervisor.add("executors", self.executors.run())
         await supervisor.run()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters.pool.executors import Executor, Executors
+from egpu.apps.agent import slots as layout
 from egpu.apps.agent.slots import SlotRecord, Slots
 from egpu.core.leases import LeaseRecord
 from egpu.errors import CorruptData, ElasticGPUError, TerminalError, Unavailable
@@ -24,7 +25,6 @@ POLL_SECONDS = 0.01
 SWEEP_SECONDS = 1.0
 
 SOCKET_FILE = "lease.sock"
-USAGE_FILE = "executor-usage"
 
 
 class SlotExecutors:
@@ -114,9 +114,10 @@ class SlotExecutors:
 
 
 def link_into(slot: Path, executor: Executor) -> None:
-    """Show a container its executor: the socket, and what it uses, for reading."""
+    """Show a container its executor: the socket, and what it may use and uses, for reading."""
     os.link(executor.socket, slot / SOCKET_FILE)
-    os.link(executor.directory / "usage", slot / USAGE_FILE)
+    os.link(executor.directory / "policy", slot / layout.EXECUTOR_POLICY_FILE)
+    os.link(executor.directory / "usage", slot / layout.EXECUTOR_USAGE_FILE)
 
 
 def _name(record: SlotRecord) -> str:

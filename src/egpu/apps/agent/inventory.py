@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from egpu.adapters.nvml import Card
+from egpu.adapters.nvml import Card, CardProcess
 from egpu.errors import ElasticGPUError
 
 log = structlog.get_logger(__name__)
 
 
 class CardSource(Protocol):
-    """Reads the cards of the machine; blocks. Raises NativeMissing, Unavailable."""
+    """Reads the cards of the machine, and who holds how much of them; blocks. Raises NativeMissing, Unavailable."""
 
     def read(self) -> tuple[Card, ...]: ...
+
+    def processes(self) -> Mapping[str, tuple[CardProcess, ...]]: ...
 
     def close(self) -> None: ...
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from egpu.adapters.pages import DeviceUsage, UsageReader
-from egpu.api.allocation import CardShare
-from egpu.apps.agent import slots as layout
-from egpu.apps.agent.executors import USAGE_FILE
+from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.inventory import Inventory
+from egpu.apps.agent.reconciling import Finding, Key
 from egpu.apps.agent.slots import SlotRecord, Slots
 
 MIB = 1024 * 1024
@@ -41,8 +39,11 @@ class AgentMetrics(Collector):
         slots: Slots,
         inventory: Inventory,
         demand: Callable[[], Mapping[str, float]] = dict,
+        findings: Callable[[], Mapping[Key, Finding]] = dict,
     ) -> None:
-        """`demand` says per card UUID how much of its time its containers use together."""
+        """`demand` says per card UUID how much of its time its containers use together, `findings` what the driver says
+        of containers' memory."""
+        self._findings = findings
         self._demand = demand
         self._node = node
         self._node_ip = node_ip
@@ -83,11 +84,25 @@ class AgentMetrics(Collector):
         throttled = _gauge("elasticgpu_container_throttled_seconds", "Time its launches were held back, ever.")
         refused = _gauge("elasticgpu_container_memory_refusals", "Allocations refused over the limit, ever.")
         mismatch = _gauge(
-            "elasticgpu_container_usage_mismatch", "1 while its usage file is damaged or claims more than it may hold."
+            "elasticgpu_container_usage_mismatch",
+            "1 while its usage file is damaged, or it claims or holds more than it may.",
         )
+        driver = _gauge(
+            "elasticgpu_container_memory_driver_bytes", "Card memory that its processes hold, by the driver."
+        )
+        overhead = _gauge(
+            "elasticgpu_container_memory_overhead_bytes",
+            "Held and not counted by it (contexts, code, heaps): taken off its limit.",
+        )
+        process = _gauge(
+            "elasticgpu_process_memory_mismatch_bytes",
+            "What a process of it holds by the driver, less what it counted itself.",
+            (*_CONTAINER_LABELS, "pid"),
+        )
+        findings = self._findings()
         seen: dict[tuple[str, int, str], _Sample] = {}
         for record in self._slots.records():
-            usage = UsageReader(self._usage_file(record)).read()
+            usage = UsageReader(self._slots.usage_file(record.token)).read()
             for position, share in enumerate(record.allocation.cards):
                 labels = self._labels(record, share)
                 memory_limit.add_metric(labels, share.memory_mib * MIB)
@@ -95,14 +110,21 @@ class AgentMetrics(Collector):
                 beyond = record.allocation.memory_limit_bytes(share) - share.memory_mib * MIB
                 spill_limit.add_metric(labels, beyond)
                 used = usage.devices[position] if position < len(usage.devices) else None
-                mismatch.add_metric(labels, int(used is None or _claims_too_much(used, share)))
+                key = (record.token, record.generation, share.uuid)
+                finding = findings.get(key)
+                too_much = finding is not None and _holds_too_much(finding, record.allocation, share)
+                mismatch.add_metric(labels, int(used is None or _claims_too_much(used, share) or too_much))
+                if finding is not None:
+                    driver.add_metric(labels, finding.driver_bytes)
+                    overhead.add_metric(labels, finding.overhead_bytes)
+                    for one in finding.processes:
+                        process.add_metric([*labels, str(one.pid)], one.driver_bytes - one.counted_bytes)
                 if used is None:
                     continue
                 memory_used.add_metric(labels, used.memory_bytes)
                 spilled.add_metric(labels, used.spill_bytes)
                 throttled.add_metric(labels, used.throttled_ns / 1e9)
                 refused.add_metric(labels, used.refusals)
-                key = (record.token, record.generation, share.uuid)
                 seen[key] = _Sample(time.monotonic(), used.gpu_ns)
                 core_used.add_metric(labels, _rate(self._samples.get(key), seen[key]))
         self._samples = seen
@@ -116,12 +138,10 @@ class AgentMetrics(Collector):
             throttled,
             refused,
             mismatch,
+            driver,
+            overhead,
+            process,
         )
-
-    def _usage_file(self, record: SlotRecord) -> Path:
-        """Its executor's where it has one: the container cannot write that."""
-        own = self._slots.path(record.token) / USAGE_FILE
-        return own if own.exists() else self._slots.path(record.token) / layout.USAGE_FILE
 
     def _labels(self, record: SlotRecord, share: CardShare) -> list[str]:
         card = self._inventory.cards.get(share.uuid)
@@ -157,6 +177,11 @@ def _gauge(name: str, text: str, labels: Iterable[str] = _CONTAINER_LABELS) -> G
 def _claims_too_much(used: DeviceUsage, share: CardShare) -> bool:
     """The interposer never lets that happen: somebody else wrote it."""
     return share.memory_mib > 0 and used.memory_bytes > share.memory_mib * MIB
+
+
+def _holds_too_much(finding: Finding, allocation: ContainerAllocation, share: CardShare) -> bool:
+    """It got at memory behind the interposer's back, or its contexts came on top of a limit that was used up."""
+    return share.memory_mib > 0 and finding.driver_bytes > allocation.memory_limit_bytes(share)
 
 
 def _rate(before: _Sample | None, now: _Sample) -> float:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.pages import PPM, DevicePolicy, DeviceUsage, Mode, UsageReader, read_policy, write_policy
-from egpu.apps.agent import slots as layout
+from egpu.adapters.pages import PPM, DevicePolicy, DeviceUsage, Mode, UsageReader, amend_policy, read_policy
 from egpu.apps.agent.division import Grant, Tenant, divide
 from egpu.apps.agent.slots import SlotRecord, Slots
 from egpu.errors import ElasticGPUError
@@ -119,33 +118,30 @@ class Sharing:
     def _scan(self) -> None:
         found: dict[tuple[str, int, str], _Share] = {}
         for record in self._slots.records():
-            directory = self._slots.path(record.token)
             try:
-                lines = read_policy(directory / layout.POLICY_FILE).devices
+                lines = read_policy(self._slots.policy_file(record.token)).devices
             except (OSError, ElasticGPUError):
                 continue  # nothing is limited there, or it is just going away
             for position, line in enumerate(lines):
                 if line.mode is Mode.UNLIMITED:
                     continue
                 key = (record.token, record.generation, line.uuid)
-                found[key] = self._shares.get(key) or self._share(directory, record, position, line)
+                found[key] = self._shares.get(key) or self._share(record, position, line)
         self._shares = found
 
-    def _share(self, directory: Path, record: SlotRecord, position: int, line: DevicePolicy) -> _Share:
+    def _share(self, record: SlotRecord, position: int, line: DevicePolicy) -> _Share:
         ceiling = line.core_ppm
         if line.mode is Mode.SHARE:
             ceiling = max(ceiling, min(record.allocation.core_limit, 100) * PPM // 100)
-        reader = UsageReader(directory / layout.USAGE_FILE)
-        return _Share(directory / layout.POLICY_FILE, reader, position, line, ceiling)
+        reader = UsageReader(self._slots.usage_file(record.token))
+        return _Share(self._slots.policy_file(record.token), reader, position, line, ceiling)
 
     def _write(self, share: _Share, grant: Grant) -> None:
         line = replace(share.line, grant_ppm=grant.ppm, window=grant.window)
         if line == share.line:
             return
         try:
-            lines = list(read_policy(share.policy).devices)
-            lines[share.position] = replace(lines[share.position], grant_ppm=grant.ppm, window=grant.window)
-            write_policy(share.policy, lines)
+            amend_policy(share.policy, share.line.uuid, grant_ppm=grant.ppm, window=grant.window)
         except (OSError, ElasticGPUError) as error:
             log.warning("a container's grant cannot be written", policy=str(share.policy), reason=str(error))
             return

@@ -6,6 +6,7 @@
         libegpu-interposer.so           hard link to the node's copy; absent likewise
         ld.so.preload                   mounted at /etc/ld.so.preload; empty where nothing is preloaded
         dev/nvidia<minor>               link to the real device, or to a file that leads nowhere
+        executor-policy, executor-usage hard links to those of its executor, where it has one: what limits it then
         owner.json                      whose it is (`SlotRecord`)
 
 A slot is made whole under another name and renamed into place, and removed by renaming it away first: at any moment
@@ -28,6 +29,8 @@ CONTAINER_DIRECTORY = "/opt/egpu"
 PRELOAD_FILE = "ld.so.preload"
 USAGE_FILE = "usage"
 POLICY_FILE = "policy"
+EXECUTOR_POLICY_FILE = "executor-policy"
+EXECUTOR_USAGE_FILE = "executor-usage"
 DEVICES = "dev"
 OWNER_FILE = "owner.json"
 _SCRATCH_PREFIX = "."
@@ -62,6 +65,16 @@ class Slots:
 
     def path(self, token: str) -> Path:
         return self._directory / token
+
+    def policy_file(self, token: str) -> Path:
+        """What limits the slot: its executor's page where it has one."""
+        own = self.path(token) / EXECUTOR_POLICY_FILE
+        return own if own.exists() else self.path(token) / POLICY_FILE
+
+    def usage_file(self, token: str) -> Path:
+        """What the slot uses: its executor's file where it has one, which no container can write."""
+        own = self.path(token) / EXECUTOR_USAGE_FILE
+        return own if own.exists() else self.path(token) / USAGE_FILE
 
     def record(self, token: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""

@@ -1,0 +1,67 @@
+"""Which slice a process of this machine is in: what the kernel says of the process, nothing that it says itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Device and inode of a policy page: the same file inside a container and outside.
+PageIdentity = tuple[int, int]
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Name:
+    """How a process is called in its own pid namespace (its inode)."""
+
+    pid_namespace: int
+    pid: int
+
+
+def identity(path: Path) -> PageIdentity | None:
+    """None where there is no such file, or where we may not look."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def pages_of(pid: int, page: str) -> set[PageIdentity]:
+    """The policy pages that a process has to do with: the one that stands at `page` (absolute) in its own file system,
+    and those that it has mapped. Empty when it is gone."""
+    found = {identity(_PROC / str(pid) / "root" / page.lstrip("/"))}
+    found |= {_mapped(line) for line in _lines(_PROC / str(pid) / "maps") if _is_page(line, page)}
+    return {each for each in found if each is not None}
+
+
+def name_of(pid: int) -> Name | None:
+    """None when it is gone, or hidden from us."""
+    try:
+        namespace = (_PROC / str(pid) / "ns" / "pid").readlink().name
+    except OSError:
+        return None
+    for line in _lines(_PROC / str(pid) / "status"):
+        if line.startswith("NSpid:"):
+            return Name(int(namespace.strip("pid:[]")), int(line.split()[-1]))
+    return None
+
+
+def _is_page(line: str, page: str) -> bool:
+    return line.removesuffix(" (deleted)").endswith("/" + page.rpartition("/")[2])
+
+
+def _mapped(line: str) -> PageIdentity | None:
+    """A line of /proc/PID/maps: range, permissions, offset, major:minor, inode, path."""
+    words = line.split(maxsplit=5)
+    major, _, minor = words[3].partition(":")
+    return os.makedev(int(major, 16), int(minor, 16)), int(words[4])
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

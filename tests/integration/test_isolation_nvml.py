@@ -1,0 +1,99 @@
+"""NVML's utilisation inside a slice is the slice's: its use of its own share, and its own processes only."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from egpu.adapters import native
+from egpu.adapters.pages import DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.simulator import Machine
+from simgpu import Program, machine
+from sliceworld import LIBRARY, MIB
+
+READER = """
+import ctypes
+context()
+n.nvmlInit()
+card = n.nvmlDeviceGetHandleByIndex(0)
+class Info(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint), ("count", ctypes.c_uint),
+                ("seen", ctypes.c_ulonglong), ("array", ctypes.c_void_p)]
+def processes():
+    try:
+        return sorted([s.pid, s.smUtil] for s in n.nvmlDeviceGetProcessUtilization(card, 0))
+    except n.NVMLError as error:
+        return error.value
+def listed(version=(1 << 24) | ctypes.sizeof(Info)):
+    info = Info(version, 0, 0, None)
+    code = n.nvmlLib.nvmlDeviceGetProcessesUtilizationInfo(card, ctypes.byref(info))
+    return [code, info.count]
+while True:
+    rates = n.nvmlDeviceGetUtilizationRates(card)
+    say({"pid": os.getpid(), "gpu": rates.gpu, "memory": rates.memory, "processes": processes(),
+         "listed": listed(), "wrong": listed(7)[0]})
+    wait()
+"""
+BUSY = """
+context()
+f = function(STORE.replace("DURATION", "2000"), "store")
+at = ok(d.cuMemAlloc(4))
+say(os.getpid())
+while True:
+    ok(launch(f, 1, 1, at, (7, ctypes.c_uint32)))
+    ok(d.cuCtxSynchronize())
+"""
+
+
+class Box:
+    """A slice of the machine's only card."""
+
+    def __init__(self, on: Machine, directory: Path, core: int) -> None:
+        directory.mkdir()
+        self.on, self.directory = on, directory
+        (directory / LIBRARY).symlink_to(native.path(LIBRARY))
+        policy = DevicePolicy(
+            uuid=on.cards[0].uuid, minor=0, mode=Mode.CAP, core_ppm=core * 10_000, memory_limit_bytes=512 * MIB
+        )
+        write_policy(directory / "policy", [policy])
+        create_usage(directory / "usage")
+
+    def run(self, code: str) -> Program:
+        return Program(self.on, code, {"LD_PRELOAD": str(self.directory / LIBRARY)})
+
+
+@pytest.fixture
+def on(tmp_path: Path) -> Iterator[Machine]:
+    with machine(tmp_path, "T4") as made:
+        yield made
+
+
+def reading(reader: Program) -> dict[str, Any]:
+    reader.go()
+    return reader.hear()
+
+
+def test_utilisation_is_the_slices_and_the_processes_are_its_own(on: Machine, tmp_path: Path) -> None:
+    mine, other = Box(on, tmp_path / "mine", 40), Box(on, tmp_path / "other", 40)
+    with mine.run(READER) as reader, other.run(READER) as stranger, mine.run(BUSY) as busy:
+        pid = busy.hear()
+        found, theirs = reader.hear(), stranger.hear()
+        for _ in range(3000):  # as many readings as it takes until the average has caught up
+            found = reading(reader)
+            if found["gpu"] > 0 and found["processes"] != 6 and found["processes"][0][1] > 0:
+                break
+        assert found["gpu"] > 0
+        assert 0 <= found["memory"] <= 100
+        ((only, percent),) = found["processes"]
+        assert (only, percent > 0) == (pid, True), "who only looks is not in the list"
+        assert found["listed"] == [7, 1], "insufficient size, and how many there are"
+        assert found["wrong"] == 25, "the driver's own answer to a version that it does not know"
+        theirs = reading(stranger)
+        assert (theirs["gpu"], theirs["memory"]) == (0, 0), "another slice's work is none of its business"
+        assert theirs["processes"] == 6, "not found: nobody of its own"
+
+
+def test_a_slice_whose_time_is_not_limited_says_that_it_does_not_know(on: Machine, tmp_path: Path) -> None:
+    with Box(on, tmp_path / "whole", 100).run(READER) as reader:
+        assert reader.hear()["processes"] == 3, "not supported: time is not measured where it is not limited"

@@ -1,0 +1,196 @@
+"""The agent compares what containers count with what the driver says, and charges the larger."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from egpu.adapters import guests
+from egpu.adapters.nvml import Card, CardProcess
+from egpu.adapters.pages import create_usage, read_policy
+from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.apps.agent.inventory import Inventory
+from egpu.apps.agent.metrics import AgentMetrics
+from egpu.apps.agent.reconciling import LOOKS, Reconciler
+from egpu.apps.agent.slots import SlotRecord, Slots
+from egpu.errors import Unavailable
+from sliceworld import LIMIT, MIB, Slice, build_driver, uuid
+
+CARD = uuid("1")
+
+
+class Driver:
+    """What NVML would say."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.answers = True
+
+    def read(self) -> tuple[Card, ...]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
+        if not self.answers:
+            raise Unavailable("NVML does not answer")
+        return {CARD: tuple(CardProcess(pid, used) for pid, used in self.held.items())}
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_driver(tmp_path_factory.mktemp("fake-driver"))
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Slots:
+    return Slots(tmp_path / "slots")
+
+
+@pytest.fixture
+def boxes(slots: Slots, driver: Path) -> Iterator[dict[str, Slice]]:
+    """Two containers on one card."""
+    made = {token: a_slot(slots, driver, token) for token in ("one", "two")}
+    yield made
+    for box in made.values():
+        box.close()
+
+
+def a_slot(slots: Slots, driver: Path, token: str) -> Slice:
+    share = CardShare(uuid=CARD, index=0, minor=0, core=30, memory_mib=LIMIT // MIB)
+    record = SlotRecord(
+        token=token,
+        namespace="default",
+        pod=token,
+        pod_uid=token,
+        container="main",
+        generation=slots.next_generation(),
+        boot_id="",
+        allocation=ContainerAllocation(provisioner="vcuda", mode="shared", cards=(share,)),
+        minors={},
+    )
+    slots.replace(record, lambda directory: None)
+    box = Slice(driver, slots.path(token))
+    box.limit(core=30)
+    return box
+
+
+def holding(box: Slice, size: int) -> subprocess.Popen[str]:
+    child = box.start("hold", size)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "hold 0\n"
+    return child
+
+
+def overhead(box: Slice) -> int:
+    return read_policy(box.directory / "policy").devices[0].overhead_bytes
+
+
+def looks(reconciler: Reconciler, count: int = LOOKS) -> None:
+    for _ in range(count):
+        reconciler.step()
+
+
+def page(slots: Slots, reconciler: Reconciler) -> dict[str, float]:
+    """The metrics of `slots`: name{pod} or name{pod, pid} → value."""
+    inventory = Inventory(Driver(), interval_seconds=1)
+    metrics = AgentMetrics(node="n", node_ip="", slots=slots, inventory=inventory, findings=lambda: reconciler.findings)
+    found: dict[str, float] = {}
+    for family in metrics.collect():
+        for sample in family.samples:
+            which = [sample.labels[key] for key in ("pod", "pid") if key in sample.labels]
+            found[" ".join([sample.name.removeprefix("elasticgpu_"), *which])] = sample.value
+    assert generate_latest(metrics.registry)
+    return found
+
+
+def test_what_the_driver_sees_beyond_the_count_is_charged(slots: Slots, boxes: dict[str, Slice]) -> None:
+    nvml = Driver()
+    reconciler = Reconciler(slots, nvml)
+    one, two = holding(boxes["one"], 100 * MIB), holding(boxes["two"], 10 * MIB)
+    nvml.held = {one.pid: 130 * MIB, two.pid: 10 * MIB, os.getpid(): 77 * MIB}
+    looks(reconciler, LOOKS - 1)
+    assert overhead(boxes["one"]) == 0, "it may have been an allocation under way"
+    looks(reconciler, 1)
+    assert [overhead(box) for box in boxes.values()] == [30 * MIB, 0], "each pays for its own, nobody for a stranger's"
+    free, total = LIMIT - 130 * MIB, LIMIT
+    assert boxes["one"].run("info") == [["info", str(free), str(total), str(total)]], "in use, not taken away"
+    assert boxes["one"].run("fill", MIB)[0][1] == str(free)
+    assert boxes["two"].run("info")[0][1] == str(LIMIT - 10 * MIB)
+    found = page(slots, reconciler)
+    assert found["container_memory_driver_bytes one"] == 130 * MIB
+    assert found["container_memory_overhead_bytes one"] == 30 * MIB
+    assert found[f"process_memory_mismatch_bytes one {one.pid}"] == 30 * MIB
+    assert found[f"process_memory_mismatch_bytes two {two.pid}"] == 0
+    assert found["container_usage_mismatch one"] == found["container_usage_mismatch two"] == 0
+    nvml.held[one.pid] = 100 * MIB
+    looks(reconciler, 1)
+    assert overhead(boxes["one"]) == 0, "given back at once"
+
+
+def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, boxes: dict[str, Slice]) -> None:
+    nvml = Driver()
+    reconciler = Reconciler(slots, nvml)
+    child = holding(boxes["one"], 16 * MIB)
+    nvml.held = {child.pid: LIMIT + 5 * MIB}
+    looks(reconciler)
+    assert overhead(boxes["one"]) == LIMIT - 11 * MIB
+    assert boxes["one"].run("fill", MIB)[0][1] == "0"
+    assert page(slots, reconciler)["container_usage_mismatch one"] == 1
+    child.kill()
+    child.wait()
+    nvml.held = {}
+    looks(reconciler, 1)
+    assert boxes["one"].run("info")[0][1] == str(LIMIT), "it went with the process"
+
+
+@pytest.mark.parametrize("claim", ["nothing", "everything", "garbage", "removed"])
+def test_whatever_it_claims_to_use_only_its_own_charge_moves(slots: Slots, boxes: dict[str, Slice], claim: str) -> None:
+    nvml = Driver()
+    reconciler = Reconciler(slots, nvml)
+    one, two = holding(boxes["one"], 100 * MIB), holding(boxes["two"], 10 * MIB)
+    nvml.held = {one.pid: 130 * MIB, two.pid: 40 * MIB}
+    usage = boxes["one"].directory / "usage"
+    if claim == "removed":
+        usage.unlink()
+    elif claim == "nothing":
+        create_usage(usage)
+    else:
+        content = usage.read_bytes()
+        usage.write_bytes(content[:64] + (b"\xff" if claim == "everything" else os.urandom(1)) * (len(content) - 64))
+    looks(reconciler)
+    assert overhead(boxes["one"]) <= 130 * MIB, "at most what the driver sees"
+    assert (overhead(boxes["one"]) == 130 * MIB) == (claim in ("nothing", "removed")) or claim == "garbage"
+    assert overhead(boxes["two"]) == 30 * MIB
+    line = read_policy(boxes["one"].directory / "policy").devices[0]
+    assert (line.memory_limit_bytes, line.core_ppm) == (LIMIT, 300_000)
+
+
+def test_without_an_answer_of_the_driver_the_charge_stays(slots: Slots, boxes: dict[str, Slice]) -> None:
+    nvml = Driver()
+    reconciler = Reconciler(slots, nvml)
+    child = holding(boxes["one"], 100 * MIB)
+    nvml.held = {child.pid: 130 * MIB}
+    looks(reconciler)
+    nvml.answers = False
+    looks(reconciler)
+    assert overhead(boxes["one"]) == 30 * MIB
+
+
+def test_a_process_is_known_by_its_page_and_its_own_name(boxes: dict[str, Slice]) -> None:
+    child = holding(boxes["one"], MIB)
+    here = guests.identity(boxes["one"].directory / "policy")
+    assert guests.pages_of(child.pid, "/opt/egpu/policy") == {here}
+    name = guests.name_of(child.pid)
+    assert name == guests.Name(os.stat("/proc/self/ns/pid").st_ino, child.pid)
+    (process,) = boxes["one"].usage().processes
+    assert guests.Name(process.pid_namespace, process.pid) == name
+    assert guests.pages_of(os.getpid(), "/opt/egpu/policy") == set()
+    child.kill()
+    child.wait()
+    assert guests.pages_of(child.pid, "/opt/egpu/policy") == set()
+    assert guests.name_of(child.pid) is None
