@@ -21,8 +21,11 @@ static void charge_bucket(struct sim_busy *busy, uint64_t bucket, uint64_t ns) {
   uint64_t tag = (bucket & UINT32_MAX) << 32;
   uint64_t old = atomic_load_explicit(cell, memory_order_relaxed);
   uint64_t new;
-  do new = (old & ~(uint64_t)UINT32_MAX) == tag ? old + ns : tag | ns;
-  while (!atomic_compare_exchange_weak(cell, &old, new));
+  do {
+    int32_t newer = (int32_t)((uint32_t)(old >> 32) - (uint32_t)bucket);
+    if (newer > 0 && old) return; /* it came so late that nobody asks any more */
+    new = newer == 0 ? old + ns : tag | ns;
+  } while (!atomic_compare_exchange_weak(cell, &old, new));
 }
 
 static void charge(struct sim_busy *busy, uint64_t start, uint64_t duration) {
@@ -118,9 +121,12 @@ uint64_t machine_take_time(struct machine *machine, struct sim_card *card, uint6
     if (slice_end > start && slice_end - start < given) given = slice_end - start;
   } while (!atomic_compare_exchange_weak(&card->busy_until_ns, &until, start + given));
   *duration_ns = given;
-  charge(&card->busy, start, given);
-  charge(&machine_usage(machine, machine->slot, card)->busy, start, given);
   return start;
+}
+
+void machine_charge_time(struct machine *machine, struct sim_card *card, uint64_t start_ns, uint64_t duration_ns) {
+  charge(&card->busy, start_ns, duration_ns);
+  charge(&machine_usage(machine, machine->slot, card)->busy, start_ns, duration_ns);
 }
 
 uint64_t machine_busy_in(const struct sim_busy *busy, uint64_t from_ns, uint64_t to_ns, uint64_t *window_ns) {

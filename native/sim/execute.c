@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CHARGE_NS 100000000u    /* a kernel that has the card for long is charged in such pieces */
 #define LAUNCH_OVERHEAD_NS 2000 /* of a kernel whose duration is derived from its work */
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
@@ -261,6 +262,17 @@ static void sleep_if_early(uint64_t deadline) {
   if (sim_now() < deadline) sim_sleep_until(deadline);
 }
 
+/* Until the end of what was taken, or until the kernel is cancelled. */
+static void spend(struct context *context, uint64_t start, uint64_t duration) {
+  while (duration && !context->cancel) {
+    uint64_t piece = duration < CHARGE_NS ? duration : CHARGE_NS;
+    machine_charge_time(&engine.machine, context->device->card, start, piece);
+    start += piece;
+    duration -= piece;
+    sleep_if_early(start);
+  }
+}
+
 static void execute_launch(struct stream *stream, const struct op *op, uint64_t earliest) {
   struct context *context = stream->context;
   struct sim_card *card = context->device->card;
@@ -284,7 +296,7 @@ static void execute_launch(struct stream *stream, const struct op *op, uint64_t 
       interpreted = true;
     }
     end = start + slice;
-    sleep_if_early(end);
+    spend(context, start, slice);
     remaining -= slice;
   }
   stream->last_end_ns = end;

@@ -114,8 +114,10 @@ void machine_mig_name(const struct sim_mig_profile *profile, uint32_t slices, ch
 /* ---- time ---- */
 
 /* Take up to *duration_ns of the card's time, not before `earliest_ns`; returns when it starts, *duration_ns is what was given.
- * Waits while other processes have their time slice. Nobody's death can hold the card. The time is charged to this process. */
+ * Waits while other processes have their time slice. Nobody's death can hold the card, but for what it has taken. */
 uint64_t machine_take_time(struct machine *machine, struct sim_card *card, uint64_t earliest_ns, uint64_t *duration_ns);
+/* That this process has it in [start, start + duration): not long before it comes to that, for the account goes back only 2 s. */
+void machine_charge_time(struct machine *machine, struct sim_card *card, uint64_t start_ns, uint64_t duration_ns);
 
 /* A stream of this process has begun (+1) or ended (-1) to want the card. */
 void machine_count_runnable(struct machine *machine, struct sim_card *card, int change);

@@ -441,7 +441,9 @@ API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned i
   return idle_engine(device, utilization, period_us);
 }
 
-static uint64_t wall_us(void) {
+/* Microseconds since the epoch; where time stands still until it is moved, since then that many of the machine's. */
+static uint64_t unix_us(void) {
+  if (machine.header->flags & SIM_FLAG_MANUAL_CLOCK) return (machine.header->created_unix_ns + sim_now()) / 1000;
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
@@ -471,8 +473,8 @@ static unsigned processes_on(const struct sim_card *card, int slots[SIM_MAX_PROC
 
 /* From lastSeen (µs since the epoch; 0: as far back as there is history) to now, one sample per process that was busy. */
 static uint64_t sample_start(uint64_t now, unsigned long long last_seen_us) {
-  uint64_t wall = wall_us();
-  uint64_t back = (uint64_t)(SIM_BUCKETS - 2) << SIM_BUCKET_SHIFT;
+  uint64_t wall = unix_us();
+  uint64_t back = (uint64_t)SIM_HISTORY << SIM_BUCKET_SHIFT;
   if (last_seen_us && last_seen_us < wall && (wall - last_seen_us) * 1000 < back) back = (wall - last_seen_us) * 1000;
   uint64_t least = UINT64_C(2) << SIM_BUCKET_SHIFT;
   if (back < least) back = least;
@@ -495,7 +497,7 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProces
   for (unsigned i = 0; i < found; i++) {
     struct sim_process *process = &machine.processes[slots[i]];
     unsigned busy = percent(&process->cards[card->index].busy, from, now);
-    samples[filled++] = (nvmlProcessUtilizationSample_t){.pid = process->pid, .timeStamp = wall_us(), .smUtil = busy,
+    samples[filled++] = (nvmlProcessUtilizationSample_t){.pid = process->pid, .timeStamp = unix_us(), .smUtil = busy,
                                                          .memUtil = busy / 2};
   }
   *count = filled;
@@ -517,7 +519,7 @@ API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvml
   for (unsigned i = 0; i < found; i++) {
     struct sim_process *process = &machine.processes[slots[i]];
     unsigned busy = percent(&process->cards[card->index].busy, from, now);
-    info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.pid = process->pid, .timeStamp = wall_us(), .smUtil = busy,
+    info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.pid = process->pid, .timeStamp = unix_us(), .smUtil = busy,
                                                                .memUtil = busy / 2};
   }
   return NVML_SUCCESS;

@@ -32,7 +32,8 @@
 #define SIM_CHUNK_SHIFT 21
 #define SIM_CHUNK_BYTES (UINT64_C(1) << SIM_CHUNK_SHIFT)
 #define SIM_BUCKET_SHIFT 24 /* busy time is kept per 2^24 ns (16.8 ms) */
-#define SIM_BUCKETS 128     /* 2.1 s of history */
+#define SIM_BUCKETS 128     /* 2.1 s … */
+#define SIM_HISTORY 120     /* … of which so much is behind: time is charged up to 100 ms ahead */
 #define SIM_LOCK_TABLE (INT64_C(1) << 60)
 #define SIM_LOCK_PROCESS (SIM_LOCK_TABLE + 1)
 

@@ -13,7 +13,7 @@ from egpu.adapters.simulator import Machine
 from egpu.adapters.simulator_clock import Clock
 from egpu.adapters.simulator_faults import EccError, FallOffBus, Restore, Xid, inject
 from egpu.errors import InvalidInput
-from simgpu import Program, environment, machine, run, until
+from simgpu import Program, environment, machine, run
 
 
 @pytest.fixture
@@ -135,53 +135,6 @@ def test_only_a_manual_clock_is_moved(sim: Machine) -> None:
     assert run(sim, 'context(); c = ctypes.CDLL("libcuda.so.1"); say(c.egpuSimClockAdvance(ctypes.c_uint64(5)))') == -1
     with pytest.raises(InvalidInput):
         simulator.create_machine(sim.directory / "x", "T4", 1, clock="sundial")  # pyright: ignore[reportArgumentType]
-
-
-SHARE = """
-context()
-f = function(STORE.replace("DURATION", "LENGTH"), "store")
-a = upload(np.zeros(1, np.uint32))
-say(os.getpid())
-end = time.monotonic() + 60
-while time.monotonic() < end:
-    for _ in range(COUNT): ok(launch(f, 1, 1, a, (1, ctypes.c_uint32)))
-    ok(d.cuCtxSynchronize())
-"""
-
-
-def shares(made: Machine) -> list[int]:
-    read = """
-    n.nvmlInit()
-    try: samples = n.nvmlDeviceGetProcessUtilization(n.nvmlDeviceGetHandleByIndex(0), int(time.time() * 1e6) - 1_500_000)
-    except n.NVMLError_NotFound: samples = []
-    say(sorted([s.pid, s.smUtil] for s in samples))
-    """
-    return [share for _, share in run(made, read)]
-
-
-@pytest.mark.parametrize(
-    ("arbitration", "least", "most"),
-    [("timeslice", 35, 65), ("fifo", 80, 100)],
-)
-def test_turns_between_processes(tmp_path: Path, arbitration: str, least: int, most: int) -> None:
-    """Long kernels against short ones: time slices share the card evenly; in order of arrival, the long ones take it."""
-    short, long = (
-        SHARE.replace("LENGTH", "200").replace("COUNT", "400"),
-        SHARE.replace("LENGTH", "20000").replace("COUNT", "4"),
-    )
-    with (
-        machine(tmp_path, "A100-80G", 1, arbitration=arbitration) as made,
-        Program(made, short) as first,
-        Program(made, long) as second,
-    ):
-        pids = [first.hear(), second.hear()]
-        order = sorted(range(2), key=lambda i: pids[i])
-
-        def as_expected() -> bool:
-            found = shares(made)
-            return len(found) == 2 and least <= found[order.index(1)] <= most and sum(found) >= 85
-
-        until(as_expected)
 
 
 LEAVE = """

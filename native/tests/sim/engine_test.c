@@ -354,6 +354,7 @@ static uint64_t take(struct machine *machine, struct sim_card *card, uint64_t ea
   uint64_t given = duration;
   uint64_t start = machine_take_time(machine, card, earliest, &given);
   CHECK(given == duration);
+  machine_charge_time(machine, card, start, given);
   return start;
 }
 
@@ -379,6 +380,10 @@ static void test_time_is_given_once(void) {
   CHECK(machine_busy_in(&first.processes[second.slot].cards[0].busy, start, sim_now(), &window) == 500);
   uint64_t later = start + (UINT64_C(1000) << SIM_BUCKET_SHIFT);
   CHECK(machine_busy_in(&card->busy, later - ((uint64_t)SIM_BUCKETS << SIM_BUCKET_SHIFT), later, &window) == 0); /* old buckets */
+  /* What is charged too late to be asked for spoils nothing that is newer. */
+  machine_charge_time(&first, card, later, 1000);
+  machine_charge_time(&first, card, later - ((uint64_t)SIM_BUCKETS << SIM_BUCKET_SHIFT), 77);
+  CHECK(machine_busy_in(&card->busy, later, later + (UINT64_C(2) << SIM_BUCKET_SHIFT), &window) == 1000);
   sim_clock_set(NULL);
   machine_close(&first);
   machine_close(&second);
