@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters import native
-from egpu.adapters.localgpu import Process, start_time
+from egpu.adapters.processes import Process, start_time
 from patience import PATIENCE_SECONDS
 
 FAILED, NOT_FOUND = 125, 127

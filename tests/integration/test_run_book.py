@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.localgpu import Book, Holder, LocalSlice, Process, Wish
+from egpu.adapters.localgpu import Book, Holder, LocalSlice, Wish
 from egpu.adapters.nvml import Card
 from egpu.adapters.pages import Mode, read_policy
+from egpu.adapters.processes import Process
 from egpu.errors import DoesNotFit, InvalidInput
 from patience import PATIENCE_SECONDS
 

@@ -21,38 +21,12 @@ from typing import Final
 from egpu.adapters import native
 from egpu.adapters.nvml import Card
 from egpu.adapters.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
+from egpu.adapters.processes import Process
 from egpu.errors import DoesNotFit, InvalidInput, NativeMissing
 
 WHOLE_CORE: Final = 100
 MIB: Final = 1024 * 1024
 INTERPOSER: Final = "libegpu-interposer.so"
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process that cannot be mistaken for a later one of the same pid. `start_time`: clock ticks since boot."""
-
-    pid: int
-    start_time: int
-
-    @classmethod
-    def of(cls, pid: int) -> "Process":
-        """The process that has this pid now (start time 0: there is none)."""
-        return cls(pid, start_time(pid))
-
-    def is_alive(self) -> bool:
-        """Whether this very process still runs."""
-        return self.start_time != 0 and start_time(self.pid) == self.start_time
-
-
-def start_time(pid: int) -> int:
-    """Field 22 of ``/proc/<pid>/stat``; 0 when there is no such process, or nothing of it but its exit status."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    fields = stat.rpartition(")")[2].split()
-    return 0 if fields[0] in ("Z", "X") and int(fields[17]) <= 1 else int(fields[19])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters import native, simulator
-from egpu.adapters.localgpu import Book, LocalSlice, Process
+from egpu.adapters.localgpu import Book, LocalSlice
 from egpu.adapters.nvml import Card, NvmlInventory
 from egpu.adapters.pages import UsageReader
+from egpu.adapters.processes import Process
 from egpu.errors import CorruptData, InvalidInput, NativeMissing, Unavailable
 
 DEFAULT_PROFILE: Final = "A100-80G"

@@ -26,6 +26,7 @@ from typing import Final, Literal
 import msgspec
 
 from egpu.adapters import native
+from egpu.adapters.processes import start_time
 from egpu.adapters.simulator_state import (
     FIFO,
     MANUAL_CLOCK,
@@ -37,7 +38,6 @@ from egpu.adapters.simulator_state import (
     pid_namespace,
     profiles,
     read_header,
-    start_ticks,
     write_state,
 )
 from egpu.errors import CorruptData, InvalidInput, NotSupported, Unavailable
@@ -243,7 +243,7 @@ def sweep(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[Path, ...]:
         if header is None or header.creator is None:
             continue
         pid, ticks, namespace = header.creator
-        if namespace != pid_namespace() or start_ticks(pid) == ticks or has_users(path):
+        if namespace != pid_namespace() or start_time(pid) == ticks or has_users(path):
             continue
         path.unlink(missing_ok=True)
         removed.append(path)

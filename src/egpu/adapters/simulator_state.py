@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import yaml
 
+from egpu.adapters.processes import start_time
 from egpu.errors import CorruptData
 
 MAX_CARDS: Final = 16
@@ -208,15 +209,6 @@ def _round_up(value: int, to: int) -> int:
     return (value + to - 1) // to * to
 
 
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since the computer did; 0 when there is none of that number."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[19])
-
-
 def has_users(path: Path) -> bool:
     """Does a live process use the machine? Each holds an OFD lock beyond the data (native/sim/sim_machine.h)."""
     try:
@@ -282,7 +274,7 @@ def write_state(
         b"580.95.05",
         node_name.encode(),
         shared_offset,
-        0 if persistent else start_ticks(os.getpid()),
+        0 if persistent else start_time(os.getpid()),
         0 if persistent else pid_namespace(),
         0 if persistent else os.getpid(),
         0,

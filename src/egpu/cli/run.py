@@ -16,6 +16,7 @@ import typer
 import yaml
 
 from egpu.adapters.pages import Mode
+from egpu.adapters.processes import Process
 from egpu.api.quantities import parse_memory_mib
 from egpu.cli import pool
 from egpu.cli.output import EXIT_USAGE, Format, fail, note
@@ -70,7 +71,7 @@ def run(
     if gpus != 1:
         fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
     from egpu.adapters import localrun  # noqa: PLC0415
-    from egpu.adapters.localgpu import Process, Wish  # noqa: PLC0415
+    from egpu.adapters.localgpu import Wish  # noqa: PLC0415
 
     try:
         machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())

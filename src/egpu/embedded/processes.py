@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from egpu.errors import Unavailable
+from egpu.adapters.processes import start_time
 
 log = structlog.get_logger(__name__)
 
@@ -154,20 +154,6 @@ class Fleet:
             return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
             return "(no log)"
-
-
-def start_time(pid: int) -> int:
-    """Start time of a process in clock ticks since boot (proc(5), field 22); with the pid it names a process for good.
-
-    Raises:
-        Unavailable: the process is gone.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError as error:
-        raise Unavailable(f"process {pid} is gone") from error
-    # The command name is in parentheses and may hold anything, so count from behind it.
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -17,6 +17,7 @@ from egpu import errors
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
+from egpu.adapters.processes import start_time
 from egpu.adapters.web import Listen
 from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
 
@@ -214,6 +215,4 @@ def _error(failed: messages.Failed) -> ElasticGPUError:
 
 def process_holder() -> str:
     """This process as a holder: pid and start time, on this machine."""
-    from egpu.adapters.localgpu import start_time  # noqa: PLC0415  loads the native libraries' paths
-
     return f"process:{socket.gethostname()}:{os.getpid()}:{start_time(os.getpid())}"

@@ -30,8 +30,8 @@ import msgspec
 import structlog
 
 from egpu.adapters import native
-from egpu.adapters.localgpu import Process
 from egpu.adapters.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
+from egpu.adapters.processes import Process
 from egpu.api.allocation import CardShare
 from egpu.core.leases import LeaseRecord, RunningLease
 from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Unavailable

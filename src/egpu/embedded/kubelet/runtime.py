@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters import native
+from egpu.adapters.processes import start_time
 from egpu.errors import TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -192,16 +193,6 @@ def began_at(directory: Path) -> float:
     return 0.0
 
 
-def start_time(pid: int) -> int | None:
-    """Clock ticks since boot at which `pid` started (field 22 of its stat); None where there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[19])
-
-
 def _being_started(directory: Path) -> bool:
     """Whether an egpu-enter for this run is under way, however slowly: its command may still begin."""
     wanted = str(directory).encode()
@@ -245,7 +236,7 @@ async def _gone(pid: int) -> None:
     except ProcessLookupError:
         return
     except OSError:
-        while start_time(pid) is not None:  # noqa: ASYNC110 - a kernel without pidfd has nothing to wait on
+        while start_time(pid):  # noqa: ASYNC110 - a kernel without pidfd has nothing to wait on
             await asyncio.sleep(POLL_SECONDS)
         return
     loop = asyncio.get_running_loop()

@@ -1,0 +1,33 @@
+"""Processes that cannot be mistaken for one another: a pid is used again, a pid with its start time is not."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that cannot be mistaken for a later one of the same pid. `start_time`: clock ticks since boot."""
+
+    pid: int
+    start_time: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Process":
+        """The process that has this pid now (start time 0: there is none)."""
+        return cls(pid, start_time(pid))
+
+    def is_alive(self) -> bool:
+        """Whether this very process still runs."""
+        return self.start_time != 0 and start_time(self.pid) == self.start_time
+
+
+def start_time(pid: int) -> int:
+    """Field 22 of ``/proc/<pid>/stat``; 0 when there is no such process, or nothing of it but its exit status."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    # The command's name is in parentheses and may hold anything, so count from behind it. A zombie with threads is a
+    # program whose first thread has ended.
+    fields = stat.rpartition(")")[2].split()
+    return 0 if fields[0] in ("Z", "X") and int(fields[17]) <= 1 else int(fields[19])
