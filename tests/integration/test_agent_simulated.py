@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -131,6 +132,21 @@ inventory = NvmlInventory(Path(sys.argv[1]))
 print(json.dumps([[dataclasses.asdict(card) for card in inventory.read()] for _ in range(2)]))
 inventory.close()
 """
+
+
+def test_a_card_in_mig_mode_is_not_given_out(tmp_path: Path) -> None:
+    machine = create_machine(tmp_path / "m", "A100-80G", 2, node_name="cut")
+    try:
+        cut = "import pynvml as n; n.nvmlInit(); assert n.nvmlDeviceSetMigMode(n.nvmlDeviceGetHandleByIndex(1), 1) == 0"
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(machine.driver_dir)}
+        subprocess.run([sys.executable, "-c", cut], check=True, env=environment)
+        library = machine.driver_dir / "libnvidia-ml.so.1"
+        output = subprocess.run([sys.executable, "-c", READ, library], check=True, capture_output=True, text=True)
+        whole, cut_up = json.loads(output.stdout)[0]
+        assert (whole["healthy"], cut_up["healthy"]) == (True, False)
+        assert cut_up["reason"].startswith("in MIG mode")
+    finally:
+        destroy(machine)
 
 
 async def test_a_storm_with_agent_and_kubelet_killed(simulated: tuple[World, Machine]) -> None:

@@ -23,6 +23,10 @@
     } \
   } while (0)
 
+/* Of a card with CHUNKS chunks. */
+#define ONE_SLICE {.slices = 1, .memory_chunks = 60, .sm_count = 10, .size = 1, .starts = 0x7f, .instances = 7}
+#define FOUR_SLICES {.id = 1, .slices = 4, .memory_chunks = 250, .sm_count = 40, .size = 4, .starts = 0x11, .instances = 2}
+
 static char directory[256];
 static char state_path[300];
 
@@ -42,7 +46,7 @@ static void make_machine(void) {
   for (uint32_t i = 0; i < 2; i++) {
     struct sim_card card = {.index = i, .minor = i, .chunk_count = CHUNKS, .memory_bytes = CHUNKS * SIM_CHUNK_BYTES,
                             .chunk_offset = at + i * CHUNKS * 4, .memory_offset = (i + 1) * (UINT64_C(1) << 30),
-                            .timeslice_ns = 2000000};
+                            .timeslice_ns = 2000000, .sm_count = 70, .mig_profiles = {ONE_SLICE, FOUR_SLICES}};
     CHECK(pwrite(fd, &card, sizeof card, (off_t)(header.cards_offset + i * sizeof card)) == sizeof card);
   }
   header.file_bytes = UINT64_C(3) << 30;
@@ -390,6 +394,128 @@ static void test_time_is_given_once(void) {
   remove_machine();
 }
 
+/* ---- MIG ------------------------------------------------------------------------------------------------------------ */
+
+static struct sim_card *whole_instance(struct machine *machine, uint32_t profile) {
+  struct sim_card *board = &machine->cards[0], *gpu, *compute;
+  CHECK(machine_create_gpu_instance(machine, board, profile, -1, &gpu) == 0);
+  CHECK(machine_create_compute_instance(machine, gpu, board->mig_profiles[profile].slices, -1, &compute) == 0);
+  return compute;
+}
+
+/* Each has its memory, all of it and no more, and its time. */
+static void test_instances_do_not_feel_each_other(void) {
+  static const struct sim_clock clock = {fake_now, fake_sleep};
+  struct machine admin, first, second;
+  make_machine();
+  join(&admin);
+  CHECK(machine_set_mig_mode(&admin, &admin.cards[0], true) == 0);
+  struct sim_card *small = whole_instance(&admin, 0), *large = whole_instance(&admin, 1);
+  CHECK(machine_open(&first, directory) == 0 && machine_join(&first, small) == 0);
+  CHECK(machine_open(&second, directory) == 0 && machine_join(&second, large) == 0);
+  struct sim_card *one = &first.cards[small->index], *other = &second.cards[large->index];
+  struct chunk_run *runs[3];
+  size_t counts[3];
+  CHECK(machine_take_chunks(&first, one, 60, &runs[0], &counts[0]) == 0);
+  CHECK(machine_take_chunks(&first, one, 1, &runs[2], &counts[2]) == ENOMEM);
+  CHECK(machine_take_chunks(&second, other, 250, &runs[1], &counts[1]) == 0);
+  CHECK(machine_free_chunks(&admin, small) == 0 && machine_free_chunks(&admin, large) == 0);
+  CHECK(machine_free_chunks(&admin, &admin.cards[0]) == CHUNKS - 310);
+  machine_give_chunks(&first, one, runs[0], counts[0]);
+  CHECK(machine_free_chunks(&admin, small) == 60 && machine_free_chunks(&admin, large) == 0);
+  sim_clock_set(&clock);
+  fake_time = UINT64_C(100) << SIM_BUCKET_SHIFT;
+  CHECK(take(&first, one, fake_time, 1000) == fake_time);
+  CHECK(take(&second, other, fake_time, 500) == fake_time);
+  sim_clock_set(NULL);
+  CHECK(machine_destroy_instance(&admin, large) == EBUSY);
+  machine_close(&second);
+  CHECK(machine_destroy_instance(&admin, large) == 0);
+  CHECK(machine_join(&admin, large) == ENOENT);
+  CHECK(machine_set_mig_mode(&admin, &admin.cards[0], false) == EBUSY);
+  for (int i = 0; i < 2; i++) free(runs[i]);
+  machine_close(&first);
+  machine_close(&admin);
+  remove_machine();
+}
+
+/* Cuts the card up, uses the pieces and puts them away, as fast as it can until it is killed. */
+static void churn_instances(unsigned seed) {
+  struct machine admin;
+  join(&admin);
+  struct sim_card *board = &admin.cards[0];
+  for (;;) {
+    struct sim_card *gpu, *compute;
+    struct machine user;
+    struct chunk_run *runs;
+    size_t count;
+    uint32_t profile = (uint32_t)rand_r(&seed) % 2;
+    if (machine_create_gpu_instance(&admin, board, profile, -1, &gpu) != 0) continue;
+    CHECK(machine_create_compute_instance(&admin, gpu, board->mig_profiles[profile].slices, -1, &compute) == 0);
+    CHECK(machine_open(&user, directory) == 0 && machine_join(&user, compute) == 0);
+    if (machine_take_chunks(&user, &user.cards[compute->index], 1 + (uint32_t)rand_r(&seed) % 60, &runs, &count) == 0) {
+      machine_give_chunks(&user, &user.cards[compute->index], runs, count);
+      free(runs);
+    }
+    machine_close(&user);
+    CHECK(machine_destroy_instance(&admin, compute) == 0);
+    CHECK(machine_destroy_instance(&admin, gpu) == 0);
+  }
+}
+
+/* What is there is whole: no two overlap, nobody dead is on them, all of them can be put away. */
+static void clear_instances(struct machine *machine) {
+  const struct sim_card *board = &machine->cards[0];
+  uint32_t slices = 0;
+  CHECK(machine_free_chunks(machine, &machine->cards[0]) == CHUNKS);
+  CHECK(owned_chunks(machine, board) == 0);
+  for (unsigned place = 0; place < SIM_MAX_INSTANCES; place++) {
+    struct sim_card *compute = machine_instance(machine, board, SIM_INSTANCE_COMPUTE, place);
+    if (!compute) continue;
+    CHECK(atomic_load(&machine->cards[compute->memory_record].instance) == SIM_INSTANCE_GPU);
+    CHECK(machine_destroy_instance(machine, compute) == 0);
+  }
+  for (unsigned place = 0; place < SIM_MAX_INSTANCES; place++) {
+    struct sim_card *gpu = machine_instance(machine, board, SIM_INSTANCE_GPU, place);
+    if (!gpu) continue;
+    uint32_t mask = ((1u << gpu->slice_count) - 1) << gpu->first_slice;
+    CHECK(!(slices & mask));
+    slices |= mask;
+    CHECK(machine_destroy_instance(machine, gpu) == 0);
+  }
+}
+
+static void test_sigkill_while_cutting(void) {
+  enum { CHILDREN = 3, ROUNDS = 200 };
+  struct machine machine;
+  make_machine();
+  join(&machine);
+  CHECK(machine_set_mig_mode(&machine, &machine.cards[0], true) == 0);
+  unsigned seed = 11;
+  for (int round = 0; round < ROUNDS; round++) {
+    pid_t children[CHILDREN];
+    for (int i = 0; i < CHILDREN; i++) {
+      children[i] = fork();
+      CHECK(children[i] >= 0);
+      if (children[i] == 0) {
+        close(machine.fd);
+        churn_instances((unsigned)(round * CHILDREN + i));
+      }
+    }
+    usleep((useconds_t)(rand_r(&seed) % 3000));
+    for (int i = 0; i < CHILDREN; i++) kill(children[i], SIGKILL);
+    for (int i = 0; i < CHILDREN; i++) {
+      int status;
+      CHECK(waitpid(children[i], &status, 0) == children[i] && WIFSIGNALED(status)); /* it found nothing wrong until then */
+    }
+    clear_instances(&machine);
+  }
+  CHECK(machine_set_mig_mode(&machine, &machine.cards[0], false) == 0);
+  CHECK(machine_free_chunks(&machine, &machine.cards[0]) == CHUNKS);
+  machine_close(&machine);
+  remove_machine();
+}
+
 int main(void) {
   test_files_that_are_no_machine();
   test_chunks_come_and_go();
@@ -401,6 +527,8 @@ int main(void) {
   test_shared_memory_goes_with_its_last_holder();
   test_sigkill_at_any_store();
   test_sigkill_while_sharing();
+  test_instances_do_not_feel_each_other();
+  test_sigkill_while_cutting();
   puts("sim engine: ok");
   return 0;
 }

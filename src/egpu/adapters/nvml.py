@@ -190,7 +190,7 @@ class NvmlInventory:
             tflops=_tflops(handle),
             numa=_numa(handle),
             bus_id=_text(pci.busId) if pci is not None else "",
-            reason=_memory_fault(handle),
+            reason=_memory_fault(handle) or _cut_up(handle),
         )
 
     def _judged(self, card: Card, links: tuple[tuple[str, str], ...]) -> Card:
@@ -257,6 +257,14 @@ def _tflops(handle: Any) -> float | None:
 def _numa(handle: Any) -> int | None:
     node = _quiet(nvml.nvmlDeviceGetNumaNodeId, handle)
     return None if node is None or int(node) < 0 else int(node)
+
+
+def _cut_up(handle: Any) -> str:
+    """Why a card in MIG mode cannot be given out: to CUDA it is no device, only its instances are. "" of any other."""
+    mode = _quiet(nvml.nvmlDeviceGetMigMode, handle)
+    if mode is not None and mode[0]:
+        return "in MIG mode: it can be used only through its instances, and those are not given out yet"
+    return ""
 
 
 def _memory_fault(handle: Any) -> str:
