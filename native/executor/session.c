@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -27,7 +28,7 @@
 #define REPLY_BYTES (192u << 10) /* results of one call, but for copies */
 #define KEPT_REPLIES 1024
 #define WAITERS 256
-#define TELL_BYTES (256u << 10)
+#define TELL_BYTES (1u << 20)
 #define TELL_CALLS 512
 
 struct kept { /* a reply that the client may not have got */
@@ -536,6 +537,7 @@ static void loop_stream(void) {
             input_head += sizeof header + header.len;
             bytes_since_told += sizeof header + header.len;
         }
+        if (input_head == input_tail) input_head = input_tail = 0; /* where the cache is warm */
         pthread_mutex_lock(&out_lock);
         if (taken != told && (bytes_since_told >= TELL_BYTES || taken - told >= TELL_CALLS)) {
             struct wire_header header = {.op = WIRE_PROGRESS, .seq = taken};
@@ -582,6 +584,8 @@ int session_run(const struct settings *given, int control) {
     struct rlimit none = {0, 0}, files = {512, 512};
     setrlimit(RLIMIT_CORE, &none);
     setrlimit(RLIMIT_NOFILE, &files);
+    mallopt(M_MMAP_THRESHOLD, 8 << 20); /* buffers of copies come and go: their pages stay */
+    mallopt(M_TRIM_THRESHOLD, 32 << 20);
     struct greeting greeting;
     int fd = greeting_receive(control, &greeting);
     if (fd < 0) return 0;

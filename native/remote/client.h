@@ -80,12 +80,15 @@ struct link {
     pthread_mutex_t handle_lock;
     uint32_t next_index, *free_indexes, free_count, free_room;
 
-    /* Sending: all under send_lock. Positions are bytes since the beginning. */
-    pthread_mutex_t send_lock;
+    /* Sending: what is written is under send_lock, what is sent under feed_lock, which comes second. So calls go on being written
+     * while a batch of them is sent. Positions are bytes since the beginning. */
+    pthread_mutex_t send_lock, feed_lock;
     uint8_t *ring;
-    uint64_t tail, sent, acknowledged, next_seq, wire_context, received_told;
+    _Atomic uint64_t tail, sent;
+    uint64_t acknowledged, next_seq, wire_context, received_told;
     struct external externals[MAX_EXTERNALS];
-    unsigned external_first, external_sent, external_end; /* counters */
+    _Atomic unsigned external_sent, external_end; /* counters */
+    unsigned external_first;
     size_t external_offset;
     _Atomic uint32_t unsent; /* futex of the flusher: there are bytes that wait */
     _Atomic bool concurrent; /* more than one thread, or callbacks */
@@ -107,7 +110,6 @@ struct link {
     struct shared shared;
     uint64_t slot_seq[SHARED_BULK_SLOTS];
     pthread_mutex_t slot_lock;
-    uint32_t next_slot;
 
     _Atomic uint32_t callbacks; /* outstanding */
 };

@@ -11,8 +11,9 @@
 #include <sched.h>
 
 #define POSTED_BYTES (32u << 10)
-#define PIECE WIRE_MAX_BULK
-#define OUT_AHEAD 4 /* pieces that are asked for before the first has come */
+#define IN_PIECE (1u << 20)
+#define OUT_PIECE (256u << 10) /* what the executor has just read from the card is in its cache when it sends it */
+#define OUT_AHEAD 4        /* pieces that are asked for before the first has come */
 
 struct where {
     struct link *link;
@@ -49,7 +50,7 @@ static CUresult in_small(const struct where *where, uint64_t to, const void *fro
 
 static CUresult in_stream(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes) {
     for (size_t done = 0;;) {
-        size_t piece = bytes - done < PIECE ? bytes - done : PIECE;
+        size_t piece = bytes - done < IN_PIECE ? bytes - done : IN_PIECE;
         bool last = done + piece == bytes;
         struct call call;
         call_start(&call, OP_COPY_IN);
@@ -71,15 +72,14 @@ static CUresult in_stream(const struct where *where, uint64_t to, const uint8_t 
     }
 }
 
-/* A free slot of the bulk area, to be used until the call with the number that slot_used tells is done. */
+/* A free slot of the bulk area, to be used until the call with the number that slot_used tells is done: the first one, so that as
+ * few as possible are used, over and over. */
 static unsigned slot_take(struct link *link) {
     pthread_mutex_lock(&link->slot_lock);
     for (;;) {
-        for (unsigned i = 0; i < SHARED_BULK_SLOTS; i++) {
-            unsigned slot = (link->next_slot + i) % SHARED_BULK_SLOTS;
+        for (unsigned slot = 0; slot < SHARED_BULK_SLOTS; slot++) {
             if (link->slot_seq[slot] == UINT64_MAX || !link_done(link, link->slot_seq[slot])) continue;
             link->slot_seq[slot] = UINT64_MAX; /* ours, and no number yet */
-            link->next_slot = slot + 1;
             pthread_mutex_unlock(&link->slot_lock);
             return slot;
         }
@@ -100,7 +100,7 @@ static void slot_used(struct link *link, unsigned slot, uint64_t seq) {
 
 static CUresult in_shared(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes) {
     struct link *link = where->link;
-    size_t most = bytes >= 8 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4; /* both sides copy at the same time */
+    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4; /* both sides copy at the same time */
     for (size_t done = 0;;) {
         size_t piece = bytes - done < most ? bytes - done : most;
         bool last = done + piece == bytes;
@@ -173,7 +173,7 @@ static CUresult out_shared(const struct where *where, uint8_t *to, uint64_t from
     size_t sizes[OUT_AHEAD], asked = 0, got = 0;
     uint64_t first = 0, end = 0;
     CUresult result = CUDA_SUCCESS;
-    size_t most = bytes >= 8 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
+    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
     while (got < bytes && result == CUDA_SUCCESS) {
         for (; asked < bytes && end - first < OUT_AHEAD; end++) {
             struct call *call = &calls[end % OUT_AHEAD];
@@ -219,7 +219,7 @@ static CUresult out_stream(const struct where *where, uint8_t *to, uint64_t from
     do {
         for (; (asked < bytes || bytes == 0) && end - first < OUT_AHEAD && result == CUDA_SUCCESS; end++) {
             struct call *call = &calls[end % OUT_AHEAD];
-            size_t piece = bytes - asked < PIECE ? bytes - asked : PIECE;
+            size_t piece = bytes - asked < OUT_PIECE ? bytes - asked : OUT_PIECE;
             call_start(call, OP_COPY_OUT);
             call->link = where->link;
             call->into = to + asked;

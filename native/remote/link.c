@@ -26,8 +26,9 @@
 #define RING_BYTES (4u << 20)
 #define INPUT_BYTES (256u << 10)
 #define BATCH_BYTES (32u << 10)
-#define BATCH_NS 20000
-#define IDLE_BATCHES 8
+#define FIRST_BATCH_NS 20000 /* how long the first call after a rest waits for others */
+#define BATCH_NS 50000       /* and how often is looked for more, as long as calls come */
+#define IDLE_BATCHES 4
 #define GRACE_SECONDS 30
 #define RETRY_MS 100
 #define HELLO_MS 2000
@@ -263,10 +264,11 @@ static void use_socket(struct link *link, int fd) {
 
 /* ---- the private ring of a stream ------------------------------------------------------------------------------------------ */
 
-/* Forgets what has been taken. */
+/* Forgets what has been taken. Under send_lock. */
 static void trim(struct link *link) {
     uint64_t taken = atomic_load_explicit(&link->taken, memory_order_acquire);
-    while (link->acknowledged < link->sent) {
+    uint64_t sent = atomic_load_explicit(&link->sent, memory_order_acquire);
+    while (link->acknowledged < sent) {
         const struct wire_header *header = (const void *)(link->ring + link->acknowledged % RING_BYTES);
         if (header->seq > taken && header->op >= WIRE_SET_CONTEXT) return;
         uint64_t end = link->acknowledged + sizeof *header + header->len;
@@ -274,22 +276,27 @@ static void trim(struct link *link) {
             struct external *external = &link->externals[link->external_first % MAX_EXTERNALS];
             if (external->start == link->acknowledged) {
                 end = external->end;
-                if (end > link->sent || link->external_sent == link->external_first) return;
+                if (end > sent || link->external_sent == link->external_first) return;
                 link->external_first++;
             }
         }
-        if (end > link->sent) return; /* partly sent */
+        if (end > sent) return; /* partly sent */
         link->acknowledged = end;
     }
 }
 
-/* Feeds the socket with everything that waits. False: it broke. */
+/* Feeds the socket with everything that waits, and with what comes meanwhile. Under feed_lock. False: it broke. */
 static bool feed(struct link *link) {
-    while (link->sent < link->tail || link->external_sent != link->external_end) {
-        struct external *external =
-            link->external_sent != link->external_end ? &link->externals[link->external_sent % MAX_EXTERNALS] : NULL;
-        uint64_t until = external != NULL ? external->end : link->tail;
-        struct iovec parts[2] = {{link->ring + link->sent % RING_BYTES, until - link->sent}};
+    for (;;) {
+        uint64_t tail = atomic_load_explicit(&link->tail, memory_order_acquire), from = link->sent;
+        struct external *external = NULL;
+        if (link->external_sent != atomic_load_explicit(&link->external_end, memory_order_acquire)) {
+            external = &link->externals[link->external_sent % MAX_EXTERNALS];
+            if (external->end > tail) external = NULL; /* written after we looked */
+        }
+        if (from == tail && external == NULL) return true;
+        uint64_t until = external != NULL ? external->end : tail;
+        struct iovec parts[2] = {{link->ring + from % RING_BYTES, until - from}};
         size_t count = 1;
         if (external != NULL) {
             parts[1] = (struct iovec){(void *)(uintptr_t)(external->data + link->external_offset), external->bytes - link->external_offset};
@@ -301,16 +308,17 @@ static bool feed(struct link *link) {
         if (sent < 0 && errno == EFAULT) abort(); /* a copy from memory that is not there: elsewhere, that is a segmentation fault */
         if (sent <= 0) return false;
         size_t inside = (size_t)sent < parts[0].iov_len ? (size_t)sent : parts[0].iov_len;
-        link->sent += inside;
+        atomic_store_explicit(&link->sent, from + inside, memory_order_release);
         if (external == NULL) continue;
         link->external_offset += (size_t)sent - inside;
-        if (link->external_offset == external->bytes && link->sent == external->end) {
+        if (link->external_offset == external->bytes && from + inside == external->end) {
             link->external_offset = 0;
             link->external_sent++;
         }
     }
-    return true;
 }
+
+static bool unsent_bytes(struct link *link) { return link->sent != link->tail || link->external_sent != link->external_end; }
 
 /* A new connection for the session, for as long as the grace lasts. Under send_lock, and not reading. */
 static void recover(struct link *link) {
@@ -319,6 +327,7 @@ static void recover(struct link *link) {
     while (link->reading) pthread_cond_wait(&link->received, &link->receive_lock);
     link->reading = true;
     pthread_mutex_unlock(&link->receive_lock);
+    pthread_mutex_lock(&link->feed_lock);
     int64_t deadline = now_ms() + GRACE_SECONDS * 1000;
     const char *lost = NULL;
     while (!atomic_load(&link->dead)) {
@@ -346,6 +355,7 @@ static void recover(struct link *link) {
         if (lost != NULL) break;
         usleep(RETRY_MS * 1000);
     }
+    pthread_mutex_unlock(&link->feed_lock);
     pthread_mutex_lock(&link->receive_lock);
     link->reading = false;
     pthread_cond_broadcast(&link->received);
@@ -353,19 +363,30 @@ static void recover(struct link *link) {
     if (lost != NULL) die(link, lost);
 }
 
+/* Sends all that is written; or does nothing if somebody else is sending and `wait` is false: he goes on until nothing is left. */
+static bool fed(struct link *link, bool wait) {
+    if (wait)
+        pthread_mutex_lock(&link->feed_lock);
+    else if (pthread_mutex_trylock(&link->feed_lock) != 0)
+        return true;
+    bool good = !atomic_load(&link->broken) && feed(link);
+    pthread_mutex_unlock(&link->feed_lock);
+    return good;
+}
+
 /* Under send_lock. */
 static void flush_locked(struct link *link) {
     if (link->uses_shared) return;
-    if (atomic_load(&link->broken) || !feed(link)) recover(link);
+    if (!fed(link, true)) recover(link);
 }
 
 void link_flush(struct link *link) {
     pthread_mutex_lock(&link->send_lock);
-    if (!atomic_load(&link->dead) && link->sent != link->tail) flush_locked(link);
+    if (!atomic_load(&link->dead) && unsent_bytes(link)) flush_locked(link);
     pthread_mutex_unlock(&link->send_lock);
 }
 
-/* What is posted and not followed by anything goes out after BATCH_NS. */
+/* What is posted and not followed by anything goes out after a moment: a shorter one when the GPU may have nothing to do. */
 static void *flusher(void *argument) {
     struct link *link = argument;
     prctl(PR_SET_NAME, "egpu-flush");
@@ -375,18 +396,20 @@ static void *flusher(void *argument) {
             struct timespec second = {1, 0};
             syscall(SYS_futex, &link->unsent, FUTEX_WAIT_PRIVATE, 0, &second, NULL, 0);
         }
+        struct timespec batch = {0, FIRST_BATCH_NS};
         for (int idle = 0; idle < IDLE_BATCHES; idle++) { /* stays awake while calls keep coming: being woken costs the program */
-            struct timespec batch = {0, BATCH_NS};
             nanosleep(&batch, NULL);
-            if (pthread_mutex_trylock(&link->send_lock) != 0) continue; /* somebody is at it and sends, or comes back here */
-            if (link->sent != link->tail && !atomic_load(&link->dead)) {
-                flush_locked(link);
-                idle = 0;
+            batch.tv_nsec = BATCH_NS;
+            if (!unsent_bytes(link) || atomic_load(&link->dead)) continue;
+            if (!fed(link, false)) { /* it broke: under the first lock, whoever comes first begins anew */
+                pthread_mutex_lock(&link->send_lock);
+                if (!atomic_load(&link->dead)) flush_locked(link);
+                pthread_mutex_unlock(&link->send_lock);
             }
-            pthread_mutex_unlock(&link->send_lock);
+            idle = 0;
         }
-        pthread_mutex_lock(&link->send_lock);
-        if (link->sent == link->tail || atomic_load(&link->dead)) atomic_store(&link->unsent, 0);
+        pthread_mutex_lock(&link->send_lock); /* nobody who saw us awake has written and gone */
+        if (!unsent_bytes(link) || atomic_load(&link->dead)) atomic_store(&link->unsent, 0);
         pthread_mutex_unlock(&link->send_lock);
     }
     return NULL;
@@ -560,6 +583,18 @@ void link_serve(struct link *link) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------------ */
 
+/* When all calls have been taken the ring is used from its beginning again: that part of it is in the cache. Under send_lock. */
+static void begin_again(struct link *link) {
+    uint64_t tail = link->tail;
+    if (tail % RING_BYTES < BATCH_BYTES || link->sent != tail || link->external_sent != link->external_end) return;
+    if (atomic_load_explicit(&link->taken, memory_order_acquire) != link->next_seq - 1 || pthread_mutex_trylock(&link->feed_lock) != 0) return;
+    link->acknowledged = (tail + RING_BYTES - 1) / RING_BYTES * RING_BYTES;
+    link->external_first = link->external_end;
+    atomic_store_explicit(&link->tail, link->acknowledged, memory_order_relaxed);
+    atomic_store_explicit(&link->sent, link->acknowledged, memory_order_relaxed);
+    pthread_mutex_unlock(&link->feed_lock);
+}
+
 /* Room for a frame. Under send_lock. */
 static uint8_t *room_for(struct link *link, size_t frame) {
     if (link->uses_shared) {
@@ -577,6 +612,7 @@ static uint8_t *room_for(struct link *link, size_t frame) {
         }
         return link->shared.requests + link->tail % SHARED_RING_BYTES;
     }
+    begin_again(link);
     while (link->tail + frame - link->acknowledged > RING_BYTES || link->external_end - link->external_first >= MAX_EXTERNALS) {
         trim(link);
         if (link->tail + frame - link->acknowledged <= RING_BYTES && link->external_end - link->external_first < MAX_EXTERNALS) break;
@@ -592,14 +628,16 @@ static uint8_t *room_for(struct link *link, size_t frame) {
 
 /* Makes a frame visible. Under send_lock. */
 static void publish(struct link *link, size_t frame) {
+    uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed);
     if (link->uses_shared) {
         struct shared_control *control = link->shared.control;
-        link->tail += (frame + 15) & ~(size_t)15;
-        atomic_store_explicit(&control->request_tail, link->tail, memory_order_release);
+        tail += (frame + 15) & ~(size_t)15;
+        atomic_store_explicit(&link->tail, tail, memory_order_relaxed);
+        atomic_store_explicit(&control->request_tail, tail, memory_order_release);
         shared_wake(&control->executor_sleeps);
         return;
     }
-    link->tail += frame;
+    atomic_store_explicit(&link->tail, tail + frame, memory_order_release);
 }
 
 static bool control_frame(struct link *link, uint16_t op, uint64_t seq, const void *payload, uint32_t bytes) {
@@ -660,8 +698,9 @@ static void complete(struct call *call) {
                                  .seq = call->seq};
     memcpy(call->header, &header, sizeof header);
     if (call->external != NULL && !link->uses_shared) {
-        link->externals[link->external_end++ % MAX_EXTERNALS] =
-            (struct external){link->tail, link->tail + sizeof header + inside, call->external, call->external_bytes};
+        unsigned end = link->external_end;
+        link->externals[end % MAX_EXTERNALS] = (struct external){link->tail, link->tail + sizeof header + inside, call->external, call->external_bytes};
+        atomic_store_explicit(&link->external_end, end + 1, memory_order_release);
     }
     publish(link, sizeof header + inside);
 }
@@ -670,8 +709,10 @@ CUresult call_post(struct call *call) {
     struct link *link = call->link;
     complete(call);
     if (!link->uses_shared) {
-        if (link->tail - link->sent >= BATCH_BYTES || call->external != NULL) {
+        if (call->external != NULL) {
             flush_locked(link);
+        } else if (link->tail - link->sent >= BATCH_BYTES) {
+            if (!fed(link, false)) recover(link);
         } else if (atomic_load_explicit(&link->unsent, memory_order_relaxed) == 0) {
             atomic_store(&link->unsent, 1);
             syscall(SYS_futex, &link->unsent, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
@@ -777,7 +818,7 @@ static void goodbye(void) {
     for (unsigned i = 0; i < link_count; i++) {
         struct link *link = links[i];
         if (pthread_mutex_trylock(&link->send_lock) != 0) continue; /* some thread is still at it: the socket's end says it as well */
-        if (!atomic_load(&link->dead) && control_frame(link, WIRE_GOODBYE, 0, NULL, 0) && !link->uses_shared) feed(link);
+        if (!atomic_load(&link->dead) && control_frame(link, WIRE_GOODBYE, 0, NULL, 0) && !link->uses_shared) fed(link, true);
         pthread_mutex_unlock(&link->send_lock);
     }
 }
@@ -804,6 +845,7 @@ static struct link *link_new(unsigned index, const char *path) {
     size_t length = strlen(path);
     link->direct = length > 5 && strcmp(path + length - 5, ".addr") == 0;
     pthread_mutex_init(&link->send_lock, NULL);
+    pthread_mutex_init(&link->feed_lock, NULL);
     pthread_mutex_init(&link->receive_lock, NULL);
     pthread_mutex_init(&link->handle_lock, NULL);
     pthread_mutex_init(&link->slot_lock, NULL);

@@ -11,8 +11,8 @@
 
 #define SHARED_MAGIC UINT64_C(0x314d485355504745) /* "EGPUSHM1" */
 #define SHARED_RING_BYTES (1u << 20)
-#define SHARED_BULK_BYTES (32u << 20)
-#define SHARED_BULK_SLOT (1u << 20)
+#define SHARED_BULK_BYTES (4u << 20) /* small: what one side has written is still in a cache when the other one reads it */
+#define SHARED_BULK_SLOT (128u << 10)
 #define SHARED_BULK_SLOTS (SHARED_BULK_BYTES / SHARED_BULK_SLOT)
 #define SHARED_BYTES (4096u + 2 * SHARED_RING_BYTES + SHARED_BULK_BYTES)
 
