@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from egpu.adapters.native import path
+from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.simulator import Machine
 from patience import PATIENCE_SECONDS
 
@@ -115,6 +116,8 @@ class Bridge:
             try:
                 far = self._connect()
             except OSError:
+                with contextlib.suppress(OSError):
+                    near.sendall(GONE)
                 near.close()
                 continue
             with self.lock:

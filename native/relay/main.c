@@ -57,6 +57,7 @@ struct connection {
     struct tls *tls;
     struct way out, in; /* near to far; far to near */
     short far_wants;    /* what TLS waits for, to write */
+    bool more;          /* TLS may hold more than there was room for */
     bool goodbye;
     int process; /* pidfd of the program at near, or -1 */
 };
@@ -176,9 +177,13 @@ static bool read_far(struct connection *c) {
             c->in.ended = true; /* what came before is still delivered */
             return c->in.end != 0;
         }
-        if (got < 0) return true;
+        if (got < 0) {
+            c->more = false;
+            return true;
+        }
         c->in.end += (size_t)got;
     }
+    c->more = true;
     return true;
 }
 
@@ -214,23 +219,19 @@ static void speak_for_the_dead(struct connection *c) {
 }
 
 static void carry(struct connection *c) {
+    c->more = c->tls != NULL; /* it may have come with the end of the handshake */
     for (;;) {
-        /* Data that TLS holds already are never waited for: read_far takes all there are. */
+        bool waits = c->role == 'U' && c->interested < 0; /* for whom to read */
         struct pollfd ready[3] = {
-            {.fd = c->far, .events = (short)((c->in.start == c->in.end ? POLLIN : 0) | c->far_wants)},
+            {.fd = c->far, .events = (short)((c->in.start == c->in.end && !waits ? POLLIN : 0) | c->far_wants)},
             {.fd = c->near, .events = (short)((c->out.start == c->out.end ? POLLIN : 0) | (c->in.start != c->in.end ? POLLOUT : 0))},
             {.fd = c->interested, .events = POLLIN},
         };
-        if (poll(ready, 3, -1) < 0 && errno != EINTR) return;
+        if (poll(ready, 3, c->more && c->in.start == c->in.end ? 0 : -1) < 0 && errno != EINTR) return;
         if (c->interested >= 0 && ready[2].revents != 0) return;
         if (!write_far(c) || !write_near(c)) break;
         if (c->in.ended && c->in.start == c->in.end) break;
-        if (ready[0].revents != 0 && !c->in.ended) {
-            do {
-                if (!read_far(c)) goto end;
-                if (!write_near(c)) goto end;
-            } while (c->tls && !c->in.ended && c->in.start == c->in.end && c->in.end == BUFFER);
-        }
+        if ((ready[0].revents != 0 || c->more) && !waits && !c->in.ended && (!read_far(c) || !write_near(c))) break;
         if (ready[1].revents & (POLLIN | POLLHUP | POLLERR) && c->out.start == c->out.end) {
             if (!read_near(c)) {
                 if (c->goodbye) speak_for_the_dead(c);
@@ -239,7 +240,6 @@ static void carry(struct connection *c) {
             if (!write_far(c)) break;
         }
     }
-end:
     finish(c);
 }
 

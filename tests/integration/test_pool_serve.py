@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,8 +19,8 @@ import simgpu
 from egpu.adapters import native
 from egpu.adapters.pages import read_policy
 from egpu.adapters.pool import authority, executors, messages
-from egpu.adapters.pool.bridge import GOODBYE, Bridge
-from egpu.adapters.pool.client import PoolClient, dial, parse_address
+from egpu.adapters.pool.bridge import GONE, Bridge, Target
+from egpu.adapters.pool.client import PoolClient, dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.keeping import KeptLease, Wanted
 from egpu.adapters.pool.security import Credentials
@@ -90,6 +91,7 @@ async def join(server: Server, granted: messages.Granted, credentials: Credentia
     said = {"lease": granted.lease.lease, "token": granted.token, **other}
     hello = messages.Hello(role="data", secret=credentials.secret(), **said)
     connection, _ = await dial(server.door.address, credentials, hello, expect="server")
+    connection.writer.write(b"\n")
     return connection
 
 
@@ -243,14 +245,17 @@ async def test_an_executor_that_cannot_start_says_why_and_holds_nothing(
         await client.close()
 
 
-@pytest.mark.parametrize("near", [True, False], ids=["same machine", "through the door"])
+@pytest.mark.parametrize("way", ["same machine", "through the door", "over TLS"])
 async def test_a_program_takes_its_lease_when_it_first_connects(
-    tmp_path: Path, machine: Machine, state_dir: Path, near: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, machine: Machine, state_dir: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not near:
+    if way != "same machine":
         monkeypatch.setattr("egpu.adapters.pool.bridge._connectable", lambda _path: False)
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+    credentials = of_broker = of_server = poolworld.secret(tmp_path)
+    if way == "over TLS":
+        credentials = authority.issue(tmp_path / "pki", "client", "ann")
+        of_broker, of_server = (authority.issue(tmp_path / "pki", role, "one") for role in ("broker", "server"))
+    async with poolworld.broker(of_broker) as broker, serving(broker, of_server, machine, state_dir):
         state_dir.joinpath("program").mkdir()
         kept = KeptLease(broker.address, credentials, Wanted("process:a", 1, 50, 1000))
         bridge = Bridge(state_dir / "program", credentials, kept.take)
@@ -261,9 +266,14 @@ async def test_a_program_takes_its_lease_when_it_first_connects(
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.settimeout(PATIENCE_SECONDS)
                 sock.connect(str(state_dir / "program" / "lease0.sock"))
-                said = sock.makefile("rb").readline()
-                sock.sendall(b"hello")
-                assert sock.recv(100) == b"hello"
+                sock.sendall(b"\n")
+                file = sock.makefile("rb")
+                said = file.readline()
+                much = os.urandom(3_000_001)
+                sending = threading.Thread(target=sock.sendall, args=(much,))
+                sending.start()
+                assert file.read(len(much)) == much
+                sending.join()
                 return said
 
         said = await asyncio.to_thread(talk)
@@ -284,7 +294,8 @@ async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Mac
         await bridge.open()
         code = (
             "import socket,time,sys\ns=socket.socket(socket.AF_UNIX)\n"
-            f"s.connect({str(state_dir / 'program' / 'lease0.sock')!r})\ns.recv(1)\nprint(flush=True)\ntime.sleep(60)"
+            f"s.connect({str(state_dir / 'program' / 'lease0.sock')!r})\ns.send(b'.')\ns.recv(1)\n"
+            "print(flush=True)\ntime.sleep(60)"
         )
         child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
         assert child.stdout is not None
@@ -294,9 +305,26 @@ async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Mac
         (lease,) = broker.desk.pool.leases
         events = state_dir / "leases" / lease / "events"
         await poolworld.eventually(lambda: '"goodbye"' in events.read_text())
-        assert GOODBYE[:2] == b"\5\0"
         await kept.close()
         await bridge.close()
+
+
+async def test_a_program_whose_executor_is_dead_is_told(tmp_path: Path, state_dir: Path) -> None:
+    os.mkdir(state_dir)
+    dead = state_dir / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(dead))
+    part = messages.PartView(server="one", address="127.0.0.1:1", host=machine_id(), socket=str(dead), cards=1)
+
+    async def take() -> Target:
+        return Target("lease", (part,), "")
+
+    bridge = Bridge(state_dir, poolworld.secret(tmp_path), take)
+    await bridge.open()
+    reader, writer = await asyncio.open_unix_connection(str(state_dir / "lease0.sock"))
+    assert await reader.read() == GONE
+    writer.close()
+    await bridge.close()
 
 
 async def test_mutual_tls_knows_everybody_by_name(tmp_path: Path, machine: Machine, state_dir: Path) -> None:

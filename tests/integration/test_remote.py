@@ -227,8 +227,6 @@ KERNEL_SECONDS = 60
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("victim", ["session", "parent"])
 def test_a_dead_executor_is_an_error_at_once(sim: Machine, tmp_path: Path, transport: Any, victim: str) -> None:
-    if (transport, victim) == ("bridge", "parent"):
-        pytest.skip("a bridge that cannot reach its executor says nothing: the grace period decides")
     code = f"""
         context()
         f = function(STORE.replace("DURATION", "{KERNEL_SECONDS}000000"), "store")

@@ -1,4 +1,5 @@
-"""Stands in for egpu-executor where a test is about who starts, joins and ends it: it greets and echoes."""
+"""Stands in for egpu-executor where a test is about who starts, joins and ends it: it answers the first byte with a
+greeting and echoes what follows."""
 
 import argparse
 import json
@@ -27,9 +28,11 @@ def serve(connection: socket.socket) -> None:
     sessions = len(open_now)
     say(event="session", state="opened", session="0" * 32, pid=os.getpid(), sessions=sessions)
     with connection:
+        if not connection.recv(1):
+            return
         connection.sendall(f"{given.lease} {os.environ['CUDA_VISIBLE_DEVICES']}\n".encode())
         while data := connection.recv(65536):
-            if data[:2] == b"\5\0":
+            if data[:2] == b"\5\0" and len(data) == 16:
                 say(event="goodbye")
                 break
             connection.sendall(data)

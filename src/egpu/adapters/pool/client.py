@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from egpu import errors
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
+from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
 from egpu.adapters.processes import start_time
 from egpu.adapters.web import Listen
@@ -47,9 +48,10 @@ def machine_id() -> str:
 
 
 async def dial(
-    address: Listen, credentials: Credentials, hello: messages.Hello, *, expect: str
+    address: Listen, credentials: Credentials, hello: messages.Hello, *, expect: str, relay: Relay | None = None
 ) -> tuple[Connection, messages.Welcome]:
-    """Connect and be let in. `expect` is the role that the other side's certificate must have, or its whole name.
+    """Connect and be let in. `expect` is the role that the other side's certificate must have, or its whole name. With
+    `relay` the connection can be handed over.
 
     Raises:
         Unavailable: nobody answers there, or says "later".
@@ -59,16 +61,17 @@ async def dial(
     credentials.check_address(address)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(
-                address.host, address.port, ssl=credentials.client_context(), limit=1 << 18
+            connection = await (
+                _open(address, credentials) if relay is None else _open_relayed(address, credentials, relay)
             )
     except ssl.SSLError as error:
         raise Refused(f"{address} does not accept our certificate, or we not its: {error.reason or error}") from error
     except (OSError, TimeoutError) as error:
         raise Unavailable(f"{address} does not answer: {error or 'no connection in time'}") from error
-    connection = Connection(reader, writer)
+    if credentials.tls and connection.peer != expect and connection.peer.partition("/")[0] != expect:
+        await connection.close()
+        raise Refused(f"the certificate there is {connection.peer}'s, not that of {expect}")
     try:
-        _check_server(connection, expect)
         async with asyncio.timeout(CONNECT_SECONDS):
             await connection.send(hello)
             answer = await connection.receive(limit_bytes=MAX_HELLO_BYTES)
@@ -89,14 +92,32 @@ def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:
     raise CorruptData(f"{address} answers a greeting with {type(answer).__name__}")
 
 
-def _check_server(connection: Connection, expect: str) -> None:
-    ssl_object = connection.writer.get_extra_info("ssl_object")
-    if ssl_object is None:
+async def _open(address: Listen, credentials: Credentials) -> Connection:
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=credentials.client_context(), limit=1 << 18
+    )
+    connection = Connection(reader, writer)
+    ssl_object = writer.get_extra_info("ssl_object")
+    connection.peer = LOCAL_PEER if ssl_object is None else common_name(ssl_object.getpeercert() or {})
+    return connection
+
+
+async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay) -> Connection:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(sock, found[0][4])
+    except BaseException:
+        sock.close()
+        raise
+    connection = await relay.secure(sock, server=False)
+    if not credentials.tls:
         connection.peer = LOCAL_PEER
-        return
-    connection.peer = common_name(ssl_object.getpeercert() or {})
-    if connection.peer != expect and connection.peer.partition("/")[0] != expect:
-        raise Refused(f"the certificate there is {connection.peer}'s, not that of {expect}")
+    return connection
 
 
 class PoolClient:

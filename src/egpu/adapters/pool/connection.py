@@ -1,4 +1,5 @@
-"""Frames on a stream: a length (u32, big-endian) and that many bytes of one message. And raw bytes, when both agree.
+"""Frames on a stream: a length (u32, big-endian) and that many bytes of one message. Then, when both agree, raw
+bytes, which the relay carries.
 
 Everything is bounded: what a stranger may say before it is known, what a peer may say after, and what may wait to be
 sent to a peer that does not read.
@@ -10,7 +11,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from egpu.adapters.pool import messages
@@ -19,7 +19,7 @@ from egpu.errors import CorruptData, Unavailable
 MAX_HELLO_BYTES: Final = 8 * 1024
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """A report of 16 cards with 48 leases each is about 0.5 MB; a list of all leases of a full pool is about 6 MB."""
-RELAY_BYTES: Final = 256 * 1024
+STREAM_BYTES: Final = 256 * 1024
 _LENGTH: Final = struct.Struct(">I")
 M = TypeVar("M", bound=messages.Message)
 
@@ -31,9 +31,34 @@ class Connection:
         self.reader = reader
         self.writer = writer
         self.peer = ""
+        self._relayed: socket.socket | None = None
         sock = writer.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @classmethod
+    async def over(cls, relayed: socket.socket) -> Connection:
+        """Over our end of a connection that the relay carries."""
+        reader, writer = await asyncio.open_unix_connection(sock=relayed, limit=STREAM_BYTES)
+        writer.transport.set_write_buffer_limits(0)  # so that `drain` means sent
+        connection = cls(reader, writer)
+        connection._relayed = relayed
+        return connection
+
+    async def hand_over(self, sock: socket.socket, *, farewell: bool = False) -> None:
+        """From now on `sock` is this side of a relayed connection. Returns when either side has closed; closing us
+        closes both.
+
+        With `farewell` the session ends at once when the process at the other end of `sock` dies.
+        Raises Unavailable when the relay has ended.
+        """
+        assert self._relayed is not None, "only the relay can go on elsewhere"
+        try:
+            await self.writer.drain()
+            socket.send_fds(self._relayed, [b"G" if farewell else b"J"], [sock.fileno()])
+            await self.reader.read()
+        except OSError as error:
+            raise Unavailable(f"the relay has ended: {error}") from error
 
     async def receive(self, *, limit_bytes: int = MAX_MESSAGE_BYTES) -> messages.AnyMessage:
         """The next message. Raises Unavailable when the stream ends, CorruptData for what is not a message."""
@@ -66,29 +91,3 @@ class Connection:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self.writer.wait_closed()
-
-
-async def _nothing() -> bytes:
-    return b""
-
-
-async def relay(one: Connection, other: Connection, last_words: Callable[[], Awaitable[bytes]] = _nothing) -> None:
-    """Copy bytes both ways until either side ends, then close both. When `one` ends, `last_words` go to the other."""
-    outward = asyncio.create_task(_copy(one.reader, other.writer))
-    inward = asyncio.create_task(_copy(other.reader, one.writer))
-    try:
-        await asyncio.wait([outward, inward], return_when=asyncio.FIRST_COMPLETED)
-        if outward.done() and (words := await last_words()):
-            other.writer.write(words)
-    finally:
-        for copy in (outward, inward):
-            copy.cancel()
-        await asyncio.gather(outward, inward, return_exceptions=True)
-        await asyncio.gather(one.close(), other.close(), return_exceptions=True)
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(RELAY_BYTES):
-            target.write(data)
-            await target.drain()

@@ -112,13 +112,12 @@ def create_secret(path: Path) -> None:
         file.write(secrets.token_hex(SECRET_BYTES) + "\n")
 
 
-def caller(certificate: dict[str, Any] | None, said: str, secret: str) -> str:
-    """Who a caller is: ROLE/NAME of its certificate (`ssl.getpeercert()`), or LOCAL_PEER for one that says the secret.
+def caller(name: str | None, said: str, secret: str) -> str:
+    """Who a caller is: ROLE/NAME, the common name of its certificate, or LOCAL_PEER for one that says the secret.
 
     Raises Refused.
     """
-    if certificate is not None:
-        name = common_name(certificate)
+    if name is not None:
         if name.partition("/")[0] not in ROLES or not name.partition("/")[2]:
             raise Refused(f"the certificate's common name is {name!r}, not ROLE/NAME with a role of {', '.join(ROLES)}")
         return name

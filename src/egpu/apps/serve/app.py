@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import socket
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import structlog
 from egpu.adapters.nvml import Card, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
-from egpu.adapters.pool.connection import Connection, relay
+from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
 from egpu.adapters.pool.executors import Driver, Executors
 from egpu.apps.serve.config import ServeConfig
@@ -39,7 +40,9 @@ class Server:
         self.keeper = Keeper(
             Executors(config.leases_dir, Driver.of(config.driver_dir)), watch_seconds=config.watch_seconds
         )
-        self.door = Door(config.credentials, config.listen, self._come_in, max_connections=config.max_connections)
+        self.door = Door(
+            config.credentials, config.listen, self._come_in, max_connections=config.max_connections, relayed=True
+        )
         self._inventory = NvmlInventory(config.nvml_library)
         self._link_mbps = config.link_mbps or fastest_link_mbps()
         self.connected = False
@@ -139,12 +142,16 @@ class Server:
         if executor is None:
             raise NotFound(f"lease {hello.lease[:64]} does not run on {self.config.name}")
         tokens.check(hello.token, lease=hello.lease, key=executor.record.key, peer=connection.peer, now=time.time())
-        try:
-            reader, writer = await asyncio.open_unix_connection(str(executor.socket), limit=1 << 18)
-        except OSError as error:
-            raise Unavailable(f"the executor of {hello.lease} does not answer: {error}") from error
-        await connection.send(messages.Welcome(name=connection.peer))
-        await relay(connection, Connection(reader, writer))
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+            sock.setblocking(False)
+            try:
+                await asyncio.get_running_loop().sock_connect(sock, str(executor.socket))
+            except ConnectionRefusedError as error:
+                raise NotFound(f"the executor of {hello.lease} is dead") from error
+            except OSError as error:
+                raise Unavailable(f"the executor of {hello.lease} does not answer: {error}") from error
+            await connection.send(messages.Welcome(name=connection.peer))
+            await connection.hand_over(sock)
 
 
 def _for_core(card: Card) -> ledger.Card:
