@@ -93,17 +93,22 @@ API CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-static CUresult uuid_of(CUuuid *uuid, CUdevice ordinal) {
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
   NEED(uuid);
   NEED_DEVICE(device, ordinal);
   memcpy(uuid->bytes, device->card->uuid, sizeof uuid->bytes);
   return CUDA_SUCCESS;
 }
 
-API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) { return uuid_of(uuid, ordinal); }
+/* The first version knows no instances. */
 #undef cuDeviceGetUuid
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal);
-API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) { return uuid_of(uuid, ordinal); }
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
+  NEED(uuid);
+  NEED_DEVICE(device, ordinal);
+  memcpy(uuid->bytes, machine_board_of(&engine.machine, device->card)->uuid, sizeof uuid->bytes);
+  return CUDA_SUCCESS;
+}
 
 API CUresult cuDeviceTotalMem(size_t *bytes, CUdevice ordinal) {
   NEED(bytes);

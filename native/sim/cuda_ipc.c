@@ -49,7 +49,7 @@ static CUresult open_memory(CUdeviceptr *out, CUipcMemHandle given, unsigned fla
   if (error) return error == ENOENT ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = CUDA_SUCCESS;
   if (!physical->imported) result = CUDA_ERROR_INVALID_CONTEXT; /* one's own */
-  else if (physical->card != context->device->card) result = CUDA_ERROR_INVALID_DEVICE;
+  else if (physical->card != machine_memory_of(&engine.machine, context->device->card)) result = CUDA_ERROR_INVALID_DEVICE;
   uint64_t base;
   if (result == CUDA_SUCCESS)
     result = of_memory_error(memory_map(&context->memory, physical, 0, handle.offset + handle.size, BLOCK_IMPORTED, &base));

@@ -156,9 +156,10 @@ API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void
   return hand_out(physical, out);
 }
 
+/* Whose memory it is. */
 static struct device *device_of(const struct sim_card *card) {
   for (int i = 0; i < engine.device_count; i++)
-    if (engine.devices[i].card == card) return &engine.devices[i];
+    if (machine_memory_of(&engine.machine, engine.devices[i].card) == card) return &engine.devices[i];
   return NULL;
 }
 

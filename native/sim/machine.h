@@ -93,6 +93,8 @@ void machine_remove_context(struct machine *machine, struct sim_card *card);
 /* EBUSY: the card is in use, or has instances; the mode stays what it was, and what was asked for is noted. */
 int machine_set_mig_mode(struct machine *machine, struct sim_card *card, bool on);
 struct sim_card *machine_board_of(struct machine *machine, struct sim_card *card); /* the card that an instance is of */
+/* The record that has the memory and counts it: of a compute instance, its GPU instance. */
+struct sim_card *machine_memory_of(struct machine *machine, struct sim_card *card);
 /* The instance at that place (0 … SIM_MAX_INSTANCES - 1) among those of its kind; NULL: none. */
 struct sim_card *machine_instance(struct machine *machine, const struct sim_card *board, enum sim_instance_kind kind,
                                   unsigned place);

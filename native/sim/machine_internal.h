@@ -13,8 +13,6 @@ void machine_recount(struct machine *machine);
 void machine_punch(struct machine *machine, const struct sim_card *card, uint32_t first, uint32_t count);
 /* What a process uses of a card, or of an instance that it runs on; NULL: it does not run on that instance. */
 struct sim_usage *machine_usage(struct machine *machine, int slot, const struct sim_card *card);
-/* The record that has the memory and counts it: of a compute instance, its GPU instance. */
-struct sim_card *machine_memory_of(struct machine *machine, struct sim_card *card);
 /* All records that count memory: cards, and GPU instances in the place of cards in MIG mode. NULL: that was the last one. */
 struct sim_card *machine_next_memory(struct machine *machine, const struct sim_card *after);
 void machine_reap_locked(struct machine *machine);

@@ -12,7 +12,7 @@ static struct physical *new_physical(struct machine *machine, struct sim_card *c
   struct physical *physical = calloc(1, sizeof *physical);
   if (!physical) return NULL;
   physical->machine = machine;
-  physical->card = card;
+  physical->card = card ? machine_memory_of(machine, card) : NULL;
   atomic_store(&physical->refs, 1);
   return physical;
 }

@@ -10,7 +10,7 @@
 
 struct physical {
   struct machine *machine;
-  struct sim_card *card;
+  struct sim_card *card; /* that has the memory: of a compute instance, its GPU instance */
   struct chunk_run *runs;
   size_t run_count;
   uint32_t chunk_count;

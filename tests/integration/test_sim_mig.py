@@ -216,9 +216,11 @@ def test_compute_instances_share_the_memory_of_their_gpu_instance(sim: Machine) 
         one = n.nvmlGpuInstanceCreateComputeInstance(gi, 0)
         full = error(n.nvmlGpuInstanceCreateComputeInstance, gi, 0)
         infos = [n.nvmlComputeInstanceGetInfo(ci) for ci in (two, one)]
-        found = {n.nvmlDeviceGetComputeInstanceId(m): m for m in mig()}
+        beside = make("3g.20gb")[0]
+        found = {(n.nvmlDeviceGetGpuInstanceId(m), n.nvmlDeviceGetComputeInstanceId(m)): m for m in mig()}
+        parts = [found[n.nvmlGpuInstanceGetInfo(g).id, c] for g, c in ((gi, 0), (gi, 1), (beside, 0))]
         say([shapes, full, [[i.id, i.profileId, i.placement.start, i.placement.size] for i in infos],
-             [n.nvmlDeviceGetName(found[i]) for i in (0, 1)], [uuid(found[i]) for i in (0, 1)]])
+             [n.nvmlDeviceGetName(m) for m in parts[:2]], [uuid(m) for m in parts]])
         """,
     )
     shapes, full, infos, names, uuids = made
@@ -227,9 +229,22 @@ def test_compute_instances_share_the_memory_of_their_gpu_instance(sim: Machine) 
     assert infos == [[0, 1, 0, 2], [1, 0, 2, 1]]
     assert names == ["NVIDIA A100-SXM4-40GB MIG 2c.3g.20gb", "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"]
     total = 20096 * MIB
-    with Program(sim, "context(); p = ok(d.cuMemAlloc(8 << 30)); say(0); wait()", visible(uuids[0])) as holder:
-        holder.hear()
+    export = """
+    context()
+    pointer = ok(d.cuMemAlloc(8 << 30)); ok(d.cuMemcpyHtoD(pointer, np.array([7], np.uint32).ctypes.data, 4))
+    say(ctypes.string_at(ok(d.cuIpcGetMemHandle(pointer)).getPtr(), 64).hex()); wait()
+    """
+    with Program(sim, export, visible(uuids[0])) as holder:
+        handle = holder.hear()
         assert run(sim, DEVICE, visible(uuids[1]))[3:] == [total, 14, [total - (8 << 30), total]]
+        opened = f"""
+        context()
+        handle = d.CUipcMemHandle(); ctypes.memmove(handle.getPtr(), bytes.fromhex({handle!r}), 64)
+        result = d.cuIpcOpenMemHandle(handle, 1)
+        say([name(result), int(download(result[1], np.zeros(1, np.uint32))[0]) if name(result) == "SUCCESS" else None])
+        """
+        assert run(sim, opened, visible(uuids[1])) == ["SUCCESS", 7]
+        assert run(sim, opened, visible(uuids[2])) == ["INVALID_DEVICE", None], "another GPU instance's"
 
 
 def seen_with(on: Machine, values: Iterable[str]) -> dict[str, list[str]]:
@@ -256,8 +271,10 @@ def test_a_process_has_one_instance_and_no_more(tmp_path: Path) -> None:
     with machine(tmp_path, ["A100-40G", "A100-40G", "T4"], None) as sim:
         big, small = cut(sim, "3g.20gb", "1g.5gb", card=1)
         total = 4864 * MIB
-        with Program(sim, "context(); ok(d.cuMemAlloc(19 << 30)); say(0); wait()", visible(big)) as other:
-            other.hear()
+        with Program(sim, "context(); ok(d.cuMemAlloc(19 << 30)); u = (ctypes.c_uint8 * 16)(); ctypes.CDLL('libcuda.so.1').cuDeviceGetUuid(u, 0); say(bytes(u).hex()); wait()", visible(big)) as other:  # fmt: skip
+            assert other.hear() == sim.cards[1].uuid[4:].replace("-", ""), (
+                "the first version of the call knows no instances"
+            )
             device = run(sim, DEVICE, visible(small))
             assert device == [
                 1,
