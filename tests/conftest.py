@@ -3,7 +3,29 @@
 No example is held to a time: on a busy machine any of them can take long.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+import sanitizers
 
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=bool(sanitizers.KIND))
+def sanitizer_reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where sanitizers report."""
+    folder = tmp_path_factory.mktemp("sanitizer")
+    sanitizers.use(folder)
+    return folder
+
+
+@pytest.fixture(autouse=bool(sanitizers.KIND))
+def no_sanitizer_report(sanitizer_reports: Path) -> Iterator[None]:
+    """Fails the test during which a sanitizer found something."""
+    yield
+    found = list(sanitizers.reported(sanitizer_reports))
+    assert not found, "\n".join(found)

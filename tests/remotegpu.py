@@ -80,6 +80,7 @@ class Executor:
         if self.process.stdout:
             self.process.stdout.close()
         self.errors.close()
+        assert "runtime error:" not in self.stderr(), self.stderr()  # a sanitizer's, of a session
 
 
 class Bridge:

@@ -13,6 +13,7 @@ from typing import Any
 
 from egpu.adapters.simulator import Machine, create_machine, destroy
 from patience import PATIENCE_SECONDS
+from sanitizers import preloaded
 
 PRELUDE = '''
 import ctypes, json, os, sys, time
@@ -137,7 +138,7 @@ def machine(
 
 def environment(driver_dir: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_", "EGPU_", "LD_"))}
-    return {**kept, "LD_LIBRARY_PATH": str(driver_dir), **(extra or {})}
+    return {**kept, **preloaded(), "LD_LIBRARY_PATH": str(driver_dir), **(extra or {})}
 
 
 def source(code: str) -> str:

@@ -18,6 +18,8 @@ import pytest
 from egpu.adapters import native
 from egpu.adapters.pages import DevicePolicy, Mode, Usage, UsageReader, create_usage, write_policy
 from patience import PATIENCE_SECONDS
+from sanitizers import KIND as SANITIZER
+from sanitizers import preloaded
 
 NATIVE = Path(__file__).parents[1] / "native"
 SOURCES = NATIVE / "tests" / "interposer"
@@ -28,13 +30,11 @@ OUT_OF_MEMORY = 2
 NOT_PERMITTED = 800
 LEDGER_ENTRIES = 256
 
-SANITIZER = os.environ.get("EGPU_TEST_SANITIZER", "")
 FLAGS = {
     "": (),
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"),
     "thread": ("-fsanitize=thread",),
 }[SANITIZER]
-RUNTIME = {"": "", "address": "libasan.so", "thread": "libtsan.so"}[SANITIZER]
 
 
 def uuid(digit: str) -> str:
@@ -86,14 +86,6 @@ def interposer(driver: Path) -> Path:
     return driver / LIBRARY if SANITIZER else native.path(LIBRARY)
 
 
-def runtime() -> list[str]:
-    """What has to be loaded before everything else."""
-    if not RUNTIME:
-        return []
-    found = subprocess.run(["gcc", f"-print-file-name={RUNTIME}"], check=True, capture_output=True, text=True).stdout
-    return [str(Path(found.strip()).resolve())]
-
-
 @dataclass
 class Slice:
     """A slice directory, and programs started in it. Their end is the owner's business: `close`."""
@@ -126,10 +118,8 @@ class Slice:
             env={
                 **os.environ,
                 "LD_LIBRARY_PATH": str(self.driver),
-                "LD_PRELOAD": ":".join([*runtime(), str(self.directory / LIBRARY)]),
+                **preloaded(self.directory / LIBRARY),
                 "FAKE_GPU": str(self.directory / "gpu"),
-                "ASAN_OPTIONS": "detect_leaks=0",
-                "TSAN_OPTIONS": "die_after_fork=0",
                 **environment,
             },
             stdout=subprocess.PIPE,

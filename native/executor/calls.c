@@ -186,8 +186,6 @@ static CUresult copy_out_shared(struct task *task) { return copy_shared(task, fa
 
 /* ---- host memory of both ------------------------------------------------------------------------------------------------------ */
 
-#define HOST_LOWEST UINT64_C(0x600000000000)
-#define HOST_HIGHEST UINT64_C(0x700000000000)
 #define HOST_MAPS 4096
 #define HOST_BYTES (UINT64_C(64) << 30)
 
@@ -226,8 +224,8 @@ static CUresult host_map(struct task *task) {
     if (fd < 0) return violation(task);
     struct stat status;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    bool sane = map.bytes != 0 && map.bytes % 4096 == 0 && map.address % 4096 == 0 && map.address >= HOST_LOWEST &&
-                map.bytes <= HOST_BYTES - host_bytes && map.address + map.bytes <= HOST_HIGHEST && fstat(fd, &status) == 0 &&
+    bool sane = map.bytes != 0 && map.bytes % 4096 == 0 && map.address % 4096 == 0 && map.address >= WIRE_HOST_LOWEST &&
+                map.bytes <= HOST_BYTES - host_bytes && map.address + map.bytes <= WIRE_HOST_HIGHEST && fstat(fd, &status) == 0 &&
                 (uint64_t)status.st_size >= map.bytes && fcntl(fd, F_GET_SEALS) >= 0 && (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) != 0;
     unsigned slot = 0;
     while (slot < HOST_MAPS && host_maps[slot].bytes != 0) slot++;

@@ -192,7 +192,7 @@ static void emit(const struct wire_header *header, const void *head, size_t head
         while (tail + frame - atomic_load_explicit(&control->reply_head, memory_order_acquire) > SHARED_RING_BYTES) usleep(50); /* its own problem */
         uint8_t *at = shared.replies + tail % SHARED_RING_BYTES;
         memcpy(at, header, sizeof *header);
-        memcpy(at + sizeof *header, head, head_bytes);
+        if (head_bytes) memcpy(at + sizeof *header, head, head_bytes);
         if (bytes) memcpy(at + sizeof *header + head_bytes, data, bytes);
         atomic_store_explicit(&control->reply_tail, tail + frame, memory_order_release);
         shared_wake(&control->client_sleeps);
@@ -206,7 +206,7 @@ static void emit(const struct wire_header *header, const void *head, size_t head
     }
     if (output_bytes + whole > OUTPUT_BYTES) flush_output();
     memcpy(output + output_bytes, header, sizeof *header);
-    memcpy(output + output_bytes + sizeof *header, head, head_bytes);
+    if (head_bytes) memcpy(output + output_bytes + sizeof *header, head, head_bytes);
     if (bytes) memcpy(output + output_bytes + sizeof *header + head_bytes, data, bytes);
     output_bytes += whole;
 }

@@ -213,8 +213,6 @@ FILL2D_PER_THREAD(cuMemsetD2D32_v2_ptds, unsigned int, cuMemsetD2D32Async)
 
 /* ---- pinned host memory -------------------------------------------------------------------------------------------------------- */
 
-#define PINNED_AREA UINT64_C(0x600000000000) /* far from where libraries and stacks are, in both processes */
-
 static bool map_there(struct link *link, void *pages, size_t bytes, int fd, unsigned flags) {
     struct call call;
     call_start(&call, OP_HOST_MAP);
@@ -231,7 +229,7 @@ static bool map_there(struct link *link, void *pages, size_t bytes, int fd, unsi
 }
 
 static void *pages_shared(struct link *link, size_t bytes, unsigned flags) {
-    static _Atomic uint64_t next = PINNED_AREA;
+    static _Atomic uint64_t next = WIRE_HOST_LOWEST;
     int fd = memfd_create("egpu-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return NULL;
     uint64_t at = atomic_fetch_add(&next, bytes + (1u << 21));

@@ -216,6 +216,15 @@ void machine_punch(struct machine *machine, const struct sim_card *card, uint32_
             (off_t)(card->memory_offset + (uint64_t)first * SIM_CHUNK_BYTES), (off_t)((uint64_t)count * SIM_CHUNK_BYTES));
 }
 
+/* Word by word: arbiters of other threads and processes look at it meanwhile. */
+static void clear_usage(struct sim_usage *usage) {
+  atomic_store(&usage->runnable, 0);
+  atomic_store(&usage->contexts, 0);
+  atomic_store(&usage->chunks, 0);
+  atomic_store_explicit(&usage->busy.total_ns, 0, memory_order_relaxed);
+  for (int i = 0; i < SIM_BUCKETS; i++) atomic_store_explicit(&usage->busy.buckets[i], 0, memory_order_relaxed);
+}
+
 static void bury(struct machine *machine, int slot) {
   for (struct sim_card *card = machine_next_memory(machine, NULL); card; card = machine_next_memory(machine, card)) {
     _Atomic uint32_t *owners = machine_chunk_table(machine, card);
@@ -234,7 +243,7 @@ static void bury(struct machine *machine, int slot) {
       }
     }
   }
-  memset(&machine->processes[slot].cards, 0, sizeof machine->processes[slot].cards);
+  for (uint32_t c = 0; c < machine->header->card_count; c++) clear_usage(&machine->processes[slot].cards[c]);
   machine_bury_shared(machine, slot);
   atomic_store(&machine->header->process_state[slot], SIM_PROCESS_FREE);
 }

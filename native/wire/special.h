@@ -90,7 +90,15 @@ struct wire_host_callback {
     uint32_t with_status, zero;
 };
 
-/* HOST_MAP: the memfd comes over the socket, before this frame, in the same order. */
+/* HOST_MAP: the memfd comes over the socket, before this frame, in the same order. It lies at the same address in both
+ * processes, far from where libraries and stacks are. */
+#ifdef __SANITIZE_THREAD__ /* there ThreadSanitizer keeps its own */
+#define WIRE_HOST_LOWEST UINT64_C(0x7e8000000000)
+#define WIRE_HOST_HIGHEST UINT64_C(0x7f0000000000)
+#else
+#define WIRE_HOST_LOWEST UINT64_C(0x600000000000)
+#define WIRE_HOST_HIGHEST UINT64_C(0x700000000000)
+#endif
 struct wire_host_map {
     uint64_t address, bytes;
     uint32_t flags, zero;

@@ -240,6 +240,7 @@ def test_a_dead_executor_is_an_error_at_once(sim: Machine, tmp_path: Path, trans
         assert program.hear() == "begun"
         other = sample(client, "vectoradd")
         time.sleep(0.1)  # it waits for the GPU by now
+        until(lambda: len(executor.children()) == 1)  # the other's is through
         (pid,) = executor.children()
         os.kill(pid if victim == "session" else executor.process.pid, signal.SIGKILL)
         since = time.monotonic()
