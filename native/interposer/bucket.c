@@ -32,7 +32,13 @@ static int64_t refill(struct egpu_usage_device *totals, uint32_t rate_ppm, uint6
 uint64_t bucket_wait_ns(int device, uint64_t now) {
     policy_look();
     uint32_t rate_ppm = LIMIT(device, grant_ppm);
-    if (!is_metered(device) || rate_ppm == 0 || rate_ppm >= EGPU_PPM) return 0;
+    if (!is_metered(device) || rate_ppm == 0) return 0;
+    if (rate_ppm >= EGPU_PPM) { /* all of it may be used, so nothing is owed when there is less again */
+        struct egpu_usage_device *totals = &slice_usage()->devices[device];
+        int64_t tokens = refill(totals, EGPU_PPM, BURST_NS, now);
+        if (tokens < 0) __atomic_compare_exchange_n(&totals->bucket_ns, &tokens, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+        return 0;
+    }
     /* With a window it is the window that limits; the bucket only sees to it that what runs over is paid back. */
     uint64_t period_ns = LIMIT(device, window_period_us) * 1000ull;
     if (period_ns != 0) rate_ppm += rate_ppm / WINDOW_LENIENCE;

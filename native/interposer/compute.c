@@ -38,6 +38,7 @@ enum {
     CLOCK_DRIFT_PPM = 200,
     LOOK_EVERY = 4,             /* launches of a batch between two looks at the clock, */
     LOOK_NS = 100000,           /* until so much work is in it: with long kernels a few launches are a long time */
+    GAP_NS = 500000,            /* between two looks: more than that, and the launches since then hide an idle stream */
 };
 
 /* Averages are read and written by many threads without a lock: each word by itself is right, and old is good enough. */
@@ -61,6 +62,7 @@ struct batch {
     struct lane *lane;
     uint64_t deadline_ns, dry_ns;         /* when it has to end, and when its stream should be through with it */
     uint64_t until_ns;                    /* when the container's window closes */
+    uint64_t looked_ns;                   /* the last look at the clock */
     uint64_t opened_ns, closed_ns, estimate_ns;
     uint16_t works[BATCH_LAUNCHES];
     uint32_t estimates_ns[BATCH_LAUNCHES]; /* as expected; the averages may have moved since */
@@ -271,6 +273,7 @@ static inline bool is_in_flight(const struct batch *batch) { return __atomic_loa
 /* The stream has nothing to do, although there is an open batch: what passes now is not the batch's time. */
 static bool ran_dry(const struct batch *batch, uint64_t now) {
     if (now <= batch->dry_ns || is_in_flight(batch)) return false;
+    if (now - batch->looked_ns > GAP_NS) return true;
     /* The expectation says so; the driver knows, unless asking would break a capture. */
     if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 || REAL(cuStreamQuery) == NULL) return true;
     return REAL(cuStreamQuery)(batch->stream) != CUDA_ERROR_NOT_READY; /* it never waits */
@@ -305,7 +308,8 @@ static void end_batch_and_drop_lock(struct lane *lane, uint64_t now) {
     }
 }
 
-static void learn(struct meter *meter, struct batch *batch, uint64_t measured_ns) {
+/* `upper`: the truth may be less, others had their turns meanwhile. */
+static void learn(struct meter *meter, struct batch *batch, uint64_t measured_ns, bool upper) {
     uint64_t each = measured_ns / batch->launches;
     for (uint32_t i = 0; i < batch->launches; i++) {
         struct work *work = &meter->works[batch->works[i]];
@@ -314,6 +318,7 @@ static void learn(struct meter *meter, struct batch *batch, uint64_t measured_ns
         uint64_t sample = batch->estimate_ns == 0 || samples == 0
                               ? each
                               : (uint64_t)((double)batch->estimates_ns[i] * (double)measured_ns / (double)batch->estimate_ns);
+        if (upper && samples >= TRUST_AFTER && sample > average) sample = average;
         if (sample > UINT32_MAX / 2) sample = UINT32_MAX / 2;
         POKE(work->average_ns, samples == 0 ? (uint32_t)sample : (uint32_t)((average * 7ull + sample) / 8));
         if (samples < UINT32_MAX) POKE(work->samples, samples + 1);
@@ -365,7 +370,7 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
     /* What is expected should add up to what is charged, so not `length`, which siblings' work may be part of; but who is
      * always second to report is charged next to nothing, and is not to think that its work costs nothing. */
     uint64_t least = share_of((uint64_t)(length / 2), contention);
-    learn(meter, batch, cost > least ? cost : least);
+    learn(meter, batch, cost > least ? cost : least, end > (double)batch->until_ns);
 }
 
 /* The meter's lock is held. */
@@ -382,6 +387,13 @@ static void collect(struct meter *meter, uint64_t now) {
         charge(meter, oldest, now);
         __atomic_store_n(&oldest->state, BATCH_FREE, __ATOMIC_RELEASE);
     }
+}
+
+/* Nothing that was timed is outstanding. */
+static bool is_through(struct meter *meter) {
+    for (int i = 0; i < BATCHES; i++)
+        if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) != BATCH_FREE) return false;
+    return true;
 }
 
 static bool make_events(struct batch *batch) {
@@ -511,13 +523,15 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
         if (opens > wait) wait = opens;
         uint64_t busy_until = __atomic_load_n(&meter->busy_until_ns, __ATOMIC_RELAXED);
         /* What is queued has to be through when the window closes; what is longer than a window starts with it. */
-        if (wait == 0 && *until != UINT64_MAX && busy_until > now && busy_until + expected_ns > *until)
+        if (wait == 0 && *until != UINT64_MAX && busy_until > now && busy_until + expected_ns / 2 > *until)
             wait = (busy_until < *until ? busy_until : *until) - now;
         if (wait == 0) break;
         if (!waited || now - __atomic_load_n(&meter->polled_ns, __ATOMIC_RELAXED) > POLL_NS) {
             end_lanes(meter->context, !waited, now); /* or they would time our sleep */
             lock_take(&meter->lock);
             collect(meter, now);
+            /* All is timed: what was expected beyond that (a timing that others' turns were part of) is not there. */
+            if (is_through(meter)) __atomic_store_n(&meter->busy_until_ns, now, __ATOMIC_RELAXED);
             lock_drop(&meter->lock);
         }
         waited = true;
@@ -584,6 +598,7 @@ static __attribute__((noinline)) struct lane *begin_batch(struct lane *lane, CUc
     batch->deadline_ns = until - now < BATCH_NS ? until : now + BATCH_NS;
     batch->dry_ns = busy > now ? busy : now;
     batch->until_ns = until;
+    batch->looked_ns = now;
     batch->lane = lane;
     lane->single_next = false;
     lane->open = batch;
@@ -613,6 +628,7 @@ static inline bool joins(struct batch *batch) {
     if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS) return true;
     uint64_t now = fast_now_ns();
     if (now > batch->dry_ns || now >= batch->deadline_ns) return false;
+    batch->looked_ns = now;
     return true;
 }
 
@@ -673,8 +689,13 @@ static __attribute__((noinline)) void launch_end_slow(struct launch *launch, CUr
         }
         __atomic_store_n(&batch->in_flight, 0, __ATOMIC_RELEASE);
         if (batch->launches > 0 && (batch->single || batch->launches >= BATCH_LAUNCHES || batch->estimate_ns >= BATCH_NS)) {
-            end_batch_and_drop_lock(lane, fast_now_ns());
-            return;
+            uint64_t now = fast_now_ns();
+            if (batch->single || !ran_dry(batch, now)) {
+                end_batch_and_drop_lock(lane, now);
+                return;
+            }
+            lane->open = NULL; /* its last launches came after a pause */
+            drop_batch(lane, batch, now);
         }
     }
     lock_drop(&lane->lock);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,13 +76,21 @@ class _Share:
 class Sharing:
     """Keeps the policy pages of one node's slots up to date with who is active."""
 
-    def __init__(self, slots: Slots, *, busy_seconds: float = BUSY_SECONDS, calm_seconds: float = CALM_SECONDS) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        busy_seconds: float = BUSY_SECONDS,
+        calm_seconds: float = CALM_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._slots = slots
+        self._clock = clock
         self._busy_seconds = busy_seconds
         self._calm_seconds = calm_seconds
         self._shares: dict[tuple[str, int, str], _Share] = {}
         self._scanned_at = -1e9
-        self._looked_at = time.monotonic()
+        self._looked_at = clock()
 
     async def run(self) -> None:
         while True:
@@ -90,7 +99,7 @@ class Sharing:
 
     def step(self) -> bool:
         """Look once and write what changed; returns whether anybody shares a card."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._scanned_at >= RESCAN_SECONDS:
             self._scan()
             self._scanned_at = now

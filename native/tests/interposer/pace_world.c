@@ -1,0 +1,291 @@
+#define _GNU_SOURCE
+#include "pace_world.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROCESSES = 32, QUEUE = 1024, ENTRIES = 4096 /* launches and event records between them */, TIMER_LATE_NS = 60000 };
+
+struct CUevent_st {
+    uint64_t at_ns;
+    uint32_t records; /* of which the last counts */
+    bool reached;
+};
+
+/* What a stream still has to do: run for some time, or note that an event is reached. */
+struct entry {
+    uint64_t left_ns, launched_ns;
+    CUevent event;
+    uint32_t record;
+};
+
+static struct process {
+    pthread_t thread;
+    pthread_cond_t turn;
+    uint64_t wakes_ns;
+    bool alive;
+    struct work_spec spec;
+    struct entry queue[ENTRIES];
+    unsigned head, count, launches;
+    bool started; /* the launch at the head */
+} processes[PROCESSES];
+static int process_count;
+static __thread struct process *self;
+
+/* ---- time ---- */
+
+static pthread_mutex_t baton = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t clock_ns, start_ns, end_ns;
+
+static struct process *next_to_wake(void) {
+    struct process *next = NULL;
+    for (int i = 0; i < process_count; i++)
+        if (processes[i].alive && (next == NULL || processes[i].wakes_ns < next->wakes_ns)) next = &processes[i];
+    if (next != NULL && next->wakes_ns > clock_ns) clock_ns = next->wakes_ns;
+    return next;
+}
+
+static void yield_until(uint64_t wakes_ns) { /* the baton is held */
+    self->wakes_ns = wakes_ns;
+    struct process *next = next_to_wake();
+    if (next == self || next == NULL) return;
+    pthread_cond_signal(&next->turn);
+    /* It may be its turn again before it sleeps: whoever wakes it has moved the clock to its time. */
+    do pthread_cond_wait(&self->turn, &baton);
+    while (clock_ns < self->wakes_ns);
+}
+
+uint64_t now_ns(void) { return clock_ns; }
+uint64_t world_now_ns(void) { return clock_ns; }
+uint64_t world_elapsed_ns(void) { return clock_ns - start_ns; }
+void sleep_ns(uint64_t duration_ns) { yield_until(clock_ns + duration_ns + TIMER_LATE_NS); }
+void lock_wait(egpu_lock *lock) {
+    do sleep_ns(10000);
+    while (__atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) != 0);
+}
+
+/* ---- the slices ---- */
+
+static struct egpu_usage usage;
+static struct egpu_usage_slot slots[SLICES];
+static uint64_t announced;
+struct limits live_limits[EGPU_MAX_DEVICES];
+const uint64_t *policy_announced = &announced;
+uint64_t policy_seen;
+uint32_t policy_unmetered, policy_free_run, context_epoch;
+static uint32_t gate = GATE_OPEN;
+uint32_t *slice_gate = &gate;
+__thread struct recent_context recent_context;
+void *real_functions[REAL_COUNT];
+
+struct egpu_usage *slice_usage(void) { return &usage; }
+struct egpu_usage_device *world_usage(int slice) { return &usage.devices[slice]; }
+struct egpu_usage_slot *slot_of(int device) { return &slots[device]; }
+bool slice_open_slow(void) { return true; }
+void policy_refresh(void) {}
+void *real_function_slow(enum real_id id) { (void)id; return NULL; }
+int device_current_slow(CUcontext context) {
+    recent_context = (struct recent_context){context, self->spec.slice, context_epoch};
+    return self->spec.slice;
+}
+
+/* ---- the GPU: run up to the clock whenever somebody looks or launches ---- */
+
+static enum arbitration arbitration;
+static uint64_t gpu_ns, slice_end_ns;
+static struct process *running;
+static uint64_t busy_ns[SLICES][BUCKETS];
+
+static void note_busy(int slice, uint64_t from_ns, uint64_t to_ns) {
+    while (from_ns < to_ns) {
+        uint64_t bucket = (from_ns - start_ns) / BUCKET_NS, bucket_end = start_ns + (bucket + 1) * BUCKET_NS;
+        uint64_t part = (to_ns < bucket_end ? to_ns : bucket_end) - from_ns;
+        if (bucket < BUCKETS) busy_ns[slice][bucket] += part;
+        from_ns += part;
+    }
+}
+
+static struct entry *head_of(struct process *process) { return &process->queue[process->head % ENTRIES]; }
+
+static void reach_events(struct process *process) { /* those that nothing is before */
+    while (process->count > 0 && head_of(process)->event != NULL) {
+        struct entry *entry = head_of(process);
+        if (entry->event->records == entry->record) {
+            entry->event->at_ns = gpu_ns;
+            entry->event->reached = true;
+        }
+        process->head++;
+        process->count--;
+    }
+}
+
+static struct process *choose(void) {
+    struct process *chosen = NULL;
+    if (arbitration == TIME_SLICES) {
+        if (running != NULL && running->count > 0 && gpu_ns < slice_end_ns) return running;
+        int after = running == NULL ? 0 : (int)(running - processes) + 1;
+        for (int i = 0; i < process_count && chosen == NULL; i++)
+            if (processes[(after + i) % process_count].count > 0) chosen = &processes[(after + i) % process_count];
+        slice_end_ns = gpu_ns + SLICE_NS;
+        return chosen;
+    }
+    if (running != NULL && running->count > 0 && running->started) return running;
+    for (int i = 0; i < process_count; i++)
+        if (processes[i].count > 0 && (chosen == NULL || head_of(&processes[i])->launched_ns < head_of(chosen)->launched_ns)) chosen = &processes[i];
+    return chosen;
+}
+
+static void run_gpu(void) {
+    while (gpu_ns < clock_ns) {
+        running = choose();
+        if (running == NULL) {
+            gpu_ns = clock_ns;
+            return;
+        }
+        struct entry *entry = head_of(running);
+        uint64_t until = gpu_ns + entry->left_ns < clock_ns ? gpu_ns + entry->left_ns : clock_ns;
+        if (arbitration == TIME_SLICES && slice_end_ns < until) until = slice_end_ns;
+        note_busy(running->spec.slice, gpu_ns, until);
+        entry->left_ns -= until - gpu_ns;
+        gpu_ns = until;
+        running->started = entry->left_ns > 0;
+        if (entry->left_ns == 0) {
+            running->head++;
+            running->count--;
+            running->launches--;
+            reach_events(running);
+        }
+    }
+}
+
+static void enqueue(struct entry entry) {
+    run_gpu();
+    if (self->count == ENTRIES) abort();
+    *(&self->queue[(self->head + self->count++) % ENTRIES]) = entry;
+    reach_events(self);
+}
+
+static CUresult get_current(CUcontext *context) { *context = (CUcontext)self; return CUDA_SUCCESS; }
+static CUresult event_create(CUevent *event, unsigned flags) { (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
+static CUresult event_record(CUevent event, CUstream stream) {
+    (void)stream;
+    event->reached = false;
+    enqueue((struct entry){.event = event, .record = ++event->records});
+    return CUDA_SUCCESS;
+}
+static CUresult event_query(CUevent event) { run_gpu(); return event->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
+static CUresult event_elapsed(float *ms, CUevent start, CUevent end) {
+    if (!start->reached || !end->reached) return CUDA_ERROR_NOT_READY;
+    *ms = (float)(((double)end->at_ns - (double)start->at_ns) / 1e6);
+    return CUDA_SUCCESS;
+}
+static CUresult stream_query(CUstream stream) {
+    (void)stream;
+    run_gpu();
+    return self->count == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static void launch_work(uint64_t duration_ns) {
+    for (run_gpu(); self->launches >= QUEUE; run_gpu()) yield_until(clock_ns + (duration_ns > 10000 ? duration_ns : 10000)); /* the queue is full */
+    enqueue((struct entry){.left_ns = duration_ns, .launched_ns = clock_ns});
+    self->launches++;
+}
+
+/* ---- processes ---- */
+
+static void (*the_director)(void);
+static uint64_t director_period_ns;
+
+static void direct(void) {
+    while (clock_ns < end_ns) {
+        run_gpu();
+        the_director();
+        yield_until(clock_ns + director_period_ns);
+    }
+}
+
+static void program(void) {
+    const struct work_spec *spec = &self->spec;
+    uint64_t key = (uint64_t)(uintptr_t)self * 2654435761u + spec->kernel_ns + 1;
+    while (clock_ns < end_ns) {
+        if (clock_ns >= start_ns + spec->pause_from_ns && clock_ns < start_ns + spec->pause_to_ns) {
+            yield_until(start_ns + spec->pause_to_ns);
+            continue;
+        }
+        struct launch launch;
+        if (launch_begin(&launch, key, (CUstream)self) != CUDA_SUCCESS) abort();
+        launch_work(spec->kernel_ns * spec->kernels);
+        launch_end(&launch, CUDA_SUCCESS);
+        yield_until(clock_ns + LAUNCH_NS + spec->rest_ns);
+    }
+}
+
+static void *process_main(void *argument) {
+    self = argument;
+    pthread_mutex_lock(&baton);
+    while (self->wakes_ns > clock_ns) pthread_cond_wait(&self->turn, &baton);
+    if (self->spec.slice < 0) direct();
+    else program();
+    self->alive = false;
+    struct process *next = next_to_wake();
+    if (next != NULL) pthread_cond_signal(&next->turn);
+    pthread_mutex_unlock(&baton);
+    return NULL;
+}
+
+void world_add(struct work_spec spec) {
+    if (process_count == PROCESSES) abort();
+    struct process *process = &processes[process_count];
+    memset(process, 0, sizeof *process);
+    process->spec = spec;
+    process->alive = true;
+    process->wakes_ns = clock_ns + 1000u + 1000u * (unsigned)process_count++;
+    pthread_cond_init(&process->turn, NULL);
+}
+
+void world_direct(void (*director)(void), uint64_t period_ns) {
+    the_director = director;
+    director_period_ns = period_ns;
+    world_add((struct work_spec){.slice = -1});
+}
+
+void world_run(uint64_t for_ns) {
+    start_ns = clock_ns;
+    end_ns = start_ns + for_ns;
+    pthread_mutex_lock(&baton);
+    for (int i = 0; i < process_count; i++) pthread_create(&processes[i].thread, NULL, process_main, &processes[i]);
+    pthread_cond_signal(&next_to_wake()->turn);
+    pthread_mutex_unlock(&baton);
+    for (int i = 0; i < process_count; i++) pthread_join(processes[i].thread, NULL);
+}
+
+void world_reset(enum arbitration how) {
+    process_count = 0;
+    arbitration = how;
+    compute_forget();
+    memset(&usage, 0, sizeof usage);
+    memset(live_limits, 0, sizeof live_limits);
+    memset(busy_ns, 0, sizeof busy_ns);
+    policy_unmetered = 0;
+    clock_ns += 10000000000u;
+    gpu_ns = clock_ns;
+    running = NULL;
+    context_epoch++;
+    real_functions[REAL_cuCtxGetCurrent] = (void *)get_current;
+    real_functions[REAL_cuEventCreate] = (void *)event_create;
+    real_functions[REAL_cuEventRecord] = (void *)event_record;
+    real_functions[REAL_cuEventQuery] = (void *)event_query;
+    real_functions[REAL_cuEventElapsedTime] = (void *)event_elapsed;
+    real_functions[REAL_cuStreamQuery] = (void *)stream_query;
+}
+
+uint64_t world_busy_ns(int slice, unsigned bucket) { return bucket < BUCKETS ? busy_ns[slice][bucket] : 0; }
+
+double world_share(int slice, uint64_t from_ns, uint64_t to_ns) {
+    unsigned first = (unsigned)((from_ns + BUCKET_NS / 2) / BUCKET_NS), end = (unsigned)((to_ns + BUCKET_NS / 2) / BUCKET_NS);
+    double sum = 0;
+    for (unsigned bucket = first; bucket < end; bucket++) sum += (double)world_busy_ns(slice, bucket);
+    return 100 * sum / ((double)(end - first) * BUCKET_NS);
+}
