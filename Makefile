@@ -92,8 +92,9 @@ generate: $(VENV)/.dev $(VENV)/.installed  ## write the generated files anew
 	$(BIN)/python scripts/generate_scheduler_config.py
 	$(BIN)/python scripts/generate_remote.py
 
+# More: make bench BENCH="isolation --quick --out FILE --peer INTERPOSER.so"
 bench: $(VENV)/.dev $(VENV)/.installed
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 # About an hour on one core; a part of it: make bench-scheduling STAGES="published speed"
 bench-scheduling: $(VENV)/.dev $(VENV)/.installed  ## the tables and plots of docs/scheduling.md

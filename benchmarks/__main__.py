@@ -1,30 +1,40 @@
-"""`python -m benchmarks [NAME]... [--json FILE]`: run the benchmarks that are named, or all; a table each."""
+"""`python -m benchmarks [NAME]... [--out FILE] [--quick] [--peer INTERPOSER.so]`: what is named, or all."""
 
 import argparse
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-#: Modules of this package with `run() -> dict`, in the order in which they run.
+from benchmarks.report import Options, Report
+
+#: Modules of this package with `run(report) -> dict`, in the order in which they run.
 MODULES = ("isolation", "placement")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODULES)}")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
+    parser.add_argument("--quick", action="store_true", help="a part of the cases: less than a minute for isolation")
+    parser.add_argument("--peer", type=Path, help="another interposer (.so) to measure beside ours")
     options = parser.parse_args()
     if unknown := set(options.names) - set(MODULES):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+    if options.peer and not options.peer.is_file():
+        parser.error(f"--peer: there is no {options.peer}")
     found: dict[str, Any] = {}
+    cores = os.cpu_count()
+    print(f"{cores} processor cores, load {os.getloadavg()[0]:.1f}; simulated GPUs, no real one", flush=True)
     for name in options.names or MODULES:
-        print(f"# {name}", file=sys.stderr)
-        found[name] = importlib.import_module(f"benchmarks.{name}").run()
-        print(json.dumps(found[name], indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        report = Report(Options(options.quick, options.peer.absolute() if options.peer else None))
+        report.progress(name)
+        found[name] = importlib.import_module(f"benchmarks.{name}").run(report)
+        report.summary()
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 

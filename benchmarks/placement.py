@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Report
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Pod
@@ -21,23 +22,29 @@ PODS = 200
 DEADLINE_SECONDS = 300.0
 
 
-def run() -> dict[str, Any]:
-    """Measure; plain values for a table and for JSON."""
-    return asyncio.run(_run())
+def run(report: Report) -> dict[str, Any]:
+    """Measure, print, and return the figures."""
+    pods = PODS // 5 if report.options.quick else PODS
+    report.progress(f"{pods} pods without and {pods} with a GPU, on an embedded cluster")
+    figures = asyncio.run(_run(pods))
+    rows = [(name.replace("_", " "), value) for name, value in figures.items() if name != "memory_mib"]
+    report.table("pods placed (wall time on this computer)", ("", "figure"), rows)
+    report.table("memory of the processes", ("", "MiB"), figures["memory_mib"].items())
+    return figures
 
 
-async def _run() -> dict[str, Any]:
+async def _run(pods: int) -> dict[str, Any]:
     config = ClusterConfig(nodes=NODES, cards_per_node=CARDS_PER_NODE, log_level="warning")
     began = time.monotonic()
     async with cluster(config) as running, running.client() as client:
         ready_seconds = time.monotonic() - began
-        plain = await _placed_per_second(client, "plain", {})
-        shared = await _placed_per_second(client, "shared", {names.GPU_CORE: "10", names.GPU_MEMORY: "1000"})
+        plain = await _placed_per_second(client, "plain", pods, {})
+        shared = await _placed_per_second(client, "shared", pods, {names.GPU_CORE: "10", names.GPU_MEMORY: "1000"})
         memory = _memory_mib(running)
     return {
         "nodes": NODES,
         "cards_per_node": CARDS_PER_NODE,
-        "pods": PODS,
+        "pods": pods,
         "cluster_ready_seconds": round(ready_seconds, 2),
         "plain_pods_per_second": round(plain, 1),
         "gpu_pods_per_second": round(shared, 1),
@@ -46,19 +53,19 @@ async def _run() -> dict[str, Any]:
     }
 
 
-async def _placed_per_second(client: Client, prefix: str, limits: Mapping[str, str]) -> float:
+async def _placed_per_second(client: Client, prefix: str, count: int, limits: Mapping[str, str]) -> float:
     """Create pods at once; pods bound per second, from the first creation to the last binding."""
-    pods = [_pod(f"{prefix}-{number}", limits) for number in range(PODS)]
+    pods = [_pod(f"{prefix}-{number}", limits) for number in range(count)]
     began = time.monotonic()
     await asyncio.gather(*(manifests.create(client, [pod]) for pod in pods))
     while True:
         found = [pod for pod in await client.list(Pod, namespace="default") if pod.name.startswith(prefix)]
-        if len(found) == PODS and all(pod.spec.node_name for pod in found):
+        if len(found) == count and all(pod.spec.node_name for pod in found):
             break
         if time.monotonic() - began > DEADLINE_SECONDS:
-            raise TimeoutError(f"{PODS} {prefix} pods were not bound within {DEADLINE_SECONDS:g} s")
+            raise TimeoutError(f"{count} {prefix} pods were not bound within {DEADLINE_SECONDS:g} s")
         await asyncio.sleep(0.05)
-    rate = PODS / (time.monotonic() - began)
+    rate = count / (time.monotonic() - began)
     for pod in found:
         await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
     await _until_gone(client, prefix)
