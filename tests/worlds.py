@@ -35,7 +35,9 @@ SPREAD = Policies.named("spread", "spread")
 CORE, MEMORY = names.DOCKER_VCUDA_CORE, names.DOCKER_VCUDA_MEMORY
 
 
-def card(node: str, index: int, *, memory_mib: int = 16384, healthy: bool = True, tflops: float = 8.0) -> ElasticGPU:
+def card(
+    node: str, index: int, *, memory_mib: int = 16384, healthy: bool = True, tflops: float = 8.0, model: str = "T4"
+) -> ElasticGPU:
     return ElasticGPU(
         metadata=ObjectMeta(name=f"{node}-card{index}"),
         spec=ElasticGPUSpec(
@@ -44,7 +46,7 @@ def card(node: str, index: int, *, memory_mib: int = 16384, healthy: bool = True
                 uuid=f"GPU-{node}-{index}",
                 index=index,
                 minor=index,
-                model="T4",
+                model=model,
                 memory_mib=memory_mib,
                 tflops={"fp32": tflops},
             ),

@@ -13,6 +13,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu.api.kubernetes import Pod
+from egpu.cli import views
 from egpu.cli.explain import explain_in
 from egpu.cli.snapshot import load
 from egpu.core.policies import Policies
@@ -138,6 +139,25 @@ async def test_gangs_are_whole_again_and_again_while_the_extender_is_killed(runn
         ]
         assert len(given) == len(set(given)), "a card was given out twice"
         await remove(client, *(pod.name for pod in await client.list(Pod, namespace="default")))
+
+
+async def test_cards_that_nvlink_joins_are_published_required_and_shown(client: Client):
+    snapshot = await load(client)
+    table = views.gpus(snapshot)
+    links = [row[list(table.columns).index("links")] for row in table.rows]
+    assert links == ["NVLink 1,2", "NVLink 0,2", "NVLink 0,1"]
+    two = member("two", "alone", 1)
+    two["metadata"]["annotations"] = {names.LINKS: "nvlink"}
+    two["spec"]["containers"][0]["resources"]["limits"] = {names.NVIDIA_GPU: 2}
+    await manifests.create(client, [two])
+
+    async def run() -> bool:
+        return (await client.get(Pod, "two", namespace="default")).status.phase == "Running"
+
+    await until(run, 90)
+    explanation = explain_in(await load(client), "default", "two", policies=Policies.named())
+    assert explanation is not None
+    assert "container app's 2 cards are joined by NVLink" in explanation.details
 
 
 async def test_members_that_disagree_are_refused(client: Client):

@@ -1,18 +1,24 @@
 """The control plane as real processes: they start, survive an API server that comes and goes, and stop cleanly."""
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
-from control import free_port, install, until, world
+from control import World, free_port, install, until, world
 from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import MutatingWebhookConfiguration
+from egpu.api import names
+from egpu.api.kubernetes import Lease, MutatingWebhookConfiguration, Node
+from egpu.api.objects import ElasticGPU, ObjectMeta
+from egpu.apps.extender.mix import ANNOTATION
 from egpu.embedded import apiserver
+from worlds import card
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
 
@@ -100,3 +106,64 @@ async def healthy(port: int) -> bool:
             return (await http.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
         except httpx2.HTTPError:
             return False
+
+
+def asks(name: str, core: int, memory_mib: int, model: str = "") -> dict[str, Any]:
+    limits = {names.GPU_CORE: str(core), names.GPU_MEMORY: str(memory_mib)}
+    spec: dict[str, Any] = {"containers": [{"name": "app", "image": "x", "resources": {"limits": limits}}]}
+    if model:
+        spec["nodeSelector"] = {"gpu": model}
+    return {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": spec}
+
+
+NODES = ("n0", "n1", "n2", "n3")
+
+
+async def decisions(port: int) -> list[list[int]]:
+    """What the extender makes of some pods, each on every node: the questions change nothing."""
+    found: list[list[int]] = []
+    async with httpx2.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        for core in range(5, 100, 5):
+            body = {"Pod": asks("probe", core, 100 * core), "NodeNames": list(NODES)}
+            found.append([line["Score"] for line in (await http.post("/prioritize", json=body)).json()])
+    return found
+
+
+async def kept_arrivals(w: World) -> int:
+    lease = await w.client.get(Lease, "elastic-gpu-extender", namespace="elastic-gpu-system")
+    return json.loads((lease.metadata.annotations or {}).get(ANNOTATION, '{"arrivals": 0}'))["arrivals"]
+
+
+async def test_an_extender_killed_and_started_again_decides_as_before(tmp_path: Path):
+    """It has learned which shapes come and which of them are bound to a model; SIGKILL does not make it forget."""
+    async with world(tmp_path) as w:
+        for number, node in enumerate(NODES):
+            made = Node(metadata=ObjectMeta(name=node, labels={"gpu": f"m{number % 2}"}))
+            await w.client.create(Node, made)
+            for index in range(2):
+                await w.client.create(ElasticGPU, card(node, index, model=f"m{number % 2}"))
+        port = free_port()
+        started = (f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{port}")
+        async with process("extender", *started) as one:
+            await until(lambda: ready(port), 60)
+            ignorant = await decisions(port)
+            async with httpx2.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+                for number in range(40):
+                    pod = asks(f"p{number}", 70, 9000) if number % 4 else asks(f"p{number}", 30, 6000, "m0")
+                    await http.post("/filter", json={"Pod": pod, "NodeNames": list(NODES)})
+            await until(lambda: arrived(w, 40), 60)
+            learned = await decisions(port)
+            assert learned != ignorant, "what was learned makes a difference here"
+            one.kill()
+            await one.wait()
+        async with process("extender", *started):
+            await until(lambda: ready(port), 60)
+
+            async def as_before() -> bool:
+                return await decisions(port) == learned
+
+            await until(as_before, 60)  # prices are computed beside the service
+
+
+async def arrived(w: World, count: int) -> bool:
+    return await kept_arrivals(w) == count

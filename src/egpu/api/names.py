@@ -35,6 +35,9 @@ GANG_SIZE: Final = f"{GANG}-size"
 GANG_TIMEOUT: Final = f"{GANG}-timeout"
 """How long a gang may stay bound in part before it is undone: seconds, or a number with s, m or h."""
 
+LINKS: Final = f"{GROUP}/links"
+"""On a pod, written by its author: how several cards of one container must be joined."""
+
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------

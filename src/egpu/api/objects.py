@@ -84,7 +84,8 @@ class ObjectReference(Wire, frozen=True, kw_only=True):
 
 
 class Link(Wire, frozen=True, kw_only=True):
-    """A connection to another card of the node: `kind` as nvidia-smi's topology names it (NV4, PIX, NODE, SYS)."""
+    """The connection to another card of the node: NVLink, or else `kind` as nvidia-smi's topology names it (PIX, PXB,
+    PHB, NODE, SYS)."""
 
     uuid: str
     kind: str

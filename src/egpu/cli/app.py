@@ -56,7 +56,7 @@ def version(
     output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
 ) -> None:
     """The version of this program."""
-    if output is Format.TABLE:
+    if output.for_people:
         sys.stdout.write(f"egpu {egpu.__version__}\n")
     else:
         show_value({"version": egpu.__version__}, output)

@@ -37,7 +37,7 @@ def explain(
     explanation = explain_in(load_from(kubeconfig), namespace, name, policies=Policies.named(node_policy, card_policy))
     if explanation is None:
         fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
-    if output is Format.TABLE:
+    if output.for_people:
         print_explanation(explanation)
     else:
         show_value(msgspec.to_builtins(explanation), output)

@@ -22,4 +22,7 @@ def export_trace(
     machines, shapes = machines_of(snapshot.feed, snapshot.nodes), shapes_of(snapshot.feed, snapshot.pods)
     write_nodes(nodes, machines)
     write_pods(pods, shapes)
+    left_out = len(snapshot.pods) - len(shapes)
     note(f"{len(machines)} nodes in {nodes}, {len(shapes)} pods in {pods}")
+    if left_out:
+        note(f"{left_out} pods are left out: what they ask for cannot be said without naming a card")

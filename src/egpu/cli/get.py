@@ -74,7 +74,7 @@ def get(
     all_namespaces: Annotated[
         bool, typer.Option("-A", "--all-namespaces", help="Claims and pods of all namespaces, as is the default.")
     ] = False,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml.")] = Format.TABLE,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Keep showing, once a second, until Ctrl-C.")] = False,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,
@@ -108,7 +108,7 @@ def get(
 def _watch(what: What, kubeconfig: Path | None, namespace: str | None) -> None:
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(render(_table(what, load_from(kubeconfig), namespace)), refresh=True)
+            live.update(render(_table(what, load_from(kubeconfig), namespace).narrow()), refresh=True)
             time.sleep(REFRESH_SECONDS)
 
 

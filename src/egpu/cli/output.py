@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -17,11 +17,17 @@ EXIT_USAGE = 2
 
 
 class Format(StrEnum):
-    """What `-o` takes."""
+    """What `-o` takes. `wide` is the table with all its columns."""
 
     TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+
+    @property
+    def for_people(self) -> bool:
+        """Whether it is a table or text, rather than something that programs read."""
+        return self in (Format.TABLE, Format.WIDE)
 
 
 console = Console()
@@ -54,18 +60,29 @@ class Table:
     title: str = ""
     right: frozenset[str] = frozenset()
     """Columns of numbers."""
+    wide: frozenset[str] = frozenset()
+    """Columns that only `wide` shows."""
 
     def add(self, row: Sequence[str], record: Mapping[str, Any]) -> None:
         """One line, in both forms."""
         self.rows.append(row)
         self.records.append(record)
 
+    def narrow(self) -> "Table":
+        """Without the columns that only `wide` shows."""
+        kept = [place for place, column in enumerate(self.columns) if column not in self.wide]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[place] for place in kept], rows=rows, wide=frozenset())
+
 
 def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing found") -> None:
     """Print the table in the wanted form on stdout; `empty` goes to stderr when there is no row."""
-    if output is not Format.TABLE:
+    if not output.for_people:
         show_value(list(table.records), output)
-    elif not table.rows:
+        return
+    if output is Format.TABLE:
+        table = table.narrow()
+    if not table.rows:
         errors.print(empty, style="dim")
     elif console.is_terminal:
         console.print(render(table))

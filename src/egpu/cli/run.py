@@ -122,7 +122,7 @@ def _run_pooled(
 
 
 def _summarise(summary: dict[str, Any], output: Format) -> None:
-    if output is not Format.TABLE:
+    if not output.for_people:
         text = yaml.safe_dump(summary, sort_keys=False) if output is Format.YAML else json.dumps(summary) + "\n"
         sys.stderr.write(text)
 

@@ -65,7 +65,7 @@ async def _stay_up(config: "ClusterConfig", output: Format) -> None:
     async with contextlib.AsyncExitStack() as stack:
         with steps() as progress:
             running = await stack.enter_async_context(cluster(config, progress))
-        if output is Format.TABLE:
+        if output.for_people:
             _introduce(running, time.monotonic() - began)
         else:
             facts = {"kubeconfig": str(running.kubeconfig), "server": running.server.url}

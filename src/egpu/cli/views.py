@@ -1,6 +1,6 @@
 """Tables of a snapshot: nodes, cards, claims, pods. Each row also carries the same as plain values, for scripts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from egpu.api import names
@@ -10,7 +10,8 @@ from egpu.api.objects import ElasticGPUClaim
 from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.cli.output import Table, bar
 from egpu.cli.snapshot import Snapshot
-from egpu.core.ledger import FREE, Holder, mode_name
+from egpu.core.ledger import FREE, Card, Holder, mode_name
+from egpu.core.links import rank
 from egpu.errors import CorruptData
 
 NONE = "-"
@@ -19,8 +20,9 @@ NONE = "-"
 def gpus(snapshot: Snapshot) -> Table:
     """One row a card: what it is, what is given out, to whom."""
     table = Table(
-        ("node", "card", "model", "mode", "compute", "memory", "held by", "state"),
+        ("node", "card", "model", "mode", "compute", "memory", "held by", "state", "uuid", "numa", "links"),
         title="Cards",
+        wide=frozenset({"uuid", "numa", "links"}),
     )
     ledger = snapshot.feed.ledger
     holders = _holder_names(snapshot)
@@ -42,6 +44,9 @@ def gpus(snapshot: Snapshot) -> Table:
                     f"{bar(memory, card.memory_mib)} {memory} of {card.memory_mib} MiB",
                     ", ".join(held_by) or NONE,
                     state,
+                    card.uuid,
+                    NONE if card.numa < 0 else str(card.numa),
+                    _links(card, ledger.cards(node)),
                 ),
                 {
                     "node": node,
@@ -55,9 +60,21 @@ def gpus(snapshot: Snapshot) -> Table:
                     "memoryMiBGiven": memory,
                     "heldBy": held_by,
                     "healthy": card.healthy,
+                    "numa": card.numa,
+                    "links": dict(card.links),
                 },
             )
     return table
+
+
+def _links(card: Card, cards: Sequence[Card]) -> str:
+    """What joins a card to the others of its node: "NVLink 1,2,3; SYS 4,5"."""
+    by_kind: dict[str, list[str]] = {}
+    for other in cards:
+        if kind := card.links.get(other.uuid):
+            by_kind.setdefault(kind, []).append(str(other.index))
+    fastest_first = sorted(by_kind.items(), key=lambda item: -rank(item[0]))
+    return "; ".join(f"{kind} {','.join(indexes)}" for kind, indexes in fastest_first) or NONE
 
 
 def nodes(snapshot: Snapshot) -> Table:

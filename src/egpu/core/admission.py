@@ -25,7 +25,8 @@ Classes = Mapping[str, ElasticGPUClass]
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
 """Annotations that only a Binding writes."""
-FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, names.VCUDA_CORE_LIMIT, names.GANG, *names.CLAIM_PREFIXES)
+_ASKED: Final = (names.VCUDA_CORE_LIMIT, names.GANG, names.LINKS, *names.CLAIM_PREFIXES)
+FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, *_ASKED)
 """Beginnings of annotations that stay as they were when the pod was made, but for what its Binding writes."""
 
 

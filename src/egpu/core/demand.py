@@ -16,6 +16,7 @@ from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import parse_claim_memory, parse_count
 from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GIB, GPUSHARE, MIB, VOCABULARIES, Vocabulary
 from egpu.core.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
+from egpu.core.links import LEAST
 from egpu.core.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
@@ -26,11 +27,17 @@ PRECISION: Final = "precision"
 """Class parameter: which TFLOPS figure counts, "fp32" by default."""
 COMPUTE_MODE: Final = "computeMode"
 """Class parameter: "cap" (never above the share, the default) or "share" (idle compute may be used)."""
+LINKS: Final = "links"
+"""Class parameter: what joins every two of several cards, at the least; without it the fastest links are preferred."""
 PARAMETER_VALUES: Final = {
     MEMORY_UNIT: ("GiB", "MiB"),
     PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
     COMPUTE_MODE: ("cap", "share"),
+    LINKS: tuple(LEAST),
 }
+
+
+LINKS_FIELD: Final = f"metadata.annotations[{names.LINKS}]"
 
 
 def container_field(pod: Pod, container: str) -> str:
@@ -125,6 +132,9 @@ def read_pod(
             continue
         if demand:
             containers[container.name] = demand
+    if names.LINKS in pod.annotations and not problems and not any(one.links for one in containers.values()):
+        reason = "no container of the pod asks for several cards by its own resources; remove it"
+        problems.append(InvalidDemand(LINKS_FIELD, reason))
     init, sidecars = init_names(pod)
     return PodDemand(
         containers=containers,
@@ -146,7 +156,7 @@ def container_demand(pod: Pod, container: Container) -> ContainerDemand | None:
         lambda value, field: parse_count(value, field=field) * vocabulary.memory_unit_mib,
         base=ContainerDemand(provisioner=vocabulary.provisioner, vocabulary=vocabulary.name),
     )
-    return _core_limit(pod, demand, vocabulary)
+    return _links(pod, _core_limit(pod, demand, vocabulary))
 
 
 def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDemand:
@@ -196,6 +206,10 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
         raise InvalidDemand(path, f"{reason}, or use another class")
     if problem := technology.problem(demand):
         raise InvalidDemand(path, problem)
+    if (links := parameters.get(LINKS)) and demand.cards > 1:
+        if technology.anywhere:
+            raise InvalidDemand(path, f"class {klass.name} says {LINKS}; links are not looked at for {technology.name}")
+        demand = replace(demand, links=links)
     return demand
 
 
@@ -273,6 +287,18 @@ def _core_limit(pod: Pod, demand: ContainerDemand, vocabulary: Vocabulary) -> Co
     if not demand.core <= limit <= 100:
         raise InvalidDemand(field, f"{limit} is not between the share of {demand.core} and 100 percent")
     return replace(demand, core_limit=limit)
+
+
+def _links(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
+    """The pod's own word on links, for its containers that ask for several cards themselves."""
+    text = pod.annotations.get(names.LINKS)
+    if text is None or demand.cards < 2:
+        return demand
+    if text not in LEAST:
+        raise InvalidDemand(LINKS_FIELD, f"{text!r} is not one of {', '.join(LEAST)}")
+    if provisioner(demand.provisioner).anywhere:
+        raise InvalidDemand(LINKS_FIELD, f"links are not looked at for {demand.provisioner}; remove it")
+    return replace(demand, links=text)
 
 
 def _memory_field(pod: Pod, container: Container, demand: ContainerDemand) -> str:

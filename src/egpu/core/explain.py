@@ -10,6 +10,7 @@ from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.core.feed import Feed
 from egpu.core.gangs import Gang
 from egpu.core.ledger import Holder
+from egpu.core.links import slowest
 from egpu.core.policies import Policies
 from egpu.core.refusal import Refusal, describe
 from egpu.core.together import place_gang
@@ -164,4 +165,13 @@ def _given(name: str, container: ContainerAllocation, allocation: PodAllocation,
         lines.append(
             f"container {name} has {' and '.join(amounts)} of {card}{source}, by {container.provisioner}{company}"
         )
+    if text := _links(container, node, feed):
+        lines.append(f"container {name}'s {len(container.cards)} cards are {text}")
     return lines
+
+
+def _links(container: ContainerAllocation, node: str, feed: Feed) -> str:
+    """What joins several cards of a container, by their slowest pair; "" where nothing is known of it."""
+    granted = {share.uuid for share in container.cards}
+    kind = slowest([card for card in feed.ledger.cards(node) if card.uuid in granted])
+    return f"joined by {kind}" if kind else ""

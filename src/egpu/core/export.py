@@ -28,14 +28,15 @@ def machines_of(feed: Feed, nodes: Iterable[Node]) -> list[Machine]:
 
 def shapes_of(feed: Feed, pods: Iterable[Pod]) -> list[Shape]:
     """What each pod asks for, oldest first; of several GPU containers the hardest to place. Pods whose demand cannot be
-    read are left out."""
+    read, or said without a card (TFLOPS), are left out."""
     shapes: list[Shape] = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)):
         room = pod_requests(pod)
         try:
-            demands = list(feed.request(pod).demand.containers.values())
+            request = feed.request(pod)
         except (InvalidInput, CorruptData):
             continue
+        demands = list(request.demand.containers.values())
         if not demands:
             shapes.append(Shape(room.cpu_milli, room.ram_mib))
             continue
@@ -43,5 +44,5 @@ def shapes_of(feed: Feed, pods: Iterable[Pod]) -> list[Shape]:
         core = WHOLE_CARD if hardest.exclusive else min(hardest.core * _MILLI_PER_PERCENT, WHOLE_CARD)
         memory = 0 if hardest.exclusive else hardest.memory_mib
         if core or memory:
-            shapes.append(Shape(room.cpu_milli, room.ram_mib, hardest.cards, core, memory))
+            shapes.append(Shape(room.cpu_milli, room.ram_mib, hardest.cards, core, memory, request.models))
     return shapes

@@ -38,6 +38,7 @@ from egpu.core.packer import Packer
 from egpu.core.policies import Packed, Policies, preferring
 from egpu.core.refusal import Refusal
 from egpu.core.requests import CLAIM_CONTAINER, claim_allocations
+from egpu.core.selection import Selection
 from egpu.errors import CorruptData
 
 
@@ -71,6 +72,7 @@ class Feed:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.hosts = Hosts()
+        self.selection = Selection()
         self.packer = Packer(self.ledger, self.hosts)
         self.classes: dict[str, ElasticGPUClass] = {}
         self._claims: dict[str, ElasticGPUClaim] = {}
@@ -121,9 +123,11 @@ class Feed:
             cards[card.uuid] = card
         if cards:
             self.ledger.set_node(NodeCards(node, tuple(cards.values())))
+            self.selection.cards_changed(node, self.ledger.cards(node)[0].model)
         else:
             self._cards_of.pop(node, None)
             self.ledger.remove_node(node)
+            self.selection.cards_changed(node, None)
 
     def _recount_slices(self, claim_uid: str) -> None:
         claimed = self.claim_allocation(claim_uid) is not None
@@ -202,6 +206,7 @@ class Feed:
     def node_changed(self, node: Node) -> None:
         """What the node has beside cards, and whether it takes part in the pool."""
         self.hosts.node_changed(node)
+        self.selection.node_changed(node)
         known = _pool_node(node)
         if known is None:
             self.ledger.pool.pop(node.name, None)
@@ -210,6 +215,7 @@ class Feed:
 
     def node_deleted(self, name: str) -> None:
         self.hosts.node_deleted(name)
+        self.selection.node_deleted(name)
         self.ledger.pool.pop(name, None)
 
     # --- pods -------------------------------------------------------------------------------------------------------
@@ -299,8 +305,9 @@ class Feed:
 
     def request(self, pod: Pod) -> Request:
         """What `pod` needs now, claims looked up. Raises InvalidDemand for a pod that admission would have refused."""
-        room = pod_requests(pod)
-        return with_fields(requests.pod_request(pod, self), cpu_milli=room.cpu_milli, ram_mib=room.ram_mib)
+        room, models = pod_requests(pod), self.selection.models(pod)
+        asked = requests.pod_request(pod, self)
+        return with_fields(asked, cpu_milli=room.cpu_milli, ram_mib=room.ram_mib, models=models)
 
     def claim_request(self, claim: ElasticGPUClaim) -> Request:
         """What an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
@@ -384,6 +391,7 @@ def _card(gpu: ElasticGPU) -> Card:
         tflops=physical.tflops,
         numa=physical.numa,
         healthy=gpu.healthy and gpu.metadata.deletion_timestamp is None,
+        links={link.uuid: link.kind for link in physical.links},
     )
 
 

@@ -24,6 +24,7 @@ from egpu.core import search
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.board import Board
 from egpu.core.ledger import EXCLUSIVE, Ledger, shared_mode
+from egpu.core.links import best_set
 from egpu.core.policies import Binpack, CardsView, Policies, Policy
 from egpu.core.pooling import Seat, near, seats
 from egpu.core.provisioners import CardTotals, provisioner
@@ -47,6 +48,8 @@ class Request:
     cpu_milli: int = 0
     ram_mib: int = 0
     """CPU and memory that the pod asks for: scoring looks at them, fitting does not."""
+    models: tuple[str, ...] = ()
+    """Card models of the nodes that it selects, () for any: scoring looks at them; the scheduler offers no others."""
 
     def open(self) -> dict[str, ContainerDemand]:
         """The containers that need cards chosen, in the order of placing: apps and sidecars before plain init
@@ -79,8 +82,9 @@ class _Placed:
     state: Board
 
 
-def _greedy(request: Request, ledger: Ledger, rows: IntArray, policy: Policy) -> _Placed:
-    """Place the containers on every candidate row at once, each on the cards that `policy` likes best."""
+def _greedy(request: Request, ledger: Ledger, rows: IntArray, policy: Policy, *, prefer_links: bool = False) -> _Placed:
+    """Place the containers on every candidate row at once, each on the cards that `policy` likes best, or, of several
+    cards with `prefer_links`, on those that are joined best."""
     state = Board.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     columns: dict[str, IntArray] = {}
@@ -101,11 +105,26 @@ def _greedy(request: Request, ledger: Ledger, rows: IntArray, policy: Policy) ->
         scores = np.where(eligible, scores, -np.inf)
         # Stable, so ties go to the lowest index whatever the candidates are.
         best = np.argsort(-scores, axis=1, kind="stable")[:, : demand.cards]
+        if demand.cards > 1 and (demand.links or prefer_links):
+            for position in np.flatnonzero(ok).tolist():
+                likes: IntArray = np.argsort(-scores[position], kind="stable")[: int(eligible[position].sum())]
+                found = _joined(ledger, int(rows[position]), likes.tolist(), demand)
+                ok[position] = found is not None
+                if found is not None:
+                    best[position] = found
         columns[name] = best
         placed = np.flatnonzero(ok)
         at = (np.repeat(placed, demand.cards), best[placed].ravel())
         state.take(demand, needs, at, init=init, sidecar=sidecar)
     return _Placed(ok, columns, state)
+
+
+def _joined(ledger: Ledger, row: int, likes: list[int], demand: ContainerDemand) -> tuple[int, ...] | None:
+    """Of the columns that can take a container of several cards, liked ones first, those joined best."""
+    ranks = ledger.links.get(row)
+    if ranks is None:
+        return None if demand.links else tuple(likes[: demand.cards])
+    return best_set(ranks, likes, demand.cards, demand.links)
 
 
 def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]] | None:
@@ -125,10 +144,11 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
                 mode=EXCLUSIVE if demand.exclusive else shared_mode(demand.provisioner),
                 init=name in request.demand.init,
                 sidecar=name in request.demand.sidecars,
+                links=demand.links,
             )
         )
     cards = search.Cards(state.core_free[0].tolist(), state.memory_free[0].tolist(), state.base_mode[0].tolist())
-    return search.place(wishes, cards)
+    return search.place(wishes, cards, ledger.links.get(row))
 
 
 def _rows_of(ledger: Ledger, nodes: Sequence[str]) -> tuple[IntArray, IntArray]:
@@ -247,7 +267,7 @@ def _chosen(
     row = ledger.row(node)
     columns: dict[str, tuple[int, ...]] = {}
     if row is not None and request.local():
-        placed = _greedy(request, ledger, np.array([row]), policy)
+        placed = _greedy(request, ledger, np.array([row]), policy, prefer_links=True)
         columns = _columns(placed) if placed.ok[0] else _columns_of_fit(request, ledger, row)
     if not request.pooled():
         return columns, {}

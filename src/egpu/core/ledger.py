@@ -16,6 +16,7 @@ import numpy as np
 
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.links import Ranks, ranks_of
 from egpu.core.provisioners import PROVISIONERS
 
 FREE: Final = 0
@@ -38,7 +39,8 @@ def mode_name(mode: int) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """A card as its agent published it. `tflops` by precision; `numa` is -1 where the machine has none."""
+    """A card as its agent published it. `tflops` by precision; `numa` is -1 where the machine has none; `links` are the
+    kinds of connection to other cards of the node, by UUID."""
 
     uuid: str
     index: int
@@ -48,6 +50,7 @@ class Card:
     tflops: Mapping[str, float] = field(default_factory=dict[str, float])
     numa: int = -1
     healthy: bool = True
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class Ledger:
         self.changes: IntArray = np.zeros(0, dtype=np.int64)
         self.pool: dict[str, PoolNode] = {}
         """The nodes that take part in the pool, with cards or without."""
+        self.links: dict[int, Ranks] = {}
+        """How the cards of a row are joined; rows of which nothing is known are absent."""
         self._rows: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
@@ -133,6 +138,8 @@ class Ledger:
         row = self._row_for(node.name, len(ordered))
         self._clear(node.name, row)
         self._cards[node.name] = ordered
+        if (ranks := ranks_of(ordered)) is not None:
+            self.links[row] = ranks
         for column, card in enumerate(ordered):
             cell = (row, column)
             self.present[cell] = True
@@ -270,6 +277,7 @@ class Ledger:
         self.changes = np.pad(self.changes, pad[0])
 
     def _clear(self, name: str, row: int) -> None:
+        self.links.pop(row, None)
         for card in self._cards.get(name, ()):
             self._cells.pop(CardKey(name, card.uuid), None)
         for array in (self.memory_mib, self.core_free, self.memory_free, self.mode, self.numa, *self.tflops.values()):

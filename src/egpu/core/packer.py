@@ -199,7 +199,14 @@ class Packer:
             whole = demand.exclusive
             core_milli = WHOLE_CARD if whole else min(int(core) * _MILLI_PER_PERCENT, WHOLE_CARD)
             shapes.append(
-                Shape(request.cpu_milli, request.ram_mib, demand.cards, core_milli, 0 if whole else int(memory))
+                Shape(
+                    request.cpu_milli,
+                    request.ram_mib,
+                    demand.cards,
+                    core_milli,
+                    0 if whole else int(memory),
+                    request.models,
+                )
             )
         return shapes, group
 

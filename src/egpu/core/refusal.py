@@ -8,6 +8,7 @@ from egpu.api.allocation import ContainerDemand, PodDemand
 from egpu.api.objects import ClaimAllocation
 from egpu.api.quantities import format_mib
 from egpu.core.ledger import CONFLICT, EXCLUSIVE, FREE, Card, Ledger, mode_name, shared_mode
+from egpu.core.links import WORDS, best_set
 from egpu.core.pooling import servers
 from egpu.core.provisioners import CardTotals, provisioner
 
@@ -44,9 +45,10 @@ class Refusal:
 def describe(demand: ContainerDemand) -> str:
     """A demand in words: "2 whole cards", "20 % and 2560 MiB of a card"."""
     many = f"{demand.cards} cards" if demand.cards > 1 else "a card"
+    links = f" {WORDS[demand.links]}" if demand.links else ""
     if demand.exclusive:
         least = f" of at least {format_mib(demand.memory_mib)}" if demand.memory_mib else ""
-        return ("1 whole card" if demand.cards == 1 else f"{demand.cards} whole cards") + least
+        return ("1 whole card" if demand.cards == 1 else f"{demand.cards} whole cards") + least + links
     parts: list[str] = []
     if demand.tflops:
         parts.append(f"{demand.tflops} TFLOPS ({demand.precision})")
@@ -54,7 +56,7 @@ def describe(demand: ContainerDemand) -> str:
         parts.append(f"{demand.core} %")
     if demand.memory_mib:
         parts.append(format_mib(demand.memory_mib))
-    return " and ".join(parts) + (f" of each of {many}" if demand.cards > 1 else f" of {many}")
+    return " and ".join(parts) + (f" of each of {many}{links}" if demand.cards > 1 else f" of {many}")
 
 
 def explain_refusal(
@@ -95,15 +97,33 @@ def explain_refusal(
     if not cards and todo:
         return Refusal(node, "the node has no GPU known to this scheduler", resolvable=False)
     for name, wish in todo.items():
-        found = _card_reasons(wish, ledger, node, init=name in demand.init)
-        free = len(cards) - len(found)
-        if free < wish.cards:
-            hopeless = sum(never for _, never in found)
-            head = f"container {name} asks for {describe(wish)}, {free} of {len(cards)} cards can take it"
-            return Refusal(node, head, tuple(why for why, _ in found), resolvable=len(cards) - hopeless >= wish.cards)
+        if (refusal := _own_refusal(name, wish, ledger, node, init=name in demand.init)) is not None:
+            return refusal
     asked = ", ".join(f"{name} {describe(wish)}" for name, wish in {**todo, **pooled}.items())
     where = f"the {len(cards)} cards" if not pooled else "the cards of the node and the pool" if todo else "the pool"
     return Refusal(node, f"each container fits alone, but {where} cannot take all at once ({asked})")
+
+
+def _own_refusal(name: str, wish: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
+    """Why the node's own cards do not take one container; None where they do."""
+    cards, found = ledger.cards(node), _card_reasons(wish, ledger, node, init=init)
+    free = len(cards) - len(found)
+    head = f"container {name} asks for {describe(wish)}, {free} of {len(cards)} cards can take it"
+    if free < wish.cards:
+        hopeless = sum(never for _, never in found)
+        return Refusal(node, head, tuple(why for why, _ in found), resolvable=len(cards) - hopeless >= wish.cards)
+    if wish.links and not _joined(wish, ledger, node, {why.uuid for why, _ in found}):
+        hopeful = _joined(wish, ledger, node, {why.uuid for why, never in found if never})
+        return Refusal(node, f"{head}, no {wish.cards} of them are {WORDS[wish.links]}", resolvable=hopeful)
+    return None
+
+
+def _joined(wish: ContainerDemand, ledger: Ledger, node: str, without: set[str]) -> bool:
+    """Whether enough of the node's other cards are joined as the container wishes."""
+    row = ledger.row(node)
+    ranks = ledger.links.get(row) if row is not None else None
+    columns = [column for column, card in enumerate(ledger.cards(node)) if card.uuid not in without]
+    return ranks is not None and best_set(ranks, columns, wish.cards, wish.links) is not None
 
 
 def _pool_refusal(name: str, wish: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:

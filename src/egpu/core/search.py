@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Final
 
 from egpu.core.ledger import EXCLUSIVE, FREE
+from egpu.core.links import Ranks, joined
 
 MAX_STEPS: Final = 20_000
 """Placements tried per node before giving up. A node of 16 cards and a pod of 4 containers stays below it; beyond, a
@@ -27,6 +28,8 @@ class Wish:
     mode: int
     init: bool
     sidecar: bool
+    links: str = ""
+    """What must join every two of its cards; see `egpu.core.links`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Cards:
 
 
 class _Search:
-    def __init__(self, wishes: list[Wish], cards: Cards) -> None:
+    def __init__(self, wishes: list[Wish], cards: Cards, ranks: Ranks | None) -> None:
+        self.ranks = ranks
         self.wishes = wishes
         self.base_mode = cards.mode
         self.mode = list(cards.mode)
@@ -60,6 +64,8 @@ class _Search:
     def alike(self, wish: Wish, column: int) -> tuple[int, ...]:
         """Columns with equal values are interchangeable for this wish and those after it: only one need be tried."""
         later = [w for w in self.wishes if w.name not in self.chosen]
+        if any(one.links for one in later):
+            return (column,)  # no two cards are joined to the same others
         per_wish = (v for w in later for v in (w.core[column], w.memory[column], int(w.possible[column])))
         return (
             self.core[column],
@@ -82,6 +88,8 @@ class _Search:
             self.steps += 1
             if self.steps > MAX_STEPS:
                 return False
+            if not joined(self.ranks, columns, wish.links):
+                continue
             kind = tuple(sorted(kinds[column] for column in columns))
             if kind in tried:
                 continue
@@ -110,7 +118,8 @@ class _Search:
                 self.init_memory[column] += sign * wish.memory[column]
 
 
-def place(wishes: list[Wish], cards: Cards) -> dict[str, tuple[int, ...]] | None:
-    """Columns per container, or None. Wishes in order: apps and sidecars first, then plain init containers."""
-    search = _Search(wishes, cards)
+def place(wishes: list[Wish], cards: Cards, ranks: Ranks | None = None) -> dict[str, tuple[int, ...]] | None:
+    """Columns per container, or None. Wishes in order: apps and sidecars first, then plain init containers. `ranks`:
+    how the cards are joined."""
+    search = _Search(wishes, cards, ranks)
     return search.chosen if search.run() else None

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
 from egpu.api.objects import ObjectMeta
+from egpu.apps.agent.publisher import PRODUCT_LABEL
 from egpu.apps.extender.placing import Placing, policies_for
 from egpu.core.feed import Feed, rebuild
 from egpu.core.packing.shapes import Machine, Mix, Shape
@@ -24,15 +25,22 @@ CPU_MILLI, RAM_MIB = 48_000, 98_304
 WHOLE = "nvidia.com/gpu"
 
 
+def model(node: int) -> str:
+    return "T4" if node % 3 else "P4"
+
+
 def machines() -> list[Machine]:
-    return [Machine(f"n{at}", CPU_MILLI, RAM_MIB, CARDS, "T4", MEMORY_MIB) for at in range(NODES)]
+    return [Machine(f"n{at}", CPU_MILLI, RAM_MIB, CARDS, model(at), MEMORY_MIB) for at in range(NODES)]
 
 
 def cluster() -> Feed:
-    feed = rebuild([card(f"n{n}", c, memory_mib=MEMORY_MIB) for n in range(NODES) for c in range(CARDS)], [], [])
+    feed = rebuild(
+        [card(f"n{n}", c, memory_mib=MEMORY_MIB, model=model(n)) for n in range(NODES) for c in range(CARDS)], [], []
+    )
     for n in range(NODES):
         room = {"cpu": f"{CPU_MILLI}m", "memory": f"{RAM_MIB}Mi"}
-        feed.node_changed(Node(metadata=ObjectMeta(name=f"n{n}"), status=NodeStatus(allocatable=dict(room))))
+        meta = ObjectMeta(name=f"n{n}", labels={PRODUCT_LABEL: model(n)})
+        feed.node_changed(Node(metadata=meta, status=NodeStatus(allocatable=dict(room))))
     return feed
 
 
@@ -43,7 +51,8 @@ def as_pod(name: str, shape: Shape) -> Pod:
     )
     requests: dict[str, int | str] = {"cpu": f"{shape.cpu_milli}m", "memory": f"{shape.ram_mib}Mi"}
     app = Container(name="app", image="x", resources=ResourceRequirements(limits=limits, requests=requests))
-    return replace(pod(name), spec=replace(pod(name).spec, containers=[app]))
+    selector = {PRODUCT_LABEL: shape.models[0]} if shape.models else None
+    return replace(pod(name), spec=replace(pod(name).spec, containers=[app], node_selector=selector))
 
 
 def sequence(seed: int) -> Workload:
@@ -57,6 +66,8 @@ def sequence(seed: int) -> Workload:
         Shape(8000, 16384, 1, 1000),
         Shape(8000, 16384, 2, 1000),
         Shape(16000, 32768, 4, 1000),
+        Shape(2000, 4096, 1, 400, 2048, ("P4",)),
+        Shape(8000, 16384, 1, 1000, 0, ("T4",)),
     ]
     shapes: list[Shape] = []
     events: list[int] = []
@@ -64,7 +75,7 @@ def sequence(seed: int) -> Workload:
     for number in range(120):
         if alive and random.random() < 0.35:
             events.append(~alive.pop(int(random.integers(len(alive)))))
-        shapes.append(kinds[int(random.choice(len(kinds), p=[0.2, 0.2, 0.15, 0.15, 0.15, 0.1, 0.05]))])
+        shapes.append(kinds[int(random.choice(len(kinds), p=[0.15, 0.15, 0.15, 0.1, 0.1, 0.1, 0.05, 0.15, 0.05]))])
         events.append(number)
         alive.append(number)
     return Workload(shapes, np.array(events), np.arange(NODES))
@@ -84,8 +95,9 @@ def by_extender(workload: Workload, policy: str) -> dict[int, tuple[str, tuple[i
             if ~event in shown:
                 feed.pod_changed(ended(shown.pop(~event)))
             continue
-        what = as_pod(f"p{event}", workload.shapes[event])
-        fitting = placing.filter(ExtenderArgs(pod=what, node_names=list(names))).node_names or []
+        what, models = as_pod(f"p{event}", workload.shapes[event]), workload.shapes[event].models
+        selected = [name for name in names if not models or model(int(name[1:])) in models]  # the scheduler's own check
+        fitting = placing.filter(ExtenderArgs(pod=what, node_names=selected)).node_names or []
         if not fitting:
             chosen[event] = None
             continue

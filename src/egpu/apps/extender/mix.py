@@ -1,7 +1,7 @@
 """The job mix that prices follow: prices computed beside the loop, the mix kept across restarts.
 
-It is kept in an annotation of the extender's own Lease, which the extender may write anyway: bounded, written seldom,
-and lost without harm. A new extender learns again.
+It is kept in an annotation of the extender's own Lease, which the extender may write anyway: bounded, written with
+every change of prices and at most once a minute between, and lost without harm. A new extender learns again.
 """
 
 import asyncio
@@ -68,6 +68,8 @@ class MixKeeper:
                 prices = await asyncio.to_thread(compute_prices, mix, fleet)
                 self._packer.swap(prices)
                 log.info("prices computed", shapes=len(mix.weights))
+                # Whoever comes after us then starts with the prices that we decide by, not with older ones.
+                await self.keep()
 
     async def _keep(self) -> None:
         while True:

@@ -5,9 +5,9 @@ The order and the sentences follow kube-scheduler's default filters, so that a m
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, cast
 
 from egpu.api.kubernetes import Container, Node, Pod, Taint, Toleration
+from egpu.core.selection import selects
 from egpu.embedded.apiserver import quantity
 
 Resources = dict[str, Fraction]
@@ -73,57 +73,6 @@ def unsupported(pod: Pod) -> str | None:
         if (pod.spec.affinity or {}).get(name):
             return f"spec.affinity.{name} is not supported by the embedded scheduler"
     return None
-
-
-def selects(pod: Pod, node: Node) -> bool:
-    """nodeSelector and required node affinity."""
-    labels = node.metadata.labels or {}
-    if any(labels.get(key) != value for key, value in (pod.spec.node_selector or {}).items()):
-        return False
-    affinity = cast("dict[str, Any]", (pod.spec.affinity or {}).get("nodeAffinity") or {})
-    required = cast("dict[str, Any] | None", affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    if required is None:
-        return True
-    terms = cast("list[dict[str, Any]]", required.get("nodeSelectorTerms") or [])
-    return any(_matches_term(term, node) for term in terms)
-
-
-def _matches_term(term: dict[str, Any], node: Node) -> bool:
-    labels = node.metadata.labels or {}
-    expressions = cast("list[dict[str, Any]]", term.get("matchExpressions") or [])
-    fields = cast("list[dict[str, Any]]", term.get("matchFields") or [])
-    if not expressions and not fields:
-        return False  # an empty term selects nothing
-    return all(_matches(expression, labels) for expression in expressions) and all(
-        _matches(expression, {"metadata.name": node.name}) for expression in fields
-    )
-
-
-def _matches(expression: dict[str, Any], labels: Mapping[str, str]) -> bool:
-    value = labels.get(cast("str", expression.get("key")))
-    values = cast("list[str]", expression.get("values") or [])
-    match expression.get("operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return _whole(value) is not None and cast("int", _whole(value)) > int(values[0])
-        case "Lt":
-            return _whole(value) is not None and cast("int", _whole(value)) < int(values[0])
-        case _:
-            return False
-
-
-def _whole(value: str | None) -> int | None:
-    try:
-        return int(value) if value is not None else None
-    except ValueError:
-        return None
 
 
 def _tolerates(pod: Pod, taint: Taint) -> bool:

@@ -1,0 +1,117 @@
+"""Which nodes a pod selects, and so which card models it accepts.
+
+A job mix that knows which pods are bound to which models prices those models by who else needs them. Nobody names a
+model as such: pods select nodes by labels (the agent's `elasticgpu.io/gpu-product`, NVIDIA's, a site's own), so the
+models of a pod are those of the nodes that it selects.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.objects import ObjectMeta
+
+MAX_SELECTORS: Final = 1024
+"""Different selectors whose models are remembered."""
+
+
+class Selection:
+    """The nodes' labels and card models; `models` of a pod by its selectors."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._models: dict[str, str] = {}
+        self._known: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
+
+    def node_changed(self, node: Node) -> None:
+        """Only name and labels are kept."""
+        kept = Node(metadata=ObjectMeta(name=node.name, labels=node.metadata.labels))
+        if self._nodes.get(node.name) != kept:
+            self._nodes[node.name] = kept
+            self._known.clear()
+
+    def node_deleted(self, name: str) -> None:
+        if self._nodes.pop(name, None) is not None:
+            self._known.clear()
+
+    def cards_changed(self, node: str, model: str | None) -> None:
+        """The model of the node's cards (of the first one, where they differ); None when it has none."""
+        if self._models.get(node) != model:
+            if model is None:
+                del self._models[node]
+            else:
+                self._models[node] = model
+            self._known.clear()
+
+    def models(self, pod: Pod) -> tuple[str, ...]:
+        """The models that the pod accepts, sorted; () for any, and where it selects no node that is known."""
+        spec = pod.spec
+        affinity = (spec.affinity or {}).get("nodeAffinity")
+        if not spec.node_selector and not affinity:
+            return ()
+        key = msgspec.json.encode((spec.node_selector, affinity), order="sorted")
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._select(pod)
+            if len(self._known) > MAX_SELECTORS:
+                self._known.popitem(last=False)
+        return found
+
+    def _select(self, pod: Pod) -> tuple[str, ...]:
+        having = {name: model for name, model in self._models.items() if name in self._nodes}
+        chosen = {model for name, model in having.items() if selects(pod, self._nodes[name])}
+        return () if chosen == set(having.values()) else tuple(sorted(chosen))
+
+
+def selects(pod: Pod, node: Node) -> bool:
+    """nodeSelector and required node affinity."""
+    labels = node.metadata.labels or {}
+    if any(labels.get(key) != value for key, value in (pod.spec.node_selector or {}).items()):
+        return False
+    affinity = cast("dict[str, Any]", (pod.spec.affinity or {}).get("nodeAffinity") or {})
+    required = cast("dict[str, Any] | None", affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    if required is None:
+        return True
+    terms = cast("list[dict[str, Any]]", required.get("nodeSelectorTerms") or [])
+    return any(_matches_term(term, node) for term in terms)
+
+
+def _matches_term(term: dict[str, Any], node: Node) -> bool:
+    labels = node.metadata.labels or {}
+    expressions = cast("list[dict[str, Any]]", term.get("matchExpressions") or [])
+    fields = cast("list[dict[str, Any]]", term.get("matchFields") or [])
+    if not expressions and not fields:
+        return False  # an empty term selects nothing
+    return all(_matches(expression, labels) for expression in expressions) and all(
+        _matches(expression, {"metadata.name": node.name}) for expression in fields
+    )
+
+
+def _matches(expression: dict[str, Any], labels: Mapping[str, str]) -> bool:
+    value = labels.get(cast("str", expression.get("key")))
+    values = cast("list[str]", expression.get("values") or [])
+    match expression.get("operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return _whole(value) is not None and cast("int", _whole(value)) > int(values[0])
+        case "Lt":
+            return _whole(value) is not None and cast("int", _whole(value)) < int(values[0])
+        case _:
+            return False
+
+
+def _whole(value: str | None) -> int | None:
+    try:
+        return int(value) if value is not None else None
+    except ValueError:
+        return None
