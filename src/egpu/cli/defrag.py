@@ -1,80 +1,179 @@
-"""`egpu defrag`: which pods to move so that a pending one fits. It proposes and never does."""
+"""`egpu defrag`: which pods to move so that a pending one fits, or that more can be given out. It never does it."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from egpu.adapters.traces import read_nodes, read_pods
-from egpu.api import names
-from egpu.api.allocation import decode_allocation
 from egpu.cli.components import Kubeconfig
-from egpu.cli.output import Format, Table, fail, note, show
+from egpu.cli.output import Format, Table, fail, note, show, show_value
 from egpu.cli.snapshot import Snapshot, load_from
 from egpu.core.export import shapes_of
+from egpu.core.moving import Movers
 from egpu.core.packing.fleet import Fleet, Placement
 from egpu.core.packing.placer import Placer
 from egpu.core.packing.price import Price
 from egpu.core.packing.shapes import Mix, Shape
-from egpu.core.simulation.defrag import MAX_MOVES, Placed, propose
+from egpu.core.simulation.defrag import MAX_MOVES, Move, Placed, propose
+from egpu.core.simulation.raising import raise_share
 from egpu.core.simulation.workload import published_arrivals
-from egpu.errors import CorruptData, InvalidInput
+from egpu.errors import InvalidInput
 
 
 def defrag(
-    pod: Annotated[str, typer.Argument(help="The pending pod, NAME or NAMESPACE/NAME. Not with --trace-demand.")] = "",
+    pod: Annotated[str, typer.Argument(help="The pending pod, NAME or NAMESPACE/NAME.")] = "",
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
-    nodes: Annotated[Path, typer.Option(help="With --trace-demand: the nodes.")] = Path("data/openb/nodes.csv"),
-    pods: Annotated[Path, typer.Option(help="With --trace-demand: the pods.")] = Path("data/openb/pods.csv"),
+    more: Annotated[
+        bool,
+        typer.Option("--raise-share", help="Propose what makes most GPU usable for pods like those there are."),
+    ] = False,
+    least_gain: Annotated[
+        float, typer.Option(help="With --raise-share: no move that makes less than this usable, in cards.")
+    ] = 0.05,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="With --raise-share: on a cluster filled from a trace, not a live one.")
+    ] = False,
     trace_demand: Annotated[
         str | None,
         typer.Option(
-            help="On a trace instead: CARDS:CORE_MILLI:CPU_MILLI:RAM_MIB, into a cluster filled with the pods."
+            help="On a trace: let in CARDS:CORE_MILLI:CPU_MILLI:RAM_MIB, into a cluster filled with its pods."
         ),
     ] = None,
-    load: Annotated[float, typer.Option(help="With --trace-demand: the GPU asked for, as a share of capacity.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="With --trace-demand: the order of the pods.")] = 42,
+    nodes: Annotated[Path, typer.Option(help="On a trace: the nodes.")] = Path("data/openb/nodes.csv"),
+    pods: Annotated[Path, typer.Option(help="On a trace: the pods.")] = Path("data/openb/pods.csv"),
+    load: Annotated[float, typer.Option(help="On a trace: the GPU asked for, as a share of capacity.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="On a trace: the order of the pods.")] = 42,
     max_moves: Annotated[int, typer.Option(help="Propose no more moves than this.")] = MAX_MOVES,
     output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
 ) -> None:
-    """Propose the fewest moves of pods that would let a pending one in. Nothing is moved."""
-    if trace_demand is not None:
-        fleet, placed, demand = _trace(nodes, pods, trace_demand, load, seed)
+    """Propose the fewest moves of pods that would let a pending one in, or those that make most GPU usable. Nothing is
+    moved."""
+    asked = [bool(pod), trace_demand is not None, more]
+    if sum(asked) != 1 or (trace and not more):
+        fail("name a pending pod, or give --trace-demand, or --raise-share (with --trace, on a trace); one of them")
+    if max_moves < 1 or least_gain <= 0:
+        raise InvalidInput("max-moves", "--max-moves is 1 or more, and --least-gain above 0")
+    if more:
+        _raise(_filled(nodes, pods, load, seed) if trace else load_from(kubeconfig), max_moves, least_gain, output)
+    elif trace_demand is not None:
+        fleet, placed, shapes = _filled(nodes, pods, load, seed)
+        found = propose(fleet, Price.of(Mix.of(shapes), fleet), placed, _shape(trace_demand), max_moves=max_moves)
+        _show_room(fleet, found.moves if found else None, found.place if found else None, max_moves, output)
     else:
         if "/" in pod:
             namespace, _, pod = pod.partition("/")
-        if not pod:
-            fail("name a pending pod, or give --trace-demand")
-        fleet, placed, demand = _live(load_from(kubeconfig), namespace, pod)
-    found = propose(fleet, Price.of(Mix.of([one.shape for one in placed]), fleet), placed, demand, max_moves=max_moves)
-    if found is None:
+        _make_room(load_from(kubeconfig), namespace, pod, max_moves, output)
+
+
+def _make_room(snapshot: Snapshot, namespace: str, name: str, max_moves: int, output: Format) -> None:
+    feed = snapshot.feed
+    pending = [pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)]
+    if not pending:
+        fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
+    if pending[0].spec.node_name:
+        fail(f"pod {namespace}/{name} is on node {pending[0].spec.node_name}: it does not wait for room")
+    wanted = shapes_of(feed, pending)
+    if not wanted or not wanted[0].cards:
+        fail(f"pod {namespace}/{name} asks for no cards that could be made free; see: egpu explain pod {name}")
+    movers = Movers(feed, snapshot.pods)
+    fleet = movers.fleet
+    found = propose(
+        fleet,
+        Price.of(Mix.of([one.shape for one in movers.placed]), fleet),
+        movers.placed,
+        wanted[0],
+        max_moves=max_moves,
+        accept=lambda one: movers.accepts(one.moves, pending[0], fleet.machines[one.place.row].name),
+    )
+    _show_room(fleet, found.moves if found else None, found.place if found else None, max_moves, output)
+
+
+def _show_room(
+    fleet: Fleet, moves: Sequence[Move] | None, place: Placement | None, max_moves: int, output: Format
+) -> None:
+    if moves is None or place is None:
         fail(f"no {max_moves} moves or fewer were found that would make room")
-    table = Table(["POD", "FROM", "CARDS", "TO", "CARDS ", "GPU"], title="Moves", right=frozenset(["GPU"]))
-    for move in found.moves:
-        origin, target = fleet.machines[move.origin.row].name, fleet.machines[move.target.row].name
-        cards = [",".join(map(str, place.cards)) for place in (move.origin, move.target)]
-        table.add(
-            [move.name, origin, cards[0], target, cards[1], f"{move.gpu_milli / 1000:g}"],
-            {
-                "pod": move.name,
-                "from": origin,
-                "fromCards": list(move.origin.cards),
-                "to": target,
-                "toCards": list(move.target.cards),
-                "gpuMilli": move.gpu_milli,
-            },
-        )
+    node = fleet.machines[place.row].name
+    if not output.for_people:
+        show_value({"moves": [_record(fleet, move) for move in moves], "then": {"fitsOn": node}}, output)
+        return
+    table = Table(_COLUMNS, title="Moves", right=frozenset(["GPU"]))
+    for move in moves:
+        table.add(_row(fleet, move), {})
     show(table, output, empty="nothing has to move")
-    note(f"then it fits on {fleet.machines[found.place.row].name}; nothing was moved")
+    note(f"then it fits on {node}; nothing was moved")
 
 
-def _trace(nodes: Path, pods: Path, text: str, load: float, seed: int) -> tuple[Fleet, list[Placed], Shape]:
-    """The trace's cluster, filled by the default policy, and the demand."""
+def _raise(
+    source: Snapshot | tuple[Fleet, list[Placed], list[Shape]], max_moves: int, least_gain: float, output: Format
+) -> None:
+    least = max(round(1000 * least_gain), 1)
+    if isinstance(source, Snapshot):
+        movers = Movers(source.feed, source.pods)
+        fleet, mix = movers.fleet, Mix.of([shape for shape in shapes_of(source.feed, source.pods) if shape.cards])
+        found = raise_share(
+            fleet, mix, movers.placed, max_moves=max_moves, least_gain_milli=least, accept=movers.accepts
+        )
+    else:
+        fleet, placed, shapes = source
+        found = raise_share(fleet, Mix.of(shapes), placed, max_moves=max_moves, least_gain_milli=least)
+    if not output.for_people:
+        steps = [
+            {
+                "moves": [_record(fleet, move) for move in step.moves],
+                "gainMilli": round(step.gain_milli, 1),
+                "allocatablePercent": round(step.allocatable_percent, 4),
+            }
+            for step in found.steps
+        ]
+        now, then = round(found.now_percent, 4), round(found.then_percent, 4)
+        show_value({"steps": steps, "allocatablePercent": {"now": now, "then": then}}, output)
+        return
+    numbers = frozenset(["STEP", "GPU", "GAIN", "ALLOCATABLE"])
+    table = Table(["STEP", *_COLUMNS, "GAIN", "ALLOCATABLE"], title="Moves", right=numbers)
+    for number, step in enumerate(found.steps, start=1):
+        for move in step.moves:
+            last = move is step.moves[-1]
+            gain = [f"{step.gain_milli / 1000:.2f}", f"{step.allocatable_percent:.2f} %"] if last else ["", ""]
+            table.add([str(number), *_row(fleet, move), *gain], {})
+    show(table, output, empty="no move is worth it")
+    note(
+        f"of all GPU, {found.now_percent:.2f} % can be given out to pods like those there are,"
+        f" {found.then_percent:.2f} % after these moves; nothing was moved"
+    )
+
+
+_COLUMNS = ("POD", "FROM", "CARDS", "TO", "GPU")
+
+
+def _row(fleet: Fleet, move: Move) -> list[str]:
+    origin, target = fleet.machines[move.origin.row].name, fleet.machines[move.target.row].name
+    return [move.name, origin, ",".join(map(str, move.origin.cards)), target, f"{move.gpu_milli / 1000:g}"]
+
+
+def _record(fleet: Fleet, move: Move) -> dict[str, Any]:
+    return {
+        "pod": move.name,
+        "from": fleet.machines[move.origin.row].name,
+        "fromCards": list(move.origin.cards),
+        "to": fleet.machines[move.target.row].name,
+        "gpuMilli": move.gpu_milli,
+    }
+
+
+def _shape(text: str) -> Shape:
     try:
         cards, core, cpu, ram = (int(part) for part in text.split(":"))
     except ValueError:
         raise InvalidInput("trace-demand", f"{text!r} is not CARDS:CORE_MILLI:CPU_MILLI:RAM_MIB") from None
+    return Shape(cpu, ram, cards, core)
+
+
+def _filled(nodes: Path, pods: Path, load: float, seed: int) -> tuple[Fleet, list[Placed], list[Shape]]:
+    """The trace's cluster, filled by the default policy, and all pods of the trace."""
     machines, shapes = read_nodes(nodes), read_pods(pods)
     capacity = 1000 * sum(machine.cards for machine in machines)
     workload = published_arrivals(shapes, nodes=len(machines), capacity_milli=capacity, load=load, seed=seed)
@@ -85,34 +184,4 @@ def _trace(nodes: Path, pods: Path, text: str, load: float, seed: int) -> tuple[
         for at, shape in enumerate(workload.shapes)
         if (place := placer.place(shape)) is not None
     ]
-    return fleet, placed, Shape(cpu, ram, cards, core)
-
-
-def _live(snapshot: Snapshot, namespace: str, name: str) -> tuple[Fleet, list[Placed], Shape]:
-    """The cluster as it is. Pods with several GPU containers are taken as fixed: they are not proposed to move."""
-    feed = snapshot.feed
-    pending = [pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)]
-    if not pending:
-        fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
-    if pending[0].spec.node_name:
-        fail(f"pod {namespace}/{name} is on node {pending[0].spec.node_name}: it does not wait for room")
-    wanted = shapes_of(feed, pending)
-    if not wanted:
-        fail(f"pod {namespace}/{name} has a demand that cannot be read; see: egpu explain pod {name}")
-    fleet = feed.packer.fleet()
-    rows = {machine.name: row for row, machine in enumerate(fleet.machines)}
-    placed: list[Placed] = []
-    for pod in snapshot.pods:
-        text = pod.annotations.get(names.ALLOCATION)
-        shapes = shapes_of(feed, [pod])
-        if text is None or pod.finished or pod.spec.node_name not in rows or len(shapes) != 1:
-            continue
-        try:
-            (container,) = decode_allocation(text).containers.values()
-        except (CorruptData, ValueError):
-            continue
-        columns = {card.uuid: column for column, card in enumerate(feed.ledger.cards(pod.spec.node_name))}
-        cards = tuple(columns[share.uuid] for share in container.cards if share.uuid in columns)
-        if len(cards) == shapes[0].cards:
-            placed.append(Placed(pod.key, shapes[0], Placement(rows[pod.spec.node_name], cards)))
-    return fleet, placed, wanted[0]
+    return fleet, placed, shapes

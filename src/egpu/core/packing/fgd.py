@@ -55,12 +55,13 @@ class Fgd:
         level = np.searchsorted(self._levels, cpu, side="right")
         return fleet.model[rows] * self._level_count + level
 
-    def fragments(self, fleet: Fleet) -> FloatArray:
-        """GPU that the typical mix cannot use, in expectation, per node, in thousandths of a card."""
-        base = self._base(fleet, fleet.all_rows, fleet.cpu)
-        usable = self._single.take(base * (WHOLE_CARD + 1) + fleet.lanes).sum(axis=0)
-        usable += self._several.take(base * (_MOST_CARDS + 1) + fleet.full)
-        return fleet.gpu - usable
+    def fragments(self, fleet: Fleet, rows: IntArray | None = None) -> FloatArray:
+        """GPU that the typical mix cannot use, in expectation, per node (all, or these), in thousandths of a card."""
+        rows = fleet.all_rows if rows is None else rows
+        base = self._base(fleet, rows, fleet.cpu.take(rows))
+        usable = self._single.take(base * (WHOLE_CARD + 1) + fleet.lanes.take(rows, axis=1)).sum(axis=0)
+        usable += self._several.take(base * (_MOST_CARDS + 1) + fleet.full.take(rows))
+        return fleet.gpu.take(rows) - usable
 
     def _rises(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         """Rise of fragmentation, shape (cards, rows); (1, rows) where it is the same for all cards that fit."""

@@ -3,5 +3,7 @@
 workload   published_arrivals, churn   what comes when, from a trace and a seed
 replay     run                         offers it to a policy and keeps the account
 whatif     add, remove, change         other clusters than the one of the trace
+defrag     propose                     the fewest moves that let a demand in
+raising    raise_share                 the moves that make more of the cluster usable
 summary    means, intervals, pairs     what many runs say together
 """

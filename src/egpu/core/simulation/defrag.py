@@ -5,7 +5,7 @@ The proposal with the fewest moves wins; of equals, the one that moves least GPU
 and greedy beyond, where the fewest moves are hard to find; a bound keeps it from taking long.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,14 +45,20 @@ class Proposal:
 
 
 def propose(
-    fleet: Fleet, scorer: Scorer, pods: Sequence[Placed], demand: Shape, *, max_moves: int = MAX_MOVES
+    fleet: Fleet,
+    scorer: Scorer,
+    pods: Sequence[Placed],
+    demand: Shape,
+    *,
+    max_moves: int = MAX_MOVES,
+    accept: Callable[["Proposal"], bool] = lambda _: True,
 ) -> Proposal | None:
     """The fewest moves found that let `demand` in; no move where it fits already; None where none were found.
 
-    The fleet is changed while it searches and left as it was.
+    A proposal that `accept` refuses is none. The fleet is changed while it searches and left as it was.
     """
     placer = Placer(fleet, scorer)
-    if (place := placer.find(demand)) is not None:
+    if (place := placer.find(demand)) is not None and accept(Proposal((), place)):
         return Proposal((), place)
     allowed = fleet.allowed(demand)
     best: Proposal | None = None
@@ -65,7 +71,7 @@ def propose(
         if machine.cards < demand.cards or not enough or (allowed is not None and not allowed[row]):
             continue
         limit = max_moves if best is None else len(best.moves)
-        found = _clear(placer, there, row, demand, limit)
+        found = _clear(placer, there, row, demand, limit=limit, accept=accept)
         if found is not None and (best is None or _weight(found) < _weight(best)):
             best = found
     return best
@@ -75,15 +81,23 @@ def _weight(proposal: Proposal) -> tuple[int, int]:
     return len(proposal.moves), sum(move.gpu_milli for move in proposal.moves)
 
 
-def _clear(placer: Placer, there: Sequence[Placed], row: int, demand: Shape, limit: int) -> Proposal | None:
+def _clear(
+    placer: Placer,
+    there: Sequence[Placed],
+    row: int,
+    demand: Shape,
+    *,
+    limit: int,
+    accept: Callable[[Proposal], bool],
+) -> Proposal | None:
     """Moves off one node until the demand fits: one pod if one will do, else the smallest first."""
     smallest = sorted(there, key=lambda pod: (pod.shape.gpu_milli, pod.shape.cpu_milli, pod.name))
     if limit >= 1:
         for pod in smallest:
-            if (found := _try(placer, [pod], row, demand)) is not None:
+            if (found := _try(placer, [pod], row, demand)) is not None and accept(found):
                 return found
     for count in range(2, min(limit, len(smallest)) + 1):
-        if (found := _try(placer, smallest[:count], row, demand)) is not None:
+        if (found := _try(placer, smallest[:count], row, demand)) is not None and accept(found):
             return found
     return None
 

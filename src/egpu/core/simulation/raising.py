@@ -1,0 +1,193 @@
+"""Which pods to move so that more of the cluster can be given out: proposed, never done.
+
+What can be given out is what is, and of the free GPU what the job mix could use in expectation (`egpu.core.packing.fgd`
+says what it could not). Step by step, the moves that raise it most per move: one pod, or a few off one node, for a node
+is often worth something only when the last of them is gone. So any beginning of the steps is worth having, and they end
+where a move is worth too little.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from egpu.core.arrays import IntArray
+from egpu.core.packing.fgd import Fgd
+from egpu.core.packing.fleet import Fleet, Placement
+from egpu.core.packing.placer import Placer
+from egpu.core.packing.shapes import Mix, Shape
+from egpu.core.simulation.defrag import Move, Placed
+
+Accept = Callable[[Sequence[Move]], bool]
+MOST_AT_ONCE: Final = 4
+"""Pods taken off one node in one step."""
+CLEARED: Final = 64
+"""Nodes, those with most GPU that the mix cannot use, for which several pods at once are tried."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Moves that belong together, what they gain, and the share of capacity that can be given out after them."""
+
+    moves: tuple[Move, ...]
+    gain_milli: float
+    allocatable_percent: float
+
+
+@dataclass(frozen=True)
+class Raising:
+    """The steps, and the share that can be given out now."""
+
+    now_percent: float
+    steps: tuple[Step, ...]
+
+    @property
+    def then_percent(self) -> float:
+        """The share after all steps."""
+        return self.steps[-1].allocatable_percent if self.steps else self.now_percent
+
+
+_Set = list[tuple[Placed, Placement]]
+
+
+class _Board:
+    """The fleet with moves made on it, which are all taken back at the end."""
+
+    def __init__(self, fleet: Fleet, fgd: Fgd, pods: Sequence[Placed], accept: Accept) -> None:
+        self.fleet, self.fgd, self.accept = fleet, fgd, accept
+        self.placer = Placer(fleet, fgd)
+        self.done: _Set = []
+        self.left: dict[int, list[Placed]] = {}
+        """Pods that were not moved, by row."""
+        for pod in pods:
+            if pod.shape.cards:
+                self.left.setdefault(pod.place.row, []).append(pod)
+
+    def make(self, pod: Placed, target: Placement) -> None:
+        self.fleet.release(pod.shape, pod.place)
+        self.fleet.take(pod.shape, target)
+        self.left[pod.place.row].remove(pod)
+        self.done.append((pod, target))
+
+    def take_back(self, count: int) -> None:
+        for _ in range(count):
+            pod, target = self.done.pop()
+            self.fleet.release(pod.shape, target)
+            self.fleet.take(pod.shape, pod.place)
+            self.left[pod.place.row].append(pod)
+
+    def accepted(self, more: _Set) -> bool:
+        return self.accept([_move(*one) for one in (*self.done, *more)])
+
+    def leaving(self, pod: Placed) -> float:
+        """By how much less GPU of its node the mix cannot use when the pod is gone; mostly below 0."""
+        row: IntArray = np.array([pod.place.row])
+        before = float(self.fgd.fragments(self.fleet, row)[0])
+        self.fleet.release(pod.shape, pod.place)
+        after = float(self.fgd.fragments(self.fleet, row)[0])
+        self.fleet.take(pod.shape, pod.place)
+        return before - after
+
+    def best_places(self, shape: Shape) -> list[tuple[float, int]]:
+        """What the mix gains on the two nodes where the pod is best put: one of them is not where it is now."""
+        scores = self.placer.scores(shape)
+        order = np.argsort(-scores, kind="stable")[:2].tolist()
+        return [(float(scores[row]), row) for row in order if scores[row] > -np.inf]
+
+    def place(self, shape: Shape, row: int) -> Placement:
+        return Placement(row, self.placer.scorer.cards(self.fleet, shape, row))
+
+
+def raise_share(
+    fleet: Fleet,
+    mix: Mix,
+    pods: Sequence[Placed],
+    *,
+    max_moves: int,
+    least_gain_milli: int,
+    accept: Accept = lambda _: True,
+) -> Raising:
+    """Up to `max_moves` moves of different pods to other nodes, each worth at least `least_gain_milli` thousandths of a
+    card on the mean of its step.
+
+    `accept` is asked whether all moves so far and the next can be done; what it refuses is not proposed. The fleet is
+    changed while it searches and left as it was.
+    """
+    fgd = Fgd(mix, fleet.models, quantised=False)
+    board = _Board(fleet, fgd, pods, accept)
+    capacity, waste = max(fleet.capacity_milli, 1), float(fgd.fragments(fleet).sum())
+    now, steps = 100 * (capacity - waste) / capacity, list[Step]()
+    try:
+        while (room := max_moves - len(board.done)) > 0:
+            offers = [
+                offer
+                for offer in (_one(board, least_gain_milli), _several(board, room, least_gain_milli))
+                if offer is not None
+            ]
+            if not offers:
+                break
+            gain, chosen = max(offers, key=lambda offer: (offer[0] / len(offer[1]), -len(offer[1])))
+            for pod, target in chosen:
+                board.make(pod, target)
+            waste -= gain
+            steps.append(Step(tuple(_move(*one) for one in chosen), gain, 100 * (capacity - waste) / capacity))
+    finally:
+        board.take_back(len(board.done))
+    return Raising(now, tuple(steps))
+
+
+def _one(board: _Board, least: int) -> tuple[float, _Set] | None:
+    """The single move that gains most, of those that are accepted."""
+    pods = [pod for there in board.left.values() for pod in there]
+    places = {shape: board.best_places(shape) for shape in {pod.shape for pod in pods}}
+    ranked: list[tuple[float, int, str, Placed, int]] = []
+    for pod in pods:
+        target = next((pair for pair in places[pod.shape] if pair[1] != pod.place.row), None)
+        if target is not None and (gain := board.leaving(pod) + target[0]) >= least:
+            ranked.append((-gain, pod.shape.gpu_milli, pod.name, pod, target[1]))
+    for negative, _, _, pod, row in sorted(ranked, key=lambda entry: entry[:3]):
+        chosen = [(pod, board.place(pod.shape, row))]
+        if board.accepted(chosen):
+            return -negative, chosen
+    return None
+
+
+def _several(board: _Board, room: int, least: int) -> tuple[float, _Set] | None:
+    """The moves of several pods off one node that gain most per move, of those that are accepted."""
+    waste = board.fgd.fragments(board.fleet)
+    best: tuple[float, _Set] | None = None
+    for row in np.argsort(-waste, kind="stable")[:CLEARED].tolist():
+        made: _Set = []
+        total = 0.0
+        while len(made) < min(MOST_AT_ONCE, room) and (found := _next(board, row)) is not None:
+            gain, pod, target = found
+            board.make(pod, target)
+            made.append((pod, target))
+            total += gain
+            rate = total / len(made)
+            if len(made) > 1 and rate >= least and (best is None or rate > best[0] / len(best[1])):
+                if not board.accepted([]):
+                    break
+                best = (total, list(made))
+        board.take_back(len(made))
+    return best
+
+
+def _next(board: _Board, row: int) -> tuple[float, Placed, Placement] | None:
+    """The pod of this node whose move elsewhere gains most, or loses least."""
+    best: tuple[float, Placed, int] | None = None
+    for pod in sorted(board.left.get(row, ()), key=lambda pod: (pod.shape.gpu_milli, pod.name)):
+        target = next((pair for pair in board.best_places(pod.shape) if pair[1] != row), None)
+        if target is not None:
+            gain = board.leaving(pod) + target[0]
+            if best is None or gain > best[0]:
+                best = (gain, pod, target[1])
+    if best is None:
+        return None
+    gain, pod, target_row = best
+    return gain, pod, board.place(pod.shape, target_row)
+
+
+def _move(pod: Placed, target: Placement) -> Move:
+    return Move(pod.name, pod.place, target, pod.shape.gpu_milli)
