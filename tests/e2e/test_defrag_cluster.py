@@ -98,10 +98,8 @@ def test_moves_that_raise_what_can_be_given_out(cluster: tuple[Place, str]):
 
 def test_what_cannot_be_done_is_said(cluster: tuple[Place, str]):
     for arguments, said in (
-        (("defrag", "nobody"), "there is no pod nobody"),
         (("defrag", "half-0"), "it does not wait for room"),
         (("defrag",), "name a pending pod"),
-        (("defrag", "big", "--raise-share"), "one of them"),
         (("defrag", "big", "--max-moves", "1"), "no 1 moves or fewer were found"),
     ):
         assert said in run(cluster, *arguments, code=1)[1]
