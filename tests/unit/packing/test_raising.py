@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from egpu.core.packing.fgd import Fgd
 from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.placer import fits
 from egpu.core.packing.shapes import Machine, Mix, Shape
 from egpu.core.simulation.defrag import Move, Placed
 from egpu.core.simulation.raising import Raising, raise_share
@@ -83,7 +82,7 @@ def test_what_is_promised_is_what_comes_of_it(wanted: list[tuple[Shape, int, int
     for number, (shape, row, card) in enumerate(wanted):
         cards = (0, 1) if shape.cards == 2 else (card,)
         place = Placement(row, cards)
-        if fits(fleet, shape, np.array([row]))[0] and fleet.place_fits(shape, place):
+        if fleet.place_fits(shape, place):
             fleet.take(shape, place)
             pods.append(Placed(f"p{number}", shape, place))
     before = (fleet.core.copy(), fleet.host.copy(), fleet.full.copy())
