@@ -19,6 +19,7 @@ PROMISED = (
     "vcuda-pod: vectoradd: 100000 elements",
     "test-cuda-1: vectoradd: 100000 elements",
     "qgpu-pod: vectoradd: 100000 elements",
+    "pool-slice: vectoradd: 100000 elements",
     "notebook: matmul: ",
     # exactly at the limit of the slice
     "given 2147483648 bytes (2048 MiB)",
@@ -26,7 +27,7 @@ PROMISED = (
     "of its time: ok",
     # card by card
     "tenant-4 runs on node-",
-    "does-not-fit is Pending: 0/2 nodes are available",
+    "does-not-fit is Pending: 0/3 nodes are available",
     "compute free, 60 % needed",
     "spec.containers[app].resources.limits[elasticgpu.io/gpu-core]: 150 is neither",
     # the tables
@@ -74,7 +75,7 @@ def test_the_demo_leaves_nothing_behind(demo: tuple[Place, subprocess.CompletedP
     """At its very end, not a moment later."""
     place, done = demo
     assert done.returncode == 0
-    assert len(place.shared) == 2, "the two machines' shared memory was not seen while they ran"
+    assert len(place.shared) == 3, "the three machines' shared memory was not seen while they ran"
     assert place.left_behind() == []
 
 

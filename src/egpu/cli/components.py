@@ -98,6 +98,13 @@ def agent(
     node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
     listen: Listen = "127.0.0.1:0",
     tokens_per_card: Annotated[int, typer.Option(min=1, help="Slot tokens per card.")] = 48,
+    pool_pki: Annotated[
+        Path | None,
+        typer.Option(help="Take part in the pool, with ca.crt, server-NODE.crt and server-NODE.key of this directory."),
+    ] = None,
+    pool_listen: Annotated[str, typer.Option(help="HOST:PORT for agents of other nodes.")] = "127.0.0.1:0",
+    pool_advertise: Annotated[str, typer.Option(help="How they reach it. Default: where it listens.")] = "",
+    pool_link_mbps: Annotated[int, typer.Option(min=0, help="Speed of the network. 0: what the kernel says.")] = 0,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
@@ -113,6 +120,10 @@ def agent(
         node_ip=node_ip,
         listen=listen,
         tokens_per_card=tokens_per_card,
+        pool_pki=pool_pki,
+        pool_listen=pool_listen,
+        pool_advertise=pool_advertise,
+        pool_link_mbps=pool_link_mbps,
     )
     run_component("agent", run, config, log_level)
 

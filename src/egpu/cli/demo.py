@@ -12,7 +12,7 @@ from egpu.cli.explain import explain_in, print_explanation
 from egpu.cli.output import console, note, show
 from egpu.cli.snapshot import load
 
-NODES, CARDS_PER_NODE = 2, 3
+NODES, CARDS_PER_NODE, CPU_NODES = 2, 3, 1
 
 
 def demo(
@@ -37,13 +37,14 @@ async def _demo(profile: str, *, stay: bool) -> int:
 
     began = time.monotonic()
     failed: list[str] = []
-    config = ClusterConfig(nodes=NODES, cards_per_node=CARDS_PER_NODE, profiles=(profile,))
+    config = ClusterConfig(nodes=NODES, cards_per_node=CARDS_PER_NODE, cpu_nodes=CPU_NODES, profiles=(profile,))
     async with contextlib.AsyncExitStack() as stack:
         with steps() as progress:
             running = await stack.enter_async_context(cluster(config, progress))
         client = await stack.enter_async_context(running.client())
         stage = Stage(client, manifests.examples())
-        _say(f"A cluster of {NODES} nodes with {CARDS_PER_NODE} simulated {profile} each, {_since(began)}.")
+        cards = f"{NODES} nodes with {CARDS_PER_NODE} simulated {profile} each, and one without"
+        _say(f"A cluster of {cards}, {_since(began)}.")
 
         def tell(title: str, outcome: Outcome) -> None:
             for line in outcome.proof:

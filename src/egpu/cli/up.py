@@ -28,6 +28,7 @@ Profile = Annotated[
 def up(
     nodes: Nodes = 2,
     gpus: Gpus = 4,
+    cpu_nodes: Annotated[int, typer.Option(min=0, help="How many nodes without GPUs, for pods of the pool.")] = 0,
     profile: Profile = [DEFAULT_PROFILE],  # noqa: B006  typer wants a list, and does not change it
     kubeconfig: Annotated[Path | None, typer.Option(help="Write the kubeconfig there, too.")] = None,
     state_dir: Annotated[
@@ -47,6 +48,7 @@ def up(
     config = ClusterConfig(
         nodes=nodes,
         cards_per_node=gpus,
+        cpu_nodes=cpu_nodes,
         profiles=tuple(profile),
         port=port,
         state_dir=state_dir,

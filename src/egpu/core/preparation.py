@@ -94,6 +94,19 @@ def prepare(container: str, allocation: ContainerAllocation, cards: Iterable[Car
     )
 
 
+def prepare_elsewhere(container: str, allocation: ContainerAllocation) -> Preparation:
+    """What to set up for `container` when another node has its cards: the remote driver, and nothing of this node's.
+
+    Raises NotSupported for a technology that needs the cards here.
+    """
+    technology = provisioner(allocation.provisioner)
+    if not (technology.available and technology.anywhere):
+        raise NotSupported(f"container {container} needs {technology.name}, which cannot use another node's cards")
+    return Preparation(
+        isolation=technology.isolation, uuids=(), minors=(), policy=None, environment=container_environment(allocation)
+    )
+
+
 def _policy(allocation: ContainerAllocation) -> PolicySpec:
     return PolicySpec(
         devices=tuple(_limit(share, allocation) for share in allocation.cards),

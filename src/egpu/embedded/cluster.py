@@ -4,6 +4,7 @@
       admin.kubeconfig …      one kubeconfig per identity
       logs/NAME.log           what each component says
       pids/NAME               `PID START_TIME`, for the janitor
+      pki/                    certificates of the nodes, for the pool
       nodes/NODE/machine      the simulated machine: driver directory, device files
                 /kubelet      kubelet's directory: sockets, container runs, logs of containers
                 /agent        the agent's slots
@@ -29,6 +30,7 @@ import httpx2
 
 from egpu.adapters import simulator
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.pool import authority
 from egpu.api import names
 from egpu.api.crds import definitions
 from egpu.api.kubernetes import MutatingWebhookConfiguration, Node, ValidatingWebhookConfiguration
@@ -46,6 +48,8 @@ from egpu.embedded.statedir import StateDir, state_directory
 from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
 
 NAMESPACE = "elastic-gpu-system"
+PKI = "pki"
+"""Folder of the pool's certificates: one per node, of an authority that lives and dies with the cluster."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 MOST_RESTARTS = 3
@@ -58,11 +62,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """`profiles` are taken by the nodes in turn, so two profiles give a mixed cluster. `state_dir` None: a temporary
-    directory, removed at the end. `kubeconfig`: the admin's is written there too. `port` 0: any free one."""
+    """`cpu_nodes` come after `nodes` and have no cards: their pods use the others'. `profiles` are taken by the nodes
+    in turn, so two profiles give a mixed cluster. `state_dir` None: a temporary directory, removed at the end.
+    `kubeconfig`: the admin's is written there too. `port` 0: any free one."""
 
     nodes: int = 2
     cards_per_node: int = 4
+    cpu_nodes: int = 0
     profiles: tuple[str, ...] = ("A100-80G",)
     cpu: str = "64"
     memory: str = "256Gi"
@@ -77,6 +83,8 @@ class ClusterConfig:
         """Raises InvalidInput naming the field."""
         if not 1 <= self.nodes <= MAX_NODES:
             raise InvalidInput("nodes", f"{self.nodes} is not between 1 and {MAX_NODES}")
+        if not 0 <= self.cpu_nodes <= MAX_NODES - self.nodes:
+            raise InvalidInput("cpu-nodes", f"{self.cpu_nodes} is not between 0 and {MAX_NODES - self.nodes}")
         if not 0 <= self.cards_per_node <= MAX_CARDS_PER_NODE:
             raise InvalidInput("gpus", f"{self.cards_per_node} is not between 0 and {MAX_CARDS_PER_NODE}")
         known = simulator.profiles()
@@ -122,7 +130,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         Unavailable: a component did not start; the message holds the end of its log.
     """
     config.check()
-    node_names = tuple(f"node-{number}" for number in range(1, config.nodes + 1))
+    node_names = tuple(f"node-{number}" for number in range(1, config.nodes + config.cpu_nodes + 1))
     users = {
         name: service_account(NAMESPACE, f"elastic-gpu-{name}") for name in ("webhook", "extender", "controller")
     } | {"scheduler": User("system:kube-scheduler", ("system:authenticated",))}
@@ -158,7 +166,8 @@ def _machine(stack: contextlib.AsyncExitStack, state_dir: Path, node: str, confi
     number = int(node.rpartition("-")[2]) - 1
     profile = config.profiles[number % len(config.profiles)]
     directory = state_dir / "nodes" / node / "machine"
-    machine = simulator.create_machine(directory, profile, count=config.cards_per_node, node_name=node)
+    count = config.cards_per_node if number < config.nodes else 0
+    machine = simulator.create_machine(directory, profile, count=count, node_name=node)
     stack.callback(simulator.destroy, machine)
     return machine
 
@@ -209,8 +218,9 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[Chil
             spec(f"agent-{node}", "egpu", "agent", "--node", node, "--node-ip", "127.0.0.1",
                  "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"),
                  "--device-root", str(machine.device_dir), "--nvml-library", str(nvml),
-                 "--listen", f"127.0.0.1:{agent}"),
+                 "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI)),
         ]  # fmt: skip
+        authority.issue(state_dir / PKI, "server", node)
     return specs
 
 
@@ -245,7 +255,9 @@ async def _missing(running: Cluster, client: Client) -> str | None:
             return f"{name} is not registered"
         if not any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or []):
             return f"{name} is not ready"
-        if running.config.cards_per_node and (node.status.allocatable or {}).get(names.SLOT) in (None, "0"):
+        if names.POOL_ADDRESS not in node.annotations:
+            return f"{name} takes no part in the pool"
+        if (node.status.allocatable or {}).get(names.SLOT) in (None, "0"):
             return f"{name} offers no {names.SLOT}"
     return None
 

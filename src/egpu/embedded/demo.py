@@ -12,6 +12,7 @@ from pathlib import Path
 
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
+from egpu.api.allocation import decode_allocation
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
@@ -105,6 +106,17 @@ async def runs_without_a_gpu(stage: Stage) -> Outcome:
     pod = await stage.pod(name)
     given = pod.annotations.get(names.cards_annotation(pod.containers[0].name), "")
     return Outcome(outcome.ok and given == names.NO_DEVICES, outcome.proof)
+
+
+async def runs_on_another_nodes_card(stage: Stage) -> Outcome:
+    """The right answer on a node that has no card: the allocation names the node that serves one."""
+    outcome = await runs_to_the_right_answer(stage)
+    far: list[bool] = []
+    for name in stage.pods:
+        pod = await stage.pod(name)
+        given = decode_allocation(pod.annotations[names.ALLOCATION])
+        far += [container.server not in ("", given.node) for container in given.containers.values()]
+    return Outcome(outcome.ok and all(far), outcome.proof)
 
 
 async def waits_card_by_card(stage: Stage) -> Outcome:
@@ -201,6 +213,12 @@ SCENES = (
         "seed-qgpu.yaml",
         ("qgpu-pod",),
         runs_without_a_gpu,
+    ),
+    Scene(
+        "A pod on a node without GPUs: a slice of another node's card",
+        "pool.yaml",
+        ("pool-slice",),
+        runs_on_another_nodes_card,
     ),
     Scene(
         "A claim whose card is chosen together with its pod",

@@ -197,11 +197,7 @@ class PoolClient:
             raise Unavailable(f"the broker did not answer within {ANSWER_SECONDS:g} s") from error
         finally:
             self._waiting.pop(number, None)
-        if isinstance(answer, messages.Failed):
-            raise _error(answer)
-        if not isinstance(answer, kind):
-            raise CorruptData(f"the broker answers with {type(answer).__name__} where {kind.__name__} was due")
-        return answer
+        return answer_of(answer, kind)
 
     async def _listen(self) -> None:
         reason = "the connection to the broker was lost"
@@ -222,8 +218,17 @@ class PoolClient:
                     future.set_exception(Unavailable(reason))
 
 
+def answer_of(answer: messages.AnyMessage, kind: type[M]) -> M:
+    """The answer that was due. Raises what the other side says went wrong, or CorruptData for anything else."""
+    if isinstance(answer, messages.Failed):
+        raise _error(answer)
+    if not isinstance(answer, kind):
+        raise CorruptData(f"{type(answer).__name__} came where {kind.__name__} was due")
+    return answer
+
+
 def _error(failed: messages.Failed) -> ElasticGPUError:
-    """The broker's error as the same kind here, where it is a kind of ours that takes one sentence."""
+    """The other side's error as the same kind here, where it is a kind of ours that takes one sentence."""
     kind = getattr(errors, failed.kind, None)
     if isinstance(kind, type) and issubclass(kind, ElasticGPUError):
         if issubclass(kind, InvalidInput):

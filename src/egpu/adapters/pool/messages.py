@@ -5,6 +5,7 @@ broker → program    Welcome or Rejected, then an answer with the number of eac
 server → broker     Hello(server)  then  Reported, again and again
 broker → server     Welcome or Rejected, then Orders whenever they change
 program → server    Hello(data), Welcome or Rejected, then the bytes of the program and its executor
+agent → agent       Hello(pod), Welcome or Rejected, then Open, once; and data as a program's
 """
 
 from typing import Final
@@ -89,6 +90,16 @@ class Release(Message, frozen=True, kw_only=True):
     number: int
     lease: str
     reason: str = "released"
+
+
+class Open(Message, frozen=True, kw_only=True):
+    """The node of a pod asks the node that has its cards for the container's executor. Answered with Granted."""
+
+    number: int
+    namespace: str
+    pod: str
+    uid: str
+    container: str
 
 
 class ListLeases(Message, frozen=True, kw_only=True):
@@ -200,7 +211,7 @@ class Orders(Message, frozen=True, kw_only=True):
     leases: tuple[LeaseRecord, ...]
 
 
-Request = Acquire | Attach | Renew | Resize | Release | ListLeases | ListServers
+Request = Acquire | Attach | Renew | Resize | Release | Open | ListLeases | ListServers
 AnyMessage = (
     Hello | Welcome | Rejected | Request | Granted | Done | Failed | Leases | Servers | Ended | Reported | Orders
 )  # fmt: skip

@@ -4,6 +4,8 @@
                ─► plugin      tokens, Allocate, PreStartContainer        (kubelet ⇄ us, `registrar` keeps us known)
                     owners    whose token is it?                         (pod-resources + pod)
                     preparer  allocation → slot directory                (knows nothing of who asks)
+               bridges        to executors on other nodes               (the pool: slot → their `serving`)
+               serving        executors of this node's cards for pods elsewhere
     sweeper                   slots that nobody holds any more
 
 There is no state but the slot directories, and those are rebuilt from the pods: killed at any moment, the agent

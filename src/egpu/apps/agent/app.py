@@ -13,6 +13,9 @@ from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.executors import Driver, Executors
+from egpu.adapters.pool.joining import fastest_link_mbps
+from egpu.adapters.pool.security import Credentials
+from egpu.apps.agent.bridges import SlotBridges
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.devices import DeviceFiles
 from egpu.apps.agent.executors import SlotExecutors
@@ -22,12 +25,14 @@ from egpu.apps.agent.owners import Owners
 from egpu.apps.agent.plugin import SlotPlugin
 from egpu.apps.agent.pods import NodePods
 from egpu.apps.agent.preparer import Preparer
-from egpu.apps.agent.publisher import Publisher
+from egpu.apps.agent.publisher import PoolMember, Publisher
 from egpu.apps.agent.reconciling import Reconciler
 from egpu.apps.agent.registrar import Registrar
+from egpu.apps.agent.serving import Serving
 from egpu.apps.agent.sharing import Sharing
 from egpu.apps.agent.slots import Slots
 from egpu.apps.agent.sweeper import Sweeper
+from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -43,7 +48,8 @@ class Agent:
         self.client = client
         self.slots = Slots(config.slots_dir)
         self.devices = DeviceFiles(config.device_root, config.state_dir)
-        self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds)
+        credentials = pool_credentials(config)
+        self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
         self.sharing = Sharing(self.slots)
         self.reconciler = Reconciler(self.slots, cards)
         self.metrics = AgentMetrics(
@@ -57,6 +63,18 @@ class Agent:
         driver = Driver.of(None if config.nvml_library is None else config.nvml_library.parent)
         self.executors = SlotExecutors(Executors(config.state_dir / "executors", driver), self.slots)
         pods = NodePods(client, config.node)
+        self.bridges: SlotBridges | None = None
+        self.serving: Serving | None = None
+        if credentials is not None:
+            self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
+            self.serving = Serving(
+                config.node,
+                executors=Executors(config.state_dir / "served", driver),
+                inventory=self.inventory,
+                pods=pods,
+                credentials=credentials,
+                listen=config.pool_listen,
+            )
         kubelet = PodResources(config.kubelet_dir)
         self.plugin = SlotPlugin(
             config,
@@ -68,7 +86,9 @@ class Agent:
                 state_dir=config.state_dir,
                 devices=self.devices,
                 inventory=self.inventory,
+                node=config.node,
                 executors=self.executors,
+                bridges=self.bridges,
             ),
             pods=pods,
             metrics=self.metrics,
@@ -102,6 +122,8 @@ class Agent:
         log.info("agent starts", node=self.config.node, listen=address)
         routes = web.health_routes(self.not_ready, registry=self.metrics.registry)
         supervisor.add("web", web.serve(Starlette(routes=routes), [sock]))
+        if self.serving is not None:
+            await self._join_pool(self.serving)
         supervisor.add("inventory", self.inventory.run())
         supervisor.add("publisher", self.publisher.run())
         supervisor.add("registrar", self.registrar.run())
@@ -109,7 +131,33 @@ class Agent:
         supervisor.add("sharing", self.sharing.run())
         supervisor.add("reconciler", self.reconciler.run())
         supervisor.add("executors", self.executors.run())
+        if self.serving is not None and self.bridges is not None:
+            supervisor.add("door", self.serving.door.serve())
+            supervisor.add("serving", self.serving.run())
+            supervisor.add("bridges", self.bridges.run())
         await supervisor.run()
+
+    async def _join_pool(self, serving: Serving) -> None:
+        """Listen before anybody is told that we do."""
+        await serving.open()
+        self.publisher.pool = PoolMember(
+            address=self.config.pool_advertise or str(serving.door.address),
+            link_mbps=self.config.pool_link_mbps or fastest_link_mbps(),
+            tokens=self.config.tokens,
+        )
+
+
+def pool_credentials(config: AgentConfig) -> Credentials | None:
+    """This node's certificate of the pool; None when it takes no part. Raises InvalidInput when it has none there."""
+    if config.pool_pki is None:
+        return None
+    names = ("ca.crt", f"server-{config.node}.crt", f"server-{config.node}.key")
+    ca, certificate, key = (config.pool_pki / name for name in names)
+    missing = [str(path) for path in (ca, certificate, key) if not path.is_file()]
+    if missing:
+        made = f"egpu certificate server {config.node}"
+        raise InvalidInput("pool-pki", f"there is no {missing[0]}; {made} makes it, where the pool's authority is kept")
+    return Credentials(ca=ca, certificate=certificate, key=key)
 
 
 async def run(config: AgentConfig) -> None:

@@ -15,7 +15,10 @@ class AgentConfig:
     """`kubeconfig` None means in-cluster or the user's own. Directories are made when missing.
 
     `device_root` is where `nvidia<minor>` live; a simulated node has its own directory, and `nvml_library` its own
-    NVML. `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one.
+    NVML. `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one. `pool_pki` holds ca.crt,
+    server-NODE.crt and server-NODE.key, as `egpu certificate server NODE` writes them, and makes the node take part in
+    the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
+    listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface.
     """
 
     node: str
@@ -30,6 +33,14 @@ class AgentConfig:
     inventory_seconds: float = 10.0
     sweep_seconds: float = 15.0
     publish_seconds: float = 60.0
+    pool_pki: Path | None = None
+    pool_listen: str = "127.0.0.1:0"
+    pool_advertise: str = ""
+    pool_link_mbps: int = 0
+
+    def tokens(self, cards: int) -> int:
+        """How many slot tokens a node of so many cards offers: one card's at least where the pool's cards serve."""
+        return min(MAX_TOKENS, max(cards, int(self.pool_pki is not None)) * self.tokens_per_card)
 
     @property
     def slots_dir(self) -> Path:

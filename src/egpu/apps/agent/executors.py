@@ -58,7 +58,7 @@ class SlotExecutors:
             )
             executor = await asyncio.to_thread(self._executors.start, lease, minors)
             running[lease.lease] = executor
-        await self._ready(executor)
+        await until_ready(executor)
         return executor
 
     def settled(self, record: SlotRecord) -> None:
@@ -102,15 +102,17 @@ class SlotExecutors:
             del self._running[executor.record.lease]
             log.info("executor ended", lease=executor.record.lease)
 
-    async def _ready(self, executor: Executor) -> None:
-        deadline = asyncio.get_running_loop().time() + READY_SECONDS
-        while not executor.ready:
-            executor.follow()
-            if not executor.is_alive():
-                raise TerminalError(f"the executor did not start: {executor.why_dead()}")
-            if asyncio.get_running_loop().time() > deadline:
-                raise Unavailable(f"the executor was not ready within {READY_SECONDS:g} s")
-            await asyncio.sleep(POLL_SECONDS)
+
+async def until_ready(executor: Executor) -> None:
+    """Wait until it takes sessions. Raises TerminalError when it ends instead, Unavailable when it takes too long."""
+    deadline = asyncio.get_running_loop().time() + READY_SECONDS
+    while not executor.ready:
+        executor.follow()
+        if not executor.is_alive():
+            raise TerminalError(f"the executor did not start: {executor.why_dead()}")
+        if asyncio.get_running_loop().time() > deadline:
+            raise Unavailable(f"the executor was not ready within {READY_SECONDS:g} s")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def link_into(slot: Path, executor: Executor) -> None:

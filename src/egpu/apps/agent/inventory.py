@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from egpu.adapters.nvml import Card, CardProcess
-from egpu.errors import ElasticGPUError
+from egpu.errors import ElasticGPUError, NativeMissing
 
 log = structlog.get_logger(__name__)
 
@@ -28,8 +28,10 @@ class CardSource(Protocol):
 class Inventory:
     """`cards` is the last reading, by UUID. A driver that does not answer makes every known card unhealthy."""
 
-    def __init__(self, source: CardSource, *, interval_seconds: float) -> None:
+    def __init__(self, source: CardSource, *, interval_seconds: float, driver_needed: bool = True) -> None:
+        """`driver_needed` False: a machine without NVIDIA's driver has no cards, and that is all."""
         self._source = source
+        self._driver_needed = driver_needed
         self._interval_seconds = interval_seconds
         self._changed = asyncio.Condition()
         self.cards: dict[str, Card] = {}
@@ -51,7 +53,8 @@ class Inventory:
             found = {card.uuid: card for card in await asyncio.to_thread(self._source.read)}
         except ElasticGPUError as error:
             log.warning("the cards cannot be read", reason=str(error))
-            if not self.version:
+            missing = isinstance(error, NativeMissing) and not self._driver_needed
+            if not self.version and not missing:
                 return
             found = {uuid: _unanswered(card) for uuid, card in self.cards.items()}
         if self.version and found == self.cards:

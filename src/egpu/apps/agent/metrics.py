@@ -102,6 +102,8 @@ class AgentMetrics(Collector):
         findings = self._findings()
         seen: dict[tuple[str, int, str], _Sample] = {}
         for record in self._slots.records():
+            if record.server:
+                continue  # its cards are another node's, and so is what it uses of them
             usage = UsageReader(self._slots.usage_file(record.token)).read()
             for position, share in enumerate(record.allocation.cards):
                 labels = self._labels(record, share)

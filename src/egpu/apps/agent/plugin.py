@@ -16,7 +16,7 @@ import structlog
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
 from egpu.api import names
 from egpu.apps.agent import slots as layout
-from egpu.apps.agent.config import MAX_TOKENS, AgentConfig
+from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.devices import DeviceFiles, name
 from egpu.apps.agent.inventory import Inventory
 from egpu.apps.agent.metrics import AgentMetrics
@@ -66,8 +66,9 @@ class SlotPlugin:
         """Tokens by number of cards; a card that is lost for a while takes none of them away."""
         sent: tuple[PluginDevice, ...] | None = None
         async for cards in self._inventory.changes():
-            usable = any(card.healthy for card in cards.values())
-            count = min(MAX_TOKENS, len(cards) * self._config.tokens_per_card)
+            pooled = self._config.pool_pki is not None
+            usable = pooled or any(card.healthy for card in cards.values())
+            count = self._config.tokens(len(cards))
             tokens = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
             if tokens != sent:
                 sent = tokens
@@ -77,7 +78,7 @@ class SlotPlugin:
         """Paths of the one token of a container. Raises TerminalError for any other number of tokens."""
         began = time.monotonic()
         slot = self._config.slots_dir / _only(ids)
-        if not self._inventory.minors:
+        if not self._inventory.version:
             raise Unavailable("the node's cards have not been read yet")
         target = layout.CONTAINER_DIRECTORY
         cards = [

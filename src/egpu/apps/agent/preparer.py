@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,17 +18,18 @@ import structlog
 from egpu.adapters import native, pages
 from egpu.adapters.nvml import Card
 from egpu.adapters.pool.bridge import LIBRARIES
-from egpu.adapters.pool.executors import Executor
 from egpu.api.allocation import ContainerAllocation
+from egpu.apps.agent import bridges
 from egpu.apps.agent import slots as layout
+from egpu.apps.agent.bridges import SlotBridges
 from egpu.apps.agent.devices import DeviceFiles, name
 from egpu.apps.agent.executors import SlotExecutors, link_into
 from egpu.apps.agent.inventory import Inventory
 from egpu.apps.agent.owners import Owner
 from egpu.apps.agent.slots import SlotRecord, Slots, boot_id
 from egpu.core.ledger import Card as LedgerCard
-from egpu.core.preparation import PolicySpec, Preparation, prepare
-from egpu.errors import TerminalError, Unavailable
+from egpu.core.preparation import PolicySpec, Preparation, prepare, prepare_elsewhere
+from egpu.errors import NotSupported, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +38,8 @@ MIB = 1024 * 1024
 
 
 class Preparer:
-    """Fills slot directories. `state_dir` also keeps this node's copy of the interposer."""
+    """Fills slot directories. `state_dir` also keeps this node's copy of the interposer; `bridges` lead to executors of
+    other nodes, on a node that takes part in the pool."""
 
     def __init__(
         self,
@@ -44,10 +48,14 @@ class Preparer:
         state_dir: Path,
         devices: DeviceFiles,
         inventory: Inventory,
+        node: str = "",
         executors: SlotExecutors | None = None,
+        bridges: SlotBridges | None = None,
     ) -> None:
         self._slots = slots
+        self._node = node
         self._executors = executors
+        self._bridges = bridges
         self._library_dir = state_dir / "lib"
         self._devices = devices
         self._inventory = inventory
@@ -61,7 +69,8 @@ class Preparer:
             Unavailable: a card of it is unhealthy, or not read yet.
         """
         where = f"pod {owner.pod.key}, container {owner.container}"
-        cards = await self._cards(where, owner.allocation)
+        server = owner.allocation.cards_node(self._node)
+        cards = await self._cards(where, owner.allocation) if server == self._node else []
         record = SlotRecord(
             token=token,
             namespace=owner.pod.namespace,
@@ -72,19 +81,23 @@ class Preparer:
             boot_id=self._boot_id,
             allocation=owner.allocation,
             minors={card.uuid: card.minor for card in cards},
+            server="" if server == self._node else server,
         )
-        plan = prepare(owner.container, owner.allocation, [_for_core(card) for card in cards])
+        if record.server:
+            plan = prepare_elsewhere(owner.container, owner.allocation)
+        else:
+            plan = prepare(owner.container, owner.allocation, [_for_core(card) for card in cards])
         node_minors = self._inventory.minors
         try:
-            executor = await self._executor(record, plan)
-            await asyncio.to_thread(
-                self._slots.replace, record, lambda slot: self._fill(slot, plan, node_minors, executor)
-            )
+            link = await self._executor(record, plan)
+            await asyncio.to_thread(self._slots.replace, record, lambda slot: self._fill(slot, plan, node_minors, link))
         except OSError as error:
             raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
         finally:
             if self._executors is not None:
                 self._executors.settled(record)
+            if self._bridges is not None:
+                self._bridges.settled(record)
         log.info(
             "prepared",
             token=token,
@@ -94,6 +107,7 @@ class Preparer:
             generation=record.generation,
             provisioner=owner.allocation.provisioner,
             minors=record.minors,
+            server=server,
         )
         return record
 
@@ -113,19 +127,28 @@ class Preparer:
             cards.append(card)
         return cards
 
-    async def _executor(self, record: SlotRecord, plan: Preparation) -> Executor | None:
-        """The executor that has the cards in the container's place; None where the container has them itself."""
+    async def _executor(self, record: SlotRecord, plan: Preparation) -> Callable[[Path], None] | None:
+        """What links the executor that has the cards in the container's place into its slot; None where the container
+        has them itself."""
         if not plan.remote:
             return None
+        if record.server:
+            if self._bridges is None:
+                raise NotSupported(f"node {record.server} has the cards, and this one takes no part in the pool")
+            return partial(bridges.link, await self._bridges.start(record))
         if self._executors is None:
             raise TerminalError("this agent runs no executors")
-        return await self._executors.start(record, record.minors)
+        return partial(link_into, executor=await self._executors.start(record, record.minors))
 
     def _fill(
-        self, slot: Path, plan: Preparation, node_minors: tuple[int, ...], executor: Executor | None = None
+        self,
+        slot: Path,
+        plan: Preparation,
+        node_minors: tuple[int, ...],
+        link: Callable[[Path], None] | None = None,
     ) -> None:
-        if executor is not None:
-            link_into(slot, executor)
+        if link is not None:
+            link(slot)
             for file, artefact in LIBRARIES.items():
                 os.link(self._library(artefact), slot / file)
             preloaded = "".join(f"{layout.CONTAINER_DIRECTORY}/{file}\n" for file in LIBRARIES)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from egpu.api.objects import (
     card_name,
 )
 from egpu.api.quantities import parse_count
-from egpu.api.vocabularies import node_capacity
+from egpu.api.vocabularies import node_capacity, pool_capacity
 from egpu.apps.agent.inventory import Inventory
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
 
@@ -42,10 +43,21 @@ GONE = "NotFound"
 UNHEALTHY = "Unhealthy"
 
 
+@dataclass(frozen=True)
+class PoolMember:
+    """What the cluster is told of a node that takes part in the pool. `tokens`: of the node, by its number of cards."""
+
+    address: str
+    link_mbps: int
+    tokens: Callable[[int], int]
+
+
 class Publisher:
-    """`published` is the version of the inventory that the cluster was last told completely; 0 at first."""
+    """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
+    before it runs where the node takes part in the pool."""
 
     def __init__(self, client: Client, node: str, inventory: Inventory, *, interval_seconds: float) -> None:
+        self.pool: PoolMember | None = None
         self._client = client
         self._node = node
         self._inventory = inventory
@@ -128,12 +140,17 @@ class Publisher:
     async def _publish_node(self, cards: tuple[Card, ...], node: Node) -> None:
         capacity = _quantities(cards)
         allocatable = _quantities(tuple(card for card in cards if card.healthy))
+        if self.pool is not None:
+            anywhere = {key: str(most) for key, most in pool_capacity(self.pool.tokens(len(cards))).items()}
+            capacity, allocatable = capacity | anywhere, allocatable | anywhere
         if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
             patch = {"status": {"capacity": capacity, "allocatable": allocatable}}
             await self._client.patch(Node, self._node, patch, subresource="status")
         labels = node_labels(cards)
-        if not _within(labels, node.metadata.labels):
-            await self._client.patch(Node, self._node, {"metadata": {"labels": labels}})
+        annotations = pool_annotations(self.pool)
+        said = {key: node.annotations.get(key) for key in annotations}
+        if not _within(labels, node.metadata.labels) or said != annotations:
+            await self._client.patch(Node, self._node, {"metadata": {"labels": labels, "annotations": annotations}})
 
 
 def card_object(node: str, card: Card, node_uid: str) -> ElasticGPU:
@@ -172,6 +189,13 @@ def node_labels(cards: tuple[Card, ...]) -> dict[str, str]:
     """Labels for node selectors: the product (the first card's where they differ) and the number of cards."""
     product = re.sub(r"[^A-Za-z0-9_.-]+", "-", cards[0].model)[:63].strip("-_.") if cards else ""
     return {PRODUCT_LABEL: product, COUNT_LABEL: str(len(cards))}
+
+
+def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
+    """As a merge patch: a node that takes part no more says nothing."""
+    if pool is None:
+        return {names.POOL_ADDRESS: None, names.POOL_LINK: None}
+    return {names.POOL_ADDRESS: pool.address, names.POOL_LINK: str(pool.link_mbps)}
 
 
 def _quantities(cards: tuple[Card, ...]) -> dict[str, str]:

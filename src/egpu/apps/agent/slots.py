@@ -48,6 +48,8 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     boot_id: str
     allocation: ContainerAllocation
     minors: dict[str, int]
+    server: str = ""
+    """The node that has the cards, where it is another one."""
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import socket
-import time
-from pathlib import Path
 
 import structlog
 
@@ -17,11 +14,12 @@ from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
 from egpu.adapters.pool.executors import Driver, Executors
+from egpu.adapters.pool.joining import fastest_link_mbps, join
 from egpu.apps.serve.config import ServeConfig
 from egpu.apps.serve.keeper import Keeper
-from egpu.core import ledger, tokens
+from egpu.core import ledger
 from egpu.core.leases import Report
-from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
+from egpu.errors import ElasticGPUError, NotFound, Refused
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -141,17 +139,7 @@ class Server:
         executor = self.keeper.executor(hello.lease)
         if executor is None:
             raise NotFound(f"lease {hello.lease[:64]} does not run on {self.config.name}")
-        tokens.check(hello.token, lease=hello.lease, key=executor.record.key, peer=connection.peer, now=time.time())
-        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
-            sock.setblocking(False)
-            try:
-                await asyncio.get_running_loop().sock_connect(sock, str(executor.socket))
-            except ConnectionRefusedError as error:
-                raise NotFound(f"the executor of {hello.lease} is dead") from error
-            except OSError as error:
-                raise Unavailable(f"the executor of {hello.lease} does not answer: {error}") from error
-            await connection.send(messages.Welcome(name=connection.peer))
-            await connection.hand_over(sock)
+        await join(connection, hello, executor)
 
 
 def _for_core(card: Card) -> ledger.Card:
@@ -165,15 +153,6 @@ def _for_core(card: Card) -> ledger.Card:
         numa=-1 if card.numa is None else card.numa,
         healthy=card.healthy,
     )
-
-
-def fastest_link_mbps(root: Path = Path("/sys/class/net")) -> int:
-    """Speed of the fastest interface that is up, as the kernel says it; 0 where it does not."""
-    speeds = [0]
-    for interface in root.glob("*/speed"):
-        with contextlib.suppress(OSError, ValueError):
-            speeds.append(int(interface.read_text()))
-    return max(speeds)
 
 
 async def run(config: ServeConfig) -> None:

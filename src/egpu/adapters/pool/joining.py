@@ -1,0 +1,44 @@
+"""What every machine with executors does for programs elsewhere: check their token, join them to their executor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.executors import Executor
+from egpu.core import tokens
+from egpu.errors import NotFound, Unavailable
+
+_NETWORK: Final = Path("/sys/class/net")
+
+
+async def join(connection: Connection, hello: messages.Hello, executor: Executor) -> None:
+    """Carry a program's bytes until either side ends. Raises Refused for a token that is not good for this lease in
+    these hands, NotFound when the executor is dead, Unavailable when it does not answer."""
+    record = executor.record
+    tokens.check(hello.token, lease=record.lease, key=record.key, peer=connection.peer, now=time.time())
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, str(executor.socket))
+        except ConnectionRefusedError as error:
+            raise NotFound(f"the executor of {record.lease} is dead") from error
+        except OSError as error:
+            raise Unavailable(f"the executor of {record.lease} does not answer: {error}") from error
+        await connection.send(messages.Welcome(name=connection.peer))
+        await connection.hand_over(sock)
+
+
+def fastest_link_mbps(root: Path = _NETWORK) -> int:
+    """Speed of the fastest interface that is up, as the kernel says it; 0 where it does not."""
+    speeds = [0]
+    for interface in root.glob("*/speed"):
+        with contextlib.suppress(OSError, ValueError):
+            speeds.append(int(interface.read_text()))
+    return max(speeds)

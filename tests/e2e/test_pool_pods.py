@@ -1,0 +1,120 @@
+"""Pods of the pool on the embedded cluster: on a node without GPUs, on a slice of another node's card."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from commands import PATIENCE_SECONDS, Place
+
+from egpu.adapters import native
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.pool.executors import processes_of
+from egpu.api import names
+from egpu.api.allocation import decode_allocation
+from egpu.api.kubernetes import Pod
+from egpu.embedded import manifests
+from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+
+MIB = 1024 * 1024
+WITHOUT_GPUS = {"elasticgpu.io/gpu-count": "0"}
+MEMORY = [str(native.path("samples/egpu-sample-memory")), "--json"]
+INFO = str(native.path("samples/egpu-sample-info"))
+
+
+def a_pod(name: str, command: list[str], *, core: int = 30, memory_mib: int = 512, **spec: Any) -> dict[str, Any]:
+    limits = {names.POOL_CORE: core, names.POOL_MEMORY: memory_mib}
+    container = {"name": "main", "image": "any", "command": command, "resources": {"limits": limits}}
+    settings = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "nodeSelector": WITHOUT_GPUS}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {**settings, **spec, "containers": [container]},
+    }
+
+
+async def until(what: str, condition: Callable[[], Awaitable[Any]]) -> Any:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not (found := await condition()):
+        assert asyncio.get_running_loop().time() < deadline, f"{what} did not happen"
+        await asyncio.sleep(0.1)
+    return found
+
+
+async def phase(client: Client, name: str, *wanted: str) -> Pod:
+    async def look() -> Pod | None:
+        pod = await client.get(Pod, name, namespace="default")
+        return pod if pod.status.phase in wanted else None
+
+    return await until(f"pod {name} {' or '.join(wanted)}", look)
+
+
+async def log(client: Client, name: str) -> str:
+    return await client.text(f"/api/v1/namespaces/default/pods/{name}/log", params={"container": "main"})
+
+
+async def given_out(place: Place, running: Cluster) -> list[dict[str, Any]]:
+    done = await asyncio.to_thread(place.run, "get", "gpus", "-o", "json", KUBECONFIG=str(running.kubeconfig))
+    return json.loads(done.stdout)
+
+
+async def test_a_pod_without_a_gpu_near_it_computes_on_another_nodes_card(place: Place) -> None:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=1, cpu_nodes=1)) as running, running.client() as client:
+        # by a claim and by its own words, from the example
+        for example in ("pool.yaml", "pool-claim.yaml"):
+            await manifests.create(client, manifests.read(manifests.examples() / example))
+        for name in ("pool-claim", "pool-slice"):
+            pod = await phase(client, name, "Succeeded")
+            assert pod.spec.node_name == "node-2"
+            given = decode_allocation(pod.annotations[names.ALLOCATION])
+            assert (given.node, given.containers["main"].server) == ("node-2", "node-1")
+            assert "0 wrong: ok" in await log(client, name)
+
+        # to the byte
+        await manifests.create(client, [a_pod("greedy", MEMORY)])
+        await phase(client, "greedy", "Succeeded")
+        said = json.loads((await log(client, "greedy")).splitlines()[-1])
+        assert (said["given_bytes"], said["error"]) == (512 * MIB, "CUDA_ERROR_OUT_OF_MEMORY")
+        assert said["total"] == 512 * MIB
+
+        # counted on the card that serves, and shown
+        steady = a_pod("steady", ["sh", "-c", f"{INFO} && sleep 1000"], core=70)
+        await manifests.create(client, [steady])
+        await phase(client, "steady", "Running")
+        (card,) = await given_out(place, running)
+        assert (card["node"], card["mode"], card["corePercentGiven"]) == ("node-1", names.POOL, 90)
+        assert "pod default/steady" in card["heldBy"]
+        table = await asyncio.to_thread(place.run, "get", "pods", KUBECONFIG=str(running.kubeconfig))
+        assert "512 MiB of node-1" in table.stdout
+        explained = await asyncio.to_thread(place.run, "explain", "pod", "steady", KUBECONFIG=str(running.kubeconfig))
+        assert "of node node-1, by elasticgpu.io/pool" in explained.stdout
+
+        async def answered() -> bool:
+            return "NVIDIA A100" in await log(client, "steady")
+
+        await until("the program's first words", answered)
+
+        # what does not fit waits, and says which card of which node is short of what
+        await manifests.create(client, [a_pod("late", MEMORY)])
+        explained = await asyncio.to_thread(place.run, "explain", "pod", "late", KUBECONFIG=str(running.kubeconfig))
+        assert "of node-1 has 10 % of compute free, 30 % needed" in explained.stdout
+
+        # and is placed when the other is gone, whose executor ends with it
+        served = running.node_dir("node-1") / "agent" / "served"
+        (executor,) = served.iterdir()
+        await client.raw("DELETE", "/api/v1/namespaces/default/pods/steady", body=None)
+        await phase(client, "late", "Succeeded")
+
+        async def ended() -> bool:
+            return not list(served.iterdir()) and not processes_of(executor)
+
+        await until("the end of the executors", ended)
+        (card,) = await given_out(place, running)
+        assert card["heldBy"] == ["claim default/far-card"]
+
+        # where a node has a card, its own comes first: the program and its executor share memory
+        await manifests.create(client, [a_pod("near", ["sh", "-c", f"{INFO} && sleep 1000"], nodeSelector={})])
+        pod = await phase(client, "near", "Running")
+        assert decode_allocation(pod.annotations[names.ALLOCATION]).containers["main"].server == pod.spec.node_name
+        assert not list((running.node_dir("node-1") / "agent" / "bridges").iterdir())

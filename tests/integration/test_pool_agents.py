@@ -1,0 +1,307 @@
+"""Agents of two nodes and a container of one on a card of the other: who is let in, what runs how long, restarts."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import nodeworld
+import poolworld
+import worlds
+from egpu.adapters import native
+from egpu.adapters.pool import authority, executors, messages
+from egpu.adapters.pool.client import answer_of, dial
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.executors import Driver, Executors
+from egpu.adapters.pool.security import Credentials
+from egpu.api import names
+from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.api.kubernetes import Node, Pod, PodStatus
+from egpu.api.objects import ObjectMeta
+from egpu.apps.agent.bridges import SlotBridges, link
+from egpu.apps.agent.inventory import Inventory
+from egpu.apps.agent.serving import Serving
+from egpu.apps.agent.slots import SlotRecord, Slots
+from egpu.errors import NotFound, Refused, Unavailable
+
+FAKE = Path(__file__).parent / "programs" / "fake_executor.py"
+SERVER, HERE, ELSEWHERE = "gpu-1", "cpu-1", "cpu-2"
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "egpu-executor"
+    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE} "$@"\n')
+    script.chmod(0o755)
+    real = native.path
+    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A short path: sockets are made below it."""
+    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+    path.mkdir()
+    yield path
+    for directory in (path / "served").glob("*"):
+        for pid in executors.processes_of(directory):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def given(index: int = 0, *, server: str = SERVER) -> ContainerAllocation:
+    return ContainerAllocation(provisioner=names.POOL, mode="shared", server=server, cards=(nodeworld.share(index),))
+
+
+def a_pod(name: str, on: str = HERE, allocation: ContainerAllocation | None = None) -> Pod:
+    containers = {"main": allocation or given()}
+    return worlds.placed(worlds.pod(name, worlds.container("main")), PodAllocation(node=on, containers=containers))
+
+
+@dataclass
+class Pods:
+    """The API server, as far as agents ask it."""
+
+    pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
+
+    def add(self, pod: Pod) -> Pod:
+        self.pods[pod.key] = pod
+        return pod
+
+    def end(self, pod: Pod) -> None:
+        self.pods[pod.key] = replace(pod, status=PodStatus(phase="Succeeded"))
+
+    async def read(self, namespace: str, name: str) -> Pod:
+        if f"{namespace}/{name}" not in self.pods:
+            raise NotFound(name)
+        return self.pods[f"{namespace}/{name}"]
+
+    async def on_node(self) -> Sequence[Pod]:
+        return ()
+
+
+class Nodes:
+    """A client that knows where the one node serves."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    async def get(self, _kind: type[Node], name: str) -> Node:
+        if name != SERVER:
+            raise NotFound(name)
+        return Node(metadata=ObjectMeta(name=name, annotations={names.POOL_ADDRESS: self.address}))
+
+
+@dataclass
+class World:
+    directory: Path
+    pods: Pods
+    serving: Serving
+
+    def of(self, node: str, role: str = "server") -> Credentials:
+        return authority.issue(self.directory / "pki", role, node)  # type: ignore[arg-type]
+
+    async def ask(self, whose: Pod, who: str = HERE, role: str = "server", **changed: str) -> messages.Granted:
+        said = {"namespace": whose.namespace, "pod": whose.name, "uid": whose.uid, "container": "main", **changed}
+        hello = messages.Hello(role="pod")
+        connection, _ = await dial(self.serving.door.address, self.of(who, role), hello, expect=f"server/{SERVER}")
+        try:
+            await connection.send(messages.Open(number=1, **said))
+            return answer_of(await connection.receive(), messages.Granted)
+        finally:
+            await connection.close()
+
+    async def join(self, lease: str, token: str, who: str = HERE) -> Connection:
+        hello = messages.Hello(role="data", lease=lease, token=token)
+        connection, _ = await dial(self.serving.door.address, self.of(who), hello, expect=f"server/{SERVER}")
+        connection.writer.write(b"\n")
+        return connection
+
+    def running(self) -> set[str]:
+        return {path.name for path in (self.directory / "served").iterdir()}
+
+
+@contextlib.asynccontextmanager
+async def world(directory: Path, pods: Pods | None = None) -> AsyncIterator[World]:
+    """The serving half of the agent of SERVER."""
+    pods = pods or Pods()
+    inventory = Inventory(nodeworld.Cards(2), interval_seconds=60)
+    await inventory.refresh()
+    serving = Serving(
+        SERVER,
+        executors=Executors(directory / "served", Driver.of(None)),
+        inventory=inventory,
+        pods=pods,
+        credentials=authority.issue(directory / "pki", "server", SERVER),
+        listen="127.0.0.1:0",
+    )
+    await serving.open()
+    tasks = [asyncio.create_task(serving.door.serve()), asyncio.create_task(serving.run())]
+    try:
+        yield World(directory, pods, serving)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_pods_node_gets_its_executor_and_asking_again_the_same_one(short: Path) -> None:
+    async with world(short) as here:
+        pod = here.pods.add(a_pod("p"))
+        granted = await here.ask(pod)
+        lease = granted.lease.lease
+        connection = await here.join(lease, granted.token)
+        greeting = (await connection.reader.readline()).decode().split()
+        assert greeting == [lease, nodeworld.card(0).uuid]
+        await connection.close()
+        assert (await here.ask(pod)).lease.lease == lease
+        assert here.running() == {lease}
+
+
+async def test_nobody_gets_what_the_scheduler_did_not_give_to_a_pod_of_their_node(short: Path) -> None:
+    async with world(short) as here:
+        pod = here.pods.add(a_pod("p"))
+        local = here.pods.add(a_pod("local", allocation=replace(given(), server="", provisioner=names.QGPU)))
+        third = here.pods.add(a_pod("third", allocation=given(server="gpu-2")))
+        ended = here.pods.add(a_pod("ended"))
+        here.pods.end(ended)
+        for asking, why in (
+            (here.ask(pod, ELSEWHERE), "the pod is on cpu-1, cpu-2 may not ask for it"),
+            (here.ask(pod, uid="another"), "was given no card of gpu-1"),
+            (here.ask(pod, container="side"), "was given no card of gpu-1"),
+            (here.ask(pod, pod="nobody"), "there is no such pod"),
+            (here.ask(local), "was given no card of gpu-1"),
+            (here.ask(third), "was given no card of gpu-1"),
+            (here.ask(ended), "was given no card of gpu-1"),
+            (here.ask(pod, "ann", "client"), "is not the agent of a node"),
+        ):
+            with pytest.raises(Refused, match=why):
+                await asking
+        foreign = authority.issue(short / "foreign", "server", HERE)
+        with pytest.raises((Refused, Unavailable)):
+            await dial(here.serving.door.address, foreign, messages.Hello(role="pod"), expect=f"server/{SERVER}")
+        assert here.running() == set()
+
+
+async def test_a_token_is_good_for_one_pods_lease_in_the_hands_of_its_node(short: Path) -> None:
+    async with world(short) as here:
+        one, other = here.pods.add(a_pod("one")), here.pods.add(a_pod("other", on=ELSEWHERE))
+        first, second = await here.ask(one), await here.ask(other, ELSEWHERE)
+        with pytest.raises(Refused, match="not issued for"):
+            await here.join(second.lease.lease, first.token)
+        with pytest.raises(Refused, match="may not use it"):
+            await here.join(second.lease.lease, second.token)
+        with pytest.raises(Refused, match="does not run"):
+            await here.join("pod-unknown", first.token)
+        await (await here.join(second.lease.lease, second.token, ELSEWHERE)).close()
+
+
+async def test_an_executor_lives_as_long_as_its_pod_also_over_a_restart_of_the_agent(short: Path) -> None:
+    pods = Pods()
+    pod = pods.add(a_pod("p"))
+    async with world(short, pods) as here:
+        granted = await here.ask(pod)
+        before = executors.processes_of(short / "served" / granted.lease.lease)
+    assert before
+    async with world(short, pods) as here:
+        connection = await here.join(granted.lease.lease, granted.token)
+        assert await connection.reader.readline()
+        await connection.close()
+        assert executors.processes_of(short / "served" / granted.lease.lease) == before
+        pods.end(pod)
+        await poolworld.eventually(lambda: not here.running(), 60)
+        assert executors.processes_of(short / "served" / granted.lease.lease) == []
+
+
+async def test_a_card_given_out_again_is_free_of_its_last_pod(short: Path) -> None:
+    async with world(short) as here:
+        first, beside = here.pods.add(a_pod("first")), here.pods.add(a_pod("beside", allocation=given(1)))
+        one, two = await here.ask(first), await here.ask(beside)
+        del here.pods.pods[first.key]
+        next_one = await here.ask(here.pods.add(a_pod("next")))
+        assert here.running() == {two.lease.lease, next_one.lease.lease}, "at once, not at the next look"
+        assert one.lease.lease not in here.running()
+
+
+async def test_a_dead_executor_is_started_anew_and_its_old_sessions_are_not_known_there(short: Path) -> None:
+    async with world(short) as here:
+        pod = here.pods.add(a_pod("p"))
+        lease = (await here.ask(pod)).lease.lease
+        before = executors.processes_of(short / "served" / lease)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        await poolworld.eventually(lambda: not executors.processes_of(short / "served" / lease), 30)
+        assert (await here.ask(pod)).lease.lease == lease
+        assert set(executors.processes_of(short / "served" / lease)).isdisjoint(before)
+
+
+def talk(path: Path) -> str:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(30)
+        sock.connect(str(path))
+        sock.sendall(b"\n")
+        return sock.makefile("rb").readline().decode().split()[0]
+
+
+async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_agent_has_restarted(short: Path) -> None:
+    slots = Slots(short / "slots")
+    async with world(short) as here:
+        pod = here.pods.add(a_pod("p"))
+        record = SlotRecord(
+            token="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main",
+            generation=slots.next_generation(), boot_id="", allocation=given(), minors={}, server=SERVER,
+        )  # fmt: skip
+        client: Any = Nodes(str(here.serving.door.address))
+
+        @contextlib.asynccontextmanager
+        async def agent() -> AsyncIterator[SlotBridges]:
+            bridges = SlotBridges(short / "bridges", here.of(HERE), client, slots)
+            running = asyncio.create_task(bridges.run())
+            try:
+                yield bridges
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+        async with agent() as bridges:
+            way = await bridges.start(record)
+            slots.replace(record, lambda slot: link(way, slot))
+            bridges.settled(record)
+            (lease,) = here.running()
+            assert await asyncio.to_thread(talk, slots.path("7") / "lease.sock") == lease
+        async with agent():
+            inode = (slots.path("7") / "lease.sock").stat().st_ino
+            await poolworld.eventually(lambda: (slots.path("7") / "lease.sock").stat().st_ino != inode, 30)
+            assert await asyncio.to_thread(talk, slots.path("7") / "lease.sock") == lease
+            slots.remove("7")
+            await poolworld.eventually(lambda: not list((short / "bridges").iterdir()), 30)
+
+
+async def test_what_cannot_be_reached_or_is_refused_is_said_when_the_container_is_prepared(short: Path) -> None:
+    slots = Slots(short / "slots")
+    async with world(short) as here:
+        pod = a_pod("p")
+        record = SlotRecord(
+            token="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main", generation=1,
+            boot_id="", allocation=given(), minors={}, server=SERVER,
+        )  # fmt: skip
+        client: Any = Nodes(str(here.serving.door.address))
+        bridges = SlotBridges(short / "bridges", here.of(HERE), client, slots)
+        with pytest.raises(Refused, match="there is no such pod"):
+            await bridges.start(record)
+        with pytest.raises(Unavailable, match="node gpu-9, which has the cards, is gone"):
+            await bridges.start(replace(record, server="gpu-9"))
+        client.address = ""
+        with pytest.raises(Unavailable, match="takes no part in the pool"):
+            await bridges.start(record)
