@@ -35,6 +35,7 @@ enum {
     UNKNOWN_WORK_NS = 20000,    /* expected of work never timed */
     UNTIMED = 15,               /* launches that are not timed after a stream was found dry */
     OWED_NS = 200000,           /* of untimed launches, before it is debited */
+    BORROWED_NS = 8000000,      /* queued at most, of time that others left */
     CLOCK_DRIFT_PPM = 200,
     LOOK_EVERY = 4,             /* launches of a batch between two looks at the clock, */
     LOOK_NS = 100000,           /* until so much work is in it: with long kernels a few launches are a long time */
@@ -59,6 +60,8 @@ struct batch {
     const void *owner;                    /* the thread that opened it: nobody else adds to it */
     uint32_t in_flight;                   /* its owner is between launch_begin and launch_end */
     bool single;                          /* full after one launch */
+    bool guessed;                         /* has work in it that was never timed */
+    bool first;                           /* of its window: what others left over may run before it */
     struct lane *lane;
     uint64_t deadline_ns, dry_ns;         /* when it has to end, and when its stream should be through with it */
     uint64_t until_ns;                    /* when the container's window closes */
@@ -78,6 +81,8 @@ struct meter {
     double latest_ns;      /* the GPU's time then, since whenever */
     double offset_ns;      /* from the GPU's time to ours, as close as we know */
     uint64_t offset_at_ns;
+    uint64_t window_ns; /* when the window of the latest batch closes */
+    bool forgiven;      /* the latest batch that was charged took much longer than expected, and was not charged for it */
     uint64_t polled_ns, busy_until_ns; /* when the GPU should be through with all that was launched */
     struct work works[WORKS];
 };
@@ -365,8 +370,15 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
     uint32_t contention = LIMIT(meter->device, contention_ppm);
     if (contention == 0) contention = EGPU_PPM;
     uint64_t cost = share_of(coverage_add(meter->device, (uint64_t)(end - length), (uint64_t)end), contention);
+    /* Work of others is in between when they came back after it was launched, and when they ran over their window into ours. Then
+     * of ours there is what was expected; but who is long twice in a row is long. */
+    bool overtaken = batch->until_ns == UINT64_MAX && LIMIT(meter->device, window_period_us) != 0 && cost > batch->estimate_ns;
+    bool mixed = !batch->guessed && (overtaken || (batch->first && !meter->forgiven && cost / 2 > batch->estimate_ns));
+    meter->forgiven = mixed && !overtaken;
+    if (mixed) cost = batch->estimate_ns;
     bucket_debit(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
     count(meter->device, cost, batch->launches, now);
+    if (mixed) return;
     /* What is expected should add up to what is charged, so not `length`, which siblings' work may be part of; but who is
      * always second to report is charged next to nothing, and is not to think that its work costs nothing. */
     uint64_t least = share_of((uint64_t)(length / 2), contention);
@@ -410,6 +422,7 @@ static struct batch *free_batch(struct meter *meter) {
         batch->state = BATCH_OPEN;
         batch->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
         batch->launches = batch->in_flight = 0;
+        batch->guessed = false;
         batch->estimate_ns = 0;
         batch->owner = &recent_lane;
         return batch;
@@ -513,6 +526,30 @@ bool stream_is_captured(CUstream stream) {
 
 /* ---- one launch ---- */
 
+/* What was launched and is not over, as far as we know. */
+static uint64_t queued_ns(struct meter *meter) {
+    uint64_t queued = 0;
+    for (int i = 0; i < BATCHES; i++)
+        if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) == BATCH_ENDED) queued += PEEK(meter->batches[i].estimate_ns);
+    return queued;
+}
+
+/* When the GPU should be through with what was launched. Others' work may have come in between, which the expectation does
+ * not know: what is left begins when the last that is over ended. */
+static uint64_t through_at(struct meter *meter, uint64_t now) {
+    lock_take(&meter->lock);
+    if (now - meter->polled_ns > POLL_NS) collect(meter, now);
+    uint64_t busy_until = PEEK(meter->busy_until_ns), queued = queued_ns(meter);
+    uint64_t ended = meter->has_latest ? (uint64_t)(meter->latest_ns + meter->offset_ns) : 0;
+    lock_drop(&meter->lock);
+    return queued != 0 && ended + queued > busy_until ? ended + queued : busy_until;
+}
+
+/* Time that is others' is not queued far ahead: they may come back for it. */
+static bool borrows_too_much(struct meter *meter) {
+    return LIMIT(meter->device, grant_ppm) > LIMIT(meter->device, core_ppm) && LIMIT(meter->device, window_period_us) == 0 && queued_ns(meter) > BORROWED_NS;
+}
+
 /* Holds the calling thread back until the container may start `expected_ns` of work; returns the time it is then, and
  * until when it may go on. No lock is held. */
 static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_t now, uint64_t *until) {
@@ -521,10 +558,12 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
     for (;;) {
         uint64_t wait = bucket_wait_ns(meter->device, now), opens = window_wait_ns(meter->device, now, until);
         if (opens > wait) wait = opens;
-        uint64_t busy_until = __atomic_load_n(&meter->busy_until_ns, __ATOMIC_RELAXED);
+        uint64_t busy_until = *until == UINT64_MAX ? 0 : through_at(meter, now);
         /* What is queued has to be through when the window closes; what is longer than a window starts with it. */
         if (wait == 0 && *until != UINT64_MAX && busy_until > now && busy_until + expected_ns / 2 > *until)
             wait = (busy_until < *until ? busy_until : *until) - now;
+        bool full = wait == 0 && borrows_too_much(meter);
+        if (full) wait = BORROWED_NS / 16;
         if (wait == 0) break;
         if (!waited || now - __atomic_load_n(&meter->polled_ns, __ATOMIC_RELAXED) > POLL_NS) {
             end_lanes(meter->context, !waited, now); /* or they would time our sleep */
@@ -537,7 +576,7 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
         waited = true;
         sleep_ns(wait > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : wait < 20000 ? 20000 : wait);
         now = set_clock();
-        count_throttled(meter->device, now - reported); /* as it grows: the agent looks at it */
+        if (!full) count_throttled(meter->device, now - reported); /* as it grows: the agent looks at it */
         reported = now;
     }
     return now;
@@ -599,6 +638,8 @@ static __attribute__((noinline)) struct lane *begin_batch(struct lane *lane, CUc
     batch->dry_ns = busy > now ? busy : now;
     batch->until_ns = until;
     batch->looked_ns = now;
+    batch->first = until != UINT64_MAX && until != PEEK(meter->window_ns);
+    POKE(meter->window_ns, until);
     batch->lane = lane;
     lane->single_next = false;
     lane->open = batch;
@@ -658,6 +699,7 @@ CUresult launch_begin(struct launch *launch, uint64_t key, CUstream stream) {
     if (__builtin_expect(PEEK(work->samples) == 0, 0)) {
         estimate = UNKNOWN_WORK_NS;
         POKE(work->pending, true);
+        if (batch != NULL) batch->guessed = true;
     }
     if (__builtin_expect(batch != NULL, 1)) {
         batch->works[batch->launches] = (uint16_t)(work - lane->meter->works);

@@ -102,6 +102,7 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         reaped_bytes=4,
         spill_bytes=44,
         bucket_ns=-5,
+        refilled_ns=6,
         gpu_ns=7,
         throttled_ns=8,
         launches=9,

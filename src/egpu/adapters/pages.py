@@ -120,7 +120,8 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUsage:
-    """What a container says it uses of one device (same order as the policy's devices). Bytes and nanoseconds."""
+    """What a container says it uses of one device (same order as the policy's devices). Bytes and nanoseconds;
+    `refilled_ns` is when somebody last asked to launch something (CLOCK_MONOTONIC)."""
 
     memory_bytes: int
     peak_bytes: int
@@ -128,6 +129,7 @@ class DeviceUsage:
     reaped_bytes: int
     spill_bytes: int
     bucket_ns: int
+    refilled_ns: int
     gpu_ns: int
     throttled_ns: int
     launches: int
@@ -385,7 +387,7 @@ def decode_usage(content: bytes) -> Usage:
 
 def _device(content: bytes, index: int) -> DeviceUsage:
     offset = _USAGE_HEADER.size + index * _USAGE_DEVICE.size
-    memory, peak, refusals, reaped, spill, bucket, _refilled, gpu, throttled, launches = _USAGE_DEVICE.unpack_from(
+    memory, peak, refusals, reaped, spill, bucket, refilled, gpu, throttled, launches = _USAGE_DEVICE.unpack_from(
         content, offset
     )
     return DeviceUsage(
@@ -395,6 +397,7 @@ def _device(content: bytes, index: int) -> DeviceUsage:
         reaped_bytes=reaped,
         spill_bytes=spill,
         bucket_ns=bucket,
+        refilled_ns=refilled,
         gpu_ns=gpu,
         throttled_ns=throttled,
         launches=launches,

@@ -41,7 +41,8 @@ class _Share:
     ceiling_ppm: int
     last: DeviceUsage | None = None
     active_at: float = -1e9
-    kernel_ns: int = 0
+    recent_launches: float = 0.0
+    recent_gpu_ns: float = 0.0
     used_ppm: float = 0.0
     held_back: bool = False
 
@@ -54,11 +55,13 @@ class _Share:
             return
         gpu_ns, throttled_ns = totals.gpu_ns - before.gpu_ns, totals.throttled_ns - before.throttled_ns
         launches = totals.launches - before.launches
-        if gpu_ns > 0 or throttled_ns > 0 or launches > 0:
+        # What was launched is counted when it is over; that somebody asked is seen at once.
+        if gpu_ns > 0 or throttled_ns > 0 or launches > 0 or totals.refilled_ns != before.refilled_ns:
             self.active_at = now
         self.held_back = throttled_ns > 0
-        if launches > 0:
-            self.kernel_ns = min(gpu_ns // launches, 10**9) if gpu_ns > 0 else self.kernel_ns
+        if launches > 0 and gpu_ns > 0:
+            self.recent_launches += 0.1 * (min(launches, 10**9) - self.recent_launches)
+            self.recent_gpu_ns += 0.1 * (min(gpu_ns, 10**12) - self.recent_gpu_ns)
         self.used_ppm += 0.3 * (min(1.0, max(0.0, gpu_ns / 1e9 / elapsed)) * PPM - self.used_ppm)
 
     def tenant(self, now: float) -> Tenant:
@@ -69,7 +72,7 @@ class _Share:
             weight=self.line.weight,
             active=now - self.active_at < IDLE_SECONDS,
             wants_ppm=wants,
-            kernel_ns=self.kernel_ns,
+            kernel_ns=int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0,
         )
 
 
