@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from egpu.adapters.native import path
-from egpu.adapters.pool.bridge import GONE
+from egpu.adapters.pool.bridge import GONE, LIBRARIES
 from egpu.adapters.simulator import Machine
 from patience import PATIENCE_SECONDS
 
@@ -160,9 +160,10 @@ class Bridge:
 
 
 def client_dir(folder: Path) -> Path:
-    """A driver directory with the remote client in it, and no lease yet."""
+    """A driver directory with the remote libraries in it, and no lease yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(path("remote/libcuda.so.1").resolve(), folder / "libcuda.so.1")
+    for name, artefact in LIBRARIES.items():
+        shutil.copy(path(artefact).resolve(), folder / name)
     return folder
 
 

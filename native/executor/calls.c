@@ -537,6 +537,12 @@ static CUresult pointer_attribute(struct task *task) {
     return result;
 }
 
+static CUresult device_status(struct task *task) {
+    struct wire_device_status_ask ask;
+    if (!begins(task, &ask, sizeof ask, false) || task->in.left) return violation(task);
+    return status_read(ask.device, &task->out);
+}
+
 const struct operation special_operations[OP_COUNT] = {
     [OP_COPY_IN] = {copy_in, OPERATION_BLOCKS},
     [OP_COPY_OUT] = {copy_out, OPERATION_BLOCKS},
@@ -556,4 +562,5 @@ const struct operation special_operations[OP_COUNT] = {
     [OP_LAUNCH] = {launch, 0},
     [OP_HOST_CALLBACK] = {host_callback, 0},
     [OP_POINTER_ATTRIBUTE] = {pointer_attribute, 0},
+    [OP_DEVICE_STATUS] = {device_status, 0},
 };

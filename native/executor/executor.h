@@ -2,7 +2,7 @@
  *
  *   session.c   the child's life: driver, connection, loop, replies    handles.c    what the client's handles stand for
  *   calls.c     operations with forms of their own                     decoders.c   generated: the others
- *   sandbox.c   what the child may still do once it has its GPU
+ *   sandbox.c   what the child may still do once it has its GPU         status.c     what NVML says of the slice
  *
  * Whatever comes from the client is hostile until checked: a wrong length, an unknown number or a gap ends the session; a wrong handle is
  * an error of the call.
@@ -26,6 +26,16 @@
 struct settings {
     const char *driver, *lease;
     int grace_seconds;
+    int roster; /* descriptor of a struct roster, or -1 */
+};
+
+/* Who the sessions of the lease are: written by the parent, mapped by its children, who cannot write it. */
+#define MAX_SESSIONS 256
+struct roster {
+    struct {
+        uint32_t pid;    /* of the session's process; 0: free */
+        uint32_t client; /* as the client calls itself */
+    } sessions[MAX_SESSIONS];
 };
 
 /* One call being decoded and carried out. */
@@ -88,6 +98,11 @@ uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
 uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent);
 
 static inline size_t attribute_bytes(int attribute) { return attribute >= 1 && attribute <= 3 ? 4 : 8; }
+
+/* ---- status.c -------------------------------------------------------------------------------------------------------------- */
+
+void status_init(const struct settings *settings);
+CUresult status_read(uint32_t device, struct writer *out);
 
 /* ---- sandbox.c ------------------------------------------------------------------------------------------------------------- */
 

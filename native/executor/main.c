@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,7 +20,6 @@
 
 #include "greeting.h"
 
-#define MAX_SESSIONS 256
 #define MAX_GREETERS 64 /* connections that have not said HELLO yet */
 #define HELLO_MS 2000
 
@@ -35,6 +35,8 @@ struct session {
 };
 static struct session sessions[MAX_SESSIONS];
 static int session_count;
+static struct roster *roster;
+static int roster_fd = -1;
 
 static struct greeter {
     int fd; /* -1: free */
@@ -76,6 +78,13 @@ static void refuse(int fd, uint32_t status, const char *reason) {
 
 /* ---- sessions ---------------------------------------------------------------------------------------------------------------- */
 
+static bool roster_open(void) {
+    roster_fd = memfd_create("egpu-roster", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (roster_fd < 0 || ftruncate(roster_fd, sizeof *roster) != 0) return false;
+    roster = mmap(NULL, sizeof *roster, PROT_READ | PROT_WRITE, MAP_SHARED, roster_fd, 0);
+    return roster != MAP_FAILED && fcntl(roster_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+}
+
 static struct session *session_find(const uint8_t id[16]) {
     for (int i = 0; i < MAX_SESSIONS; i++)
         if (sessions[i].pid != 0 && memcmp(sessions[i].id, id, 16) == 0) return &sessions[i];
@@ -83,15 +92,16 @@ static struct session *session_find(const uint8_t id[16]) {
 }
 
 /* A child, by exec: its address space has nothing of ours. The interposer comes with LD_PRELOAD. */
-static struct session *session_start(const uint8_t id[16]) {
+static struct session *session_start(const uint8_t id[16], uint32_t client) {
     struct session *session = NULL;
     for (int i = 0; i < MAX_SESSIONS && session == NULL; i++)
         if (sessions[i].pid == 0) session = &sessions[i];
     int pair[2];
     if (session == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return NULL;
-    char descriptor[16], grace[16], preload[4200];
+    char descriptor[16], grace[16], known[16], preload[4200];
     snprintf(descriptor, sizeof descriptor, "%d", pair[1]);
     snprintf(grace, sizeof grace, "%d", options.grace);
+    snprintf(known, sizeof known, "%d", roster_fd);
     snprintf(preload, sizeof preload, "%s/libegpu-interposer.so", options.slice ? options.slice : "");
     pid_t pid = fork();
     if (pid < 0) {
@@ -104,14 +114,17 @@ static struct session *session_start(const uint8_t id[16]) {
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
         fcntl(pair[1], F_SETFD, 0);
+        fcntl(roster_fd, F_SETFD, 0);
         dup2(STDERR_FILENO, STDOUT_FILENO); /* events are the parent's alone */
         if (options.slice != NULL) setenv("LD_PRELOAD", preload, 1);
-        execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--driver", options.driver, "--grace", grace, "--lease", options.lease, (char *)NULL);
+        execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--roster", known, "--driver", options.driver, "--grace", grace, "--lease", options.lease, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
     *session = (struct session){.pid = pid, .control = pair[0]};
     memcpy(session->id, id, 16);
+    roster->sessions[session - sessions].client = client;
+    roster->sessions[session - sessions].pid = (uint32_t)pid;
     session_count++;
     return session;
 }
@@ -132,6 +145,7 @@ static void session_ended(pid_t pid, int status) {
         }
         close(sessions[i].control);
         session_count--;
+        roster->sessions[i].pid = 0;
         tell_session(&sessions[i], "closed", reason);
         sessions[i].pid = 0;
     }
@@ -174,7 +188,7 @@ static void greeted(struct greeter *greeter) {
         refuse(fd, WIRE_STATUS_FULL, "sessions");
         return;
     }
-    if (fresh && (session = session_start(greeting.hello.session)) == NULL) {
+    if (fresh && (session = session_start(greeting.hello.session, greeting.hello.pid)) == NULL) {
         refuse(fd, WIRE_STATUS_FULL, "sessions");
         return;
     }
@@ -325,7 +339,7 @@ int main(int argc, char **argv) {
         {"slice", required_argument, NULL, 's'},      {"driver", required_argument, NULL, 'd'},   {"listen", required_argument, NULL, 'l'},
         {"listen-fd", required_argument, NULL, 'f'},  {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
         {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},    {"sessions", required_argument, NULL, 'm'},
-        {"session", required_argument, NULL, 'S'},    {NULL, 0, NULL, 0},
+        {"session", required_argument, NULL, 'S'},    {"roster", required_argument, NULL, 'R'},   {NULL, 0, NULL, 0},
     };
     int session = -1;
     for (int flag; (flag = getopt_long(argc, argv, "", flags, NULL)) != -1;) switch (flag) {
@@ -339,11 +353,12 @@ int main(int argc, char **argv) {
         case 'n': options.lease = optarg; break;
         case 'm': options.sessions = atoi(optarg); break;
         case 'S': session = atoi(optarg); break;
+        case 'R': roster_fd = atoi(optarg); break;
         default: return usage("unknown flag");
         }
     if (options.driver == NULL) return usage("--driver is missing");
     if (session >= 0) {
-        struct settings settings = {options.driver, options.lease, options.grace};
+        struct settings settings = {options.driver, options.lease, options.grace, roster_fd};
         return session_run(&settings, session);
     }
     if ((options.listen != NULL) + (options.listen_fd >= 0) + (options.tcp_port >= 0) != 1) return usage("exactly one of --listen, --listen-fd, --listen-tcp is needed");
@@ -369,6 +384,10 @@ int main(int argc, char **argv) {
     if (options.token_file != NULL && access(options.token_file, R_OK) != 0) {
         perror(options.token_file);
         return 3;
+    }
+    if (!roster_open()) {
+        perror("egpu-executor: no memory for the list of sessions");
+        return 4;
     }
     int listener = listener_open();
     if (listener < 0) {

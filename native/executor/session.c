@@ -594,6 +594,7 @@ int session_run(const struct settings *given, int control) {
         greeting_refuse(fd, WIRE_STATUS_DRIVER);
         return EXIT_NO_DRIVER;
     }
+    status_init(settings);
     next_connection = fd;
     next_greeting = greeting;
     pthread_t thread;

@@ -137,3 +137,27 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     *can = 0;
     return CUDA_SUCCESS;
 }
+
+/* For our NVML beside us: what the server's NVML says of a card, as the slice sees it. */
+API CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room);
+CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room) {
+    unsigned local;
+    struct call call;
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS) return result;
+    call_start(&call, OP_DEVICE_STATUS);
+    if ((call.link = link_of_device(ordinal, &local)) == NULL) return CUDA_ERROR_INVALID_DEVICE;
+    struct wire_device_status_ask ask = {local, 0};
+    if ((result = call_begin(&call, sizeof ask, CALL_WAITS)) != CUDA_SUCCESS) return result;
+    put_bytes(&call.out, &ask, sizeof ask);
+    result = call_exchange(&call);
+    if (result == CUDA_SUCCESS) {
+        get_bytes(&call.in, status, sizeof *status);
+        if (status->processes > room) status->processes = room;
+        for (uint32_t i = 0; i < status->processes; i++) get_bytes(&call.in, &processes[i], sizeof *processes);
+        status->driver[sizeof status->driver - 1] = 0;
+        result = call_checked(&call);
+    }
+    call_end(&call);
+    return result;
+}

@@ -3,7 +3,7 @@
 #ifndef EGPU_WIRE_OPS_H
 #define EGPU_WIRE_OPS_H
 
-#define EGPU_WIRE_TABLE_HASH UINT64_C(0xbb7f9dfc0ba82538)
+#define EGPU_WIRE_TABLE_HASH UINT64_C(0x8d7af507a496b176)
 
 enum wire_kind {
     KIND_array = 1,
@@ -266,7 +266,8 @@ enum wire_op {
     OP_cuMemGetAddressRange_v2 = 290,
     OP_cuStreamGetFlags = 291,
     OP_cuStreamGetPriority = 292,
-    OP_COUNT = 293
+    OP_DEVICE_STATUS = 293,
+    OP_COUNT = 294
 };
 
 #endif

@@ -107,6 +107,22 @@ struct wire_host_unmap {
     uint64_t address;
 };
 
+/* DEVICE_STATUS: what NVML says of a card, as the slice sees it. The reply: wire_device_status, then `processes` times wire_process. */
+struct wire_device_status_ask {
+    uint32_t device, zero;
+};
+struct wire_device_status {
+    uint64_t total, free, used;
+    uint32_t gpu_percent, memory_percent;
+    char driver[80];
+    uint32_t processes, zero;
+};
+struct wire_process { /* pid: the client's own, as its HELLO said */
+    uint32_t pid, zero;
+    uint64_t bytes;
+};
+#define WIRE_MAX_PROCESSES 256u
+
 /* POINTER_ATTRIBUTE: reply: 8 bytes. */
 struct wire_pointer_attribute {
     uint64_t pointer;

@@ -539,3 +539,53 @@ def test_compute_stays_within_its_share(sim: Machine, tmp_path: Path, transport:
         # machine can only take time away.
         share = said["kernels"] * 1000e-6 / said["seconds"]
         assert 0.05 <= share <= 0.33, said
+
+
+# ---- NVML -------------------------------------------------------------------------------------------------------------
+
+LOOK = """
+    import pynvml as n
+    n.nvmlInit()
+    h = n.nvmlDeviceGetHandleByIndex(0)
+    seen = n.nvmlDeviceGetMemoryInfo(h)
+"""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_nvml_shows_the_slice_and_nothing_else(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    limit, card = 512 * MIB, sim.cards[0]
+    directory = slice_directory(tmp_path / "slice", limits(card, memory_bytes=limit))
+    with remote(sim, tmp_path, transport, "--slice", str(directory), env={"CUDA_VISIBLE_DEVICES": "0"}) as (
+        client,
+        _,
+        _,
+    ):
+        holder = Program(client, "context(); p = ok(d.cuMemAlloc(100 << 20)); say(os.getpid()); wait()")
+        stranger = Program(sim.driver_dir, "context(); p = ok(d.cuMemAlloc(100 << 20)); say(os.getpid()); wait()")
+        with holder, stranger:
+            pid, _ = holder.hear(), stranger.hear()
+            count, name, uuid, total, used, processes, percent, refused, version = run(
+                client,
+                LOOK
+                + """
+    try:
+        refused = n.nvmlDeviceGetTemperature(h, 0)
+    except n.NVMLError_NotSupported as error:
+        refused = str(error)
+    say([n.nvmlDeviceGetCount(), n.nvmlDeviceGetName(h), n.nvmlDeviceGetUUID(h), seen.total, seen.used,
+         [[p.pid, p.usedGpuMemory] for p in n.nvmlDeviceGetComputeRunningProcesses(h)],
+         n.nvmlDeviceGetUtilizationRates(h).gpu, refused, n.nvmlSystemGetDriverVersion()])
+    """,
+            )
+        assert (count, name, uuid, total) == (1, "Tesla T4", card.uuid, limit)
+        assert used >= 100 * MIB
+        assert [p for p in processes if p[1] >= 100 * MIB] == [[pid, processes[0][1]]]
+        assert 0 <= percent <= 100
+        assert refused == "Not Supported"
+        assert version
+
+
+def test_nvml_and_cuda_of_a_program_are_one_session(sim: Machine, tmp_path: Path) -> None:
+    with remote(sim, tmp_path, "shm") as (client, executor, _):
+        assert run(client, LOOK + "    context(); say(n.nvmlDeviceGetIndex(h))") == 0
+        assert len([event for event in executor.events if event.get("state") == "opened"]) == 1

@@ -41,6 +41,7 @@ driver_pointer driver_function(egpu_driver_id id) {
 
 void session_callback(uint64_t id, CUresult status) { (void)id, (void)status; }
 int session_receive_fd(void) { return -1; }
+CUresult status_read(uint32_t device, struct writer *out) { return put_word(out, device), CUDA_SUCCESS; }
 uint8_t *session_bulk(uint64_t offset, size_t bytes) {
     static uint8_t *bulk;
     if (bulk == NULL) bulk = malloc(SHARED_BULK_BYTES);

@@ -2,6 +2,7 @@
 
     DIRECTORY/
       libcuda.so.1                  the remote driver
+      libnvidia-ml.so.1             the remote NVML, over the same session
       lease0.sock, lease1.sock, …   one per server of the lease, in the order of the ordinals
 
 The program connects to lease0.sock at its first CUDA call and looks for the next one when that has been welcomed
@@ -36,8 +37,11 @@ from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Refused
 
 log = structlog.get_logger(__name__)
 
-LIBRARIES: Final = {"libcuda.so.1": "remote/libcuda.so.1"}
-"""What a program without a GPU of its own loads, and the artefact it is. There is no remote NVML: `docs/pool.md`."""
+LIBRARIES: Final = {
+    "libcuda.so.1": "remote/libcuda.so.1",
+    "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
+}
+"""What a program without a GPU of its own loads, and the artefact it is."""
 GONE: Final = struct.pack("<HHIQIIII", 2, 0, 16, 0, 3, 1, 0, 0)
 """WELCOME that says that the session is not known: its executor will not come back."""
 _MAX_SOCKET_PATH: Final = 107
