@@ -54,7 +54,7 @@ struct function {
 struct module {
     uint32_t count;
     bool complete; /* all its functions are listed */
-    struct function **functions;
+    uint64_t *functions; /* handles: what they stand for is looked up, since a hostile executor may name one twice */
 };
 
 struct external { /* data of a frame that stay where the program has them until they are sent and taken */
@@ -150,6 +150,7 @@ static inline void call_start(struct call *call, uint16_t op) {
     call->external_bytes = 0;
     call->into = NULL;
     call->into_bytes = call->into_got = 0;
+    call->in = (struct reader){NULL, 0, true}; /* until a reply has come */
     call->reply = NULL;
     call->done = false;
 }

@@ -112,10 +112,9 @@ void handle_drop(uint64_t handle) {
 
 /* A handle that the executor chose. What we knew of an older one in its place is dropped. */
 uint64_t handle_found(struct link *link, unsigned kind, uint64_t wire) {
-    if (wire == 0) return 0;
-    uint64_t handle = wire_with_server(wire, link->index);
+    if (wire == 0 || wire_kind_of(wire) != kind) return 0;
+    uint64_t handle = wire_with_server(wire_without_server(wire), link->index);
     if (!wire_is_executors(wire)) return handle_entry(handle) != NULL ? handle : 0;
-    if (wire_kind_of(wire) != kind) return 0;
     struct handle_entry *entry = &link->found[wire_index(wire)];
     if (entry->id == handle) return handle;
     void *old = entry->info;

@@ -17,7 +17,7 @@ void function_free(struct function *function) {
 
 void module_free(struct module *module) {
     if (module == NULL) return;
-    for (uint32_t i = 0; i < module->count; i++) handle_drop(module->functions[i]->handle); /* frees the function, too */
+    for (uint32_t i = 0; i < module->count; i++) handle_drop(module->functions[i]); /* frees the function, too */
     free(module->functions);
     free(module);
 }
@@ -82,12 +82,17 @@ static struct function *read_function(struct link *link, unsigned kind, struct r
         return NULL;
     }
     memcpy(function->parameters, parameters, is.parameters * sizeof *parameters);
-    for (uint32_t i = 0; i < is.parameters; i++)
-        if (parameters[i].offset + parameters[i].size > function->argument_bytes)
-            function->argument_bytes = parameters[i].offset + parameters[i].size;
-    if (function->argument_bytes > WIRE_MAX_ARGUMENTS) {
+    bool sane = true;
+    for (uint32_t i = 0; i < is.parameters; i++) {
+        uint64_t end = (uint64_t)parameters[i].offset + parameters[i].size;
+        if (end > WIRE_MAX_ARGUMENTS)
+            sane = false;
+        else if (end > function->argument_bytes)
+            function->argument_bytes = (uint32_t)end;
+    }
+    if (!sane || entry->info != NULL) { /* nonsense; or known already, and perhaps in use */
         function_free(function);
-        return NULL;
+        return sane ? entry->info : NULL;
     }
     entry->info = function;
     return function;
@@ -147,7 +152,7 @@ static CUresult load(uint16_t op, unsigned kind, const void *image, struct logs 
                     module->complete = false;
                     break;
                 }
-                module->functions[module->count++] = function;
+                module->functions[module->count++] = function->handle;
             }
         }
         if (logs != NULL && ask.log_bytes && !call.in.bad) {
@@ -261,8 +266,11 @@ static struct module *module_of(uint64_t handle, unsigned kind) {
 }
 
 static struct function *named(const struct module *module, const char *name) {
-    for (uint32_t i = 0; i < module->count; i++)
-        if (strcmp(module->functions[i]->name, name) == 0) return module->functions[i];
+    for (uint32_t i = 0; i < module->count; i++) {
+        struct handle_entry *entry = handle_entry(module->functions[i]);
+        struct function *function = entry == NULL ? NULL : entry->info;
+        if (function != NULL && strcmp(function->name, name) == 0) return function;
+    }
     return NULL;
 }
 
@@ -296,7 +304,7 @@ static CUresult enumerate(uint64_t *handles, unsigned count, uint64_t handle, un
     if (handle_entry(handle) == NULL || wire_kind_of(handle) != kind) return CUDA_ERROR_INVALID_HANDLE;
     struct module *module = module_of(handle, kind);
     if (module == NULL || !module->complete) return not_supported("enumerating the functions of a module of thousands");
-    for (uint32_t i = 0; i < count && i < module->count; i++) handles[i] = module->functions[i]->handle;
+    for (uint32_t i = 0; i < count && i < module->count; i++) handles[i] = module->functions[i];
     return CUDA_SUCCESS;
 }
 

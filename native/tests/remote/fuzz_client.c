@@ -1,0 +1,159 @@
+/* What the remote client makes of an executor that says whatever it likes: libFuzzer calls LLVMFuzzerTestOneInput. No length, count or handle
+ * of a reply may lead outside, and no call may go on for ever.
+ *
+ * Input: a byte that says which call is made ('S': only a snapshot is read, 'W': a welcome), then what the executor sends before it
+ * hangs up: frames of {op u16, flags u16, length u16, seq u16 (after the last call), payload}. Flag 32768 makes the length a lie.
+ */
+#include "../../remote/link.c"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room);
+
+static struct link *lease;
+static CUcontext context;
+
+/* A server with one card, and its primary context current. */
+static void set_up(void) {
+    uint8_t bytes[512] = {0};
+    struct writer out = {bytes, sizeof bytes, false};
+    struct wire_snapshot snapshot = {13000, 1};
+    struct wire_device device = {.total_bytes = 1 << 30, .name = "card", .pci = "0000:01:00.0", .major = 8, .attribute_count = 32};
+    int32_t attributes[32];
+    for (int i = 0; i < 32; i++) attributes[i] = 1024;
+    put_bytes(&out, &snapshot, sizeof snapshot);
+    put_bytes(&out, &device, sizeof device);
+    put_bytes(&out, attributes, sizeof attributes);
+    lease = link_new(0, "/nowhere/lease.addr");
+    if (lease == NULL || !read_snapshot(lease, bytes, sizeof bytes - out.left)) abort();
+    lease->ring = doubled(RING_BYTES);
+    lease->input = doubled(INPUT_BYTES);
+    lease->connected_once = true;
+    links[0] = lease;
+    link_count = 1;
+    atomic_store(&initialised, getpid());
+    FILE *nowhere = fopen("/dev/null", "w"); /* a lease is lost with every input */
+    if (nowhere != NULL) stderr = nowhere;
+}
+
+/* The lease as it is after a welcome, on a new socket; returns its other end. */
+static int connect_lease(void) {
+    int pair[2], room = 4 << 20;
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) abort();
+    for (int i = 0; i < 2; i++) setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    use_socket(lease, pair[0]);
+    lease->tail = lease->sent = lease->acknowledged = lease->received_told = lease->last_reply = lease->wire_context = 0;
+    lease->next_seq = 1;
+    lease->taken = lease->pending_error = 0;
+    lease->external_first = lease->external_sent = lease->external_end = 0;
+    lease->external_offset = 0;
+    lease->input_head = lease->input_tail = lease->skip = 0;
+    lease->broken = lease->dead = false;
+    return pair[1];
+}
+
+static void say(int executor, const uint8_t *data, size_t size, uint64_t last) {
+    while (size >= 8) {
+        uint16_t words[4];
+        memcpy(words, data, sizeof words);
+        data += 8, size -= 8;
+        size_t length = words[2] < size ? words[2] : size;
+        struct wire_header header = {.op = words[0], .flags = words[1], .len = (uint32_t)(words[1] & 32768 ? words[2] * 40503u : length), .seq = last + words[3]};
+        if (send(executor, &header, sizeof header, MSG_DONTWAIT) < 0 || send(executor, data, length, MSG_DONTWAIT) < 0) break;
+        data += length, size -= length;
+    }
+    shutdown(executor, SHUT_WR);
+}
+
+static void call_one(unsigned which) {
+    static uint8_t space[400000];
+    static const char image[] = ".version 8.0\n.target sm_80\n.address_size 64\n";
+    size_t a, b;
+    int value;
+    CUdeviceptr pointer;
+    CUmodule module;
+    CUlibrary library;
+    CUfunction function;
+    CUfunction functions[4];
+    CUstreamCaptureStatus capturing;
+    struct wire_device_status status;
+    struct wire_process processes[4];
+    switch (which % 16) {
+    case 0: cuMemGetInfo_v2(&a, &b); break;
+    case 1:
+        if (cuModuleLoadData(&module, image) == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)module);
+        break;
+    case 2: cuMemAlloc_v2(&pointer, 4096); break;
+    case 3: cuMemcpyDtoH_v2(space, 4096, sizeof space); break;
+    case 4: cuMemcpyHtoD_v2(4096, space, sizeof space); break;
+    case 5: cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, space); break;
+    case 6: egpuDeviceStatus(0, &status, processes, 4); break;
+    case 7: cuPointerGetAttribute(space, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 4096); break;
+    case 8: {
+        CUDA_MEMCPY2D plane = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = 4096, .srcPitch = 1024, .dstMemoryType = CU_MEMORYTYPE_HOST,
+                               .dstHost = space, .dstPitch = 500, .WidthInBytes = 400, .Height = 300};
+        cuMemcpy2D_v2(&plane);
+        break;
+    }
+    case 9:
+        if (cuLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)library);
+        break;
+    case 10: cuStreamIsCapturing(NULL, &capturing); break;
+    case 11: cuCtxSynchronize(); break;
+    case 12: cuDeviceGetMemPool((CUmemoryPool *)space, 0); break;
+    case 13: cuMemGetAddressRange_v2(&pointer, &a, 4096); break;
+    case 14: /* a module, and what is asked about it: the second answer finds the first one's handle */
+        if (cuModuleLoadData(&module, image) == CUDA_SUCCESS) {
+            if (cuModuleGetFunction(&function, module, "f") == CUDA_SUCCESS) {
+                void *arguments[64];
+                for (int i = 0; i < 64; i++) arguments[i] = space;
+                cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
+                cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL);
+            }
+            cuModuleEnumerateFunctions(functions, 4, module);
+            handle_drop((uint64_t)(uintptr_t)module);
+        }
+        break;
+    default: cuStreamSynchronize(NULL); break;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (lease == NULL) set_up();
+    if (size == 0) return 0;
+    if (data[0] == 'S') {
+        struct link other = {0};
+        read_snapshot(&other, data + 1, size - 1);
+        free(other.devices);
+        return 0;
+    }
+    int executor = connect_lease();
+    if (data[0] == 'W') {
+        struct device *devices = lease->devices;
+        unsigned count = lease->device_count;
+        lease->connected_once = false;
+        if (send(executor, data + 1, size - 1, MSG_DONTWAIT) < 0) abort();
+        shutdown(executor, SHUT_WR);
+        greet(lease, lease->fd);
+        if (lease->devices != devices) free(lease->devices);
+        lease->devices = devices, lease->device_count = count, lease->connected_once = true;
+        lease->direct = true;
+    } else {
+        lease->direct = true; /* a lost connection is a lost lease */
+        if (context == NULL) {
+            struct {
+                uint16_t frame[4];
+                struct wire_reply reply;
+            } good = {{WIRE_REPLY, WIRE_IS_REPLY, sizeof good.reply, 1}, {0, 0}};
+            say(executor, (const uint8_t *)&good, sizeof good, 0);
+            if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) abort();
+            close(executor);
+            executor = connect_lease();
+        }
+        lease->wire_context = wire_without_server((uint64_t)(uintptr_t)context);
+        atomic_store(&((struct shadow_context *)handle_entry((uint64_t)(uintptr_t)context)->info)->error, 0);
+        say(executor, data + 1, size - 1, 0);
+        call_one(data[0]);
+    }
+    close(executor);
+    return 0;
+}
