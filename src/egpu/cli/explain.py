@@ -26,15 +26,16 @@ def explain(
     name: Annotated[str, typer.Argument(help="Name of the pod, or NAMESPACE/NAME.")],
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
-    node_policy: Annotated[str, typer.Option(help="Score nodes as an extender with this policy.")] = "binpack",
-    card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "binpack",
+    node_policy: Annotated[str, typer.Option(help="Score nodes as an extender with this policy.")] = "default",
+    card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "default",
     output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
 ) -> None:
     """Why a pod waits, card by card, or why it landed where it did."""
     assert what is What.POD
     if "/" in name:
         namespace, _, name = name.partition("/")
-    explanation = explain_in(load_from(kubeconfig), namespace, name, policies=Policies.named(node_policy, card_policy))
+    policies = Policies.named(node_policy, card_policy)
+    explanation = explain_in(load_from(kubeconfig, with_mix=True), namespace, name, policies=policies)
     if explanation is None:
         fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
     if output.for_people:

@@ -8,8 +8,11 @@ from pathlib import Path
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.apps.extender.config import ExtenderConfig
+from egpu.apps.extender.mix import kept_mix
+from egpu.cli.output import note
 from egpu.core.feed import Feed, rebuild
-from egpu.errors import InvalidInput, NotFound, Unavailable
+from egpu.errors import CorruptData, InvalidInput, NotFound, Refused, Unavailable
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,27 @@ async def load(client: Client) -> Snapshot:
     )
 
 
-def load_from(kubeconfig: Path | None) -> Snapshot:
-    """`load` with a client of its own, for a command. Raises Unavailable or NotFound with what to do about it."""
+async def use_kept_mix(client: Client, feed: Feed) -> None:
+    """Price places by the job mix that the extender has kept, as it does; where that cannot be read, say so."""
+    try:
+        mix = await kept_mix(client, lease=ExtenderConfig.lease, namespace=ExtenderConfig.namespace)
+    except (CorruptData, Refused) as error:
+        note(f"places are priced without the extender's job mix: {error}")
+        return
+    if mix is not None:
+        feed.packer.use_mix(mix)
+
+
+def load_from(kubeconfig: Path | None, *, with_mix: bool = False) -> Snapshot:
+    """`load` with a client of its own, for a command, and the extender's job mix if asked for. Raises Unavailable or
+    NotFound with what to do about it."""
 
     async def work() -> Snapshot:
         async with Client.from_kubeconfig(kubeconfig) as client:
-            return await load(client)
+            snapshot = await load(client)
+            if with_mix:
+                await use_kept_mix(client, snapshot.feed)
+            return snapshot
 
     try:
         return asyncio.run(work())

@@ -67,6 +67,18 @@ def test_fgd_completes_a_card_before_it_opens_another() -> None:
     assert place("fgd", fleet, HALF, Mix({HALF: 1.0, WHOLE: 1.0})) == Placement(1, (1,))
 
 
+def test_fgd_without_its_rounding_is_another_policy() -> None:
+    """A tenth more of either card is taken from what some cannot use anyway: one job in ten on the first, two on the
+    second. Both round to a score of 50, so the first row is taken; unrounded, the second is better."""
+    fleet = nodes(1, 1)
+    small, half, most = (Shape(cards=1, core_milli=core) for core in (100, 500, 960))
+    fleet.take(small, Placement(0, (0,)))
+    fleet.take(Shape(cards=1, core_milli=600), Placement(1, (0,)))
+    mix = Mix({small: 8.0, half: 1.0, most: 1.0})
+    assert place("fgd", fleet, small, mix) == Placement(0, (0,))
+    assert place("fgd-exact", fleet, small, mix) == Placement(1, (0,))
+
+
 def test_fgd_without_cpu_all_that_is_free_is_fragmented() -> None:
     fleet = nodes(2, cpu_milli=1500)
     gauge = Fgd(Mix({WHOLE: 1.0}), fleet.models)

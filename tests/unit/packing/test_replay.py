@@ -53,7 +53,7 @@ def test_who_allocates_more(machines: list[Machine], pods: list[Shape]) -> None:
         policy: np.mean([replay(policy, machines, pods, seed).allocated_at(130) for seed in (1, 2)])
         for policy in ("price", "fgd", "best-fit", "random")
     }
-    assert means["price"] > means["fgd"]
+    assert means["price"] > means["fgd"] + 0.3
     assert means["fgd"] > means["best-fit"] + 0.5
     assert means["best-fit"] > means["random"] + 2
 

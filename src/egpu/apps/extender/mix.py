@@ -23,6 +23,13 @@ ANNOTATION = f"{names.GROUP}/job-mix"
 log = structlog.get_logger(__name__)
 
 
+async def kept_mix(client: Client, *, lease: str, namespace: str) -> LearnedMix | None:
+    """The mix that an extender with this Lease has kept, or None where it kept none. Raises CorruptData."""
+    found = await client.find(Lease, lease, namespace=namespace)
+    text = (found.metadata.annotations or {}).get(ANNOTATION) if found is not None else None
+    return LearnedMix.load(text) if text else None
+
+
 class MixKeeper:
     """`load` once, then `run` beside the server."""
 
@@ -42,10 +49,8 @@ class MixKeeper:
     async def load(self) -> None:
         """Go on with the mix that was kept, if any can be read."""
         try:
-            lease = await self._client.find(Lease, self._lease, namespace=self._namespace)
-            text = (lease.metadata.annotations or {}).get(ANNOTATION) if lease is not None else None
-            if text:
-                learned = LearnedMix.load(text)
+            learned = await kept_mix(self._client, lease=self._lease, namespace=self._namespace)
+            if learned is not None:
                 self._packer.use_mix(learned)
                 self._kept = learned.arrivals
                 log.info("job mix read", arrivals=learned.arrivals)

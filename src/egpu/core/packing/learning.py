@@ -1,6 +1,6 @@
 """The job mix, learned from what arrives; bounded, forgetting, and small enough to be kept in an object.
 
-Prices follow the mix at fixed counts of arrivals (from `FIRST_PRICES_AT` on, each twice the last), so that the same
+Prices follow the mix at fixed counts of arrivals (from `FIRST_PRICES_AT` on, each half as many again), so that the same
 sequence of pods gives the same prices wherever it is decided: in the extender and in the simulator.
 """
 
@@ -16,7 +16,7 @@ MAX_SHAPES: Final = 2048
 MEMORY_PODS: Final = 50_000
 """Pods after which all weights are halved, so that the mix follows what users do now."""
 FIRST_PRICES_AT: Final = 10
-GROWTH: Final = 2.0
+GROWTH: Final = 1.5
 MOST_BETWEEN_PRICES: Final = 5_000
 SAVED_SHAPES: Final = 512
 """Shapes kept across restarts: the most popular, some 40 kB at most."""

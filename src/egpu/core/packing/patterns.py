@@ -5,6 +5,10 @@ The smallest number of cards that the mix could be packed on, fractions allowed,
 the best sum of prices that fits in it: a knapsack. Patterns are generated as they are needed (Gilmore & Gomory 1961).
 HiGHS solves each round; this takes well below a second, and never happens on the scheduling path.
 
+Dual prices jump with the mix: a few pods more of one share, and another pattern is the tightest. What is known of the
+mix is a sample, so prices are the mean over what other samples could have been: as many pods of each share as a Poisson
+draw around the number seen. The random numbers are the same every time.
+
 A card has two dimensions, compute in thousandths and memory in `MEMORY_LEVELS` equal parts; without memory demands the
 second has size one. Amounts asked for are rounded up and remainders down, so nothing is thought to fit that does not.
 """
@@ -22,6 +26,8 @@ from egpu.core.packing.shapes import WHOLE_CARD
 
 MEMORY_LEVELS: Final = 32
 MAX_ROUNDS: Final = 400
+SAMPLES: Final = 32
+"""Samples that prices are averaged over."""
 MAX_SHARES: Final = 256
 """Kinds of shares that are priced one by one; of more, the most asked for."""
 _FINE_STEP = 10
@@ -105,33 +111,45 @@ class _Knapsack:
         return counts
 
 
-def _prices(knapsack: _Knapsack, weights: FloatArray) -> FloatArray:
-    """Column generation: the LP's dual prices, one per share."""
-    count = len(weights)
-    model = highspy.Highs()
-    model.setOptionValue("output_flag", False)
-    model.setOptionValue("threads", 1)
-    infinity = highspy.kHighsInf
-    for weight in weights.tolist():
-        model.addRow(weight, infinity, 0, np.zeros(0, dtype=np.int32), np.zeros(0))
+class _Programme:
+    """Column generation. Patterns found for some weights are kept, so that other weights of the same shares take few
+    rounds more."""
 
-    def add(pattern: FloatArray) -> None:
+    def __init__(self, knapsack: _Knapsack) -> None:
+        self._knapsack = knapsack
+        self._count = len(knapsack.cores)
+        self._model = highspy.Highs()
+        self._model.setOptionValue("output_flag", False)
+        self._model.setOptionValue("threads", 1)
+        for _ in range(self._count):
+            self._model.addRow(0.0, highspy.kHighsInf, 0, np.zeros(0, dtype=np.int32), np.zeros(0))
+        for share in range(self._count):
+            limits = [knapsack.height // int(knapsack.cores[share])] if knapsack.cores[share] else []
+            limits += [knapsack.width // int(knapsack.memories[share])] if knapsack.memories[share] else []
+            self._add(np.where(np.arange(self._count) == share, float(min(limits)), 0.0))
+
+    def _add(self, pattern: FloatArray) -> None:
         rows = np.flatnonzero(pattern).astype(np.int32)
-        model.addCol(1.0, 0.0, infinity, len(rows), rows, pattern[rows])
+        self._model.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, pattern[rows])
 
-    for share in range(count):
-        limits = [knapsack.height // int(knapsack.cores[share])] if knapsack.cores[share] else []
-        limits += [knapsack.width // int(knapsack.memories[share])] if knapsack.memories[share] else []
-        add(np.where(np.arange(count) == share, float(min(limits)), 0.0))
-    prices = np.zeros(count)
-    for _ in range(MAX_ROUNDS):
-        model.run()
-        prices = np.maximum(np.array(model.getSolution().row_dual), 0.0)
-        value, last = knapsack.solve(prices)
-        if value[-1, -1] <= 1 + _TOLERANCE:
-            break
-        add(knapsack.pattern(last))
-    return prices
+    def worth(self, weights: FloatArray) -> FloatArray:
+        """What each remainder is worth by the dual prices, as a share of the whole card."""
+        for share, weight in enumerate(weights.tolist()):
+            self._model.changeRowBounds(share, weight, highspy.kHighsInf)
+        value, pattern = self._round()
+        for _ in range(MAX_ROUNDS):
+            if value[-1, -1] <= 1 + _TOLERANCE:
+                break
+            self._add(pattern)
+            value, pattern = self._round()
+        return value / max(float(value[-1, -1]), 1e-9)
+
+    def _round(self) -> tuple[FloatArray, FloatArray]:
+        """The worth of remainders by the patterns known so far, and the pattern that is worth most by it."""
+        self._model.run()
+        prices = np.maximum(np.array(self._model.getSolution().row_dual), 0.0)
+        value, last = self._knapsack.solve(prices)
+        return value, self._knapsack.pattern(last)
 
 
 def worth_of_remainders(shares: Sequence[Share], memory_levels: int = 0) -> Worth:
@@ -152,12 +170,17 @@ def worth_of_remainders(shares: Sequence[Share], memory_levels: int = 0) -> Wort
     step = math.gcd(WHOLE_CARD, *(share.core_milli for share in able))
     if memory_levels:
         step = max(step, _FINE_STEP)
-    knapsack = _Knapsack(
-        cores=np.array([-(-share.core_milli // step) for share in able]),
-        memories=np.array([share.memory for share in able]),
-        height=WHOLE_CARD // step,
-        width=memory_levels,
+    programme = _Programme(
+        _Knapsack(
+            cores=np.array([-(-share.core_milli // step) for share in able]),
+            memories=np.array([share.memory for share in able]),
+            height=WHOLE_CARD // step,
+            width=memory_levels,
+        )
     )
-    value, _ = knapsack.solve(_prices(knapsack, np.array([share.weight for share in able])))
-    table[:] = value[np.arange(WHOLE_CARD + 1) // step]
-    return Worth(table / max(float(value[-1, -1]), 1e-9))
+    seen = np.array([share.weight for share in able])
+    random = np.random.default_rng(0)
+    drawn = random.poisson(seen, (SAMPLES, len(able))).astype(np.float64)
+    found = np.array([programme.worth(weights) for weights in (seen, *drawn) if weights.any()])
+    table[:] = found.mean(axis=0)[np.arange(WHOLE_CARD + 1) // step]
+    return Worth(table)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.packing.fleet import Fleet
+from egpu.core.packing.fleet import CPU, RAM, Fleet
 from egpu.core.packing.placer import Marks
 from egpu.core.packing.shapes import WHOLE_CARD, Mix, Shape
 
@@ -120,10 +120,8 @@ class Reserve:
         """Which kinds each row stops being a host for, given what is left there: `host` is CPU and RAM, shape (2,
         rows), `untouched` the number of untouched cards."""
         marks = self._host.take(rows)
-        able = marks.nonzero()[0]
-        if len(able):
-            cpu, ram = host
-            marks[able] &= ~self._set(cpu.take(able), ram.take(able), untouched.take(able))
+        if len(marks.nonzero()[0]):
+            marks &= ~self._set(host[CPU], host[RAM], untouched)
         return marks
 
     def _set(self, cpu: IntArray, ram: IntArray, untouched: IntArray) -> Marks:
