@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egpu.core.packing.fleet import Fleet, Placement
+from egpu.core.packing.learner import LearningPrice
 from egpu.core.packing.learning import LearnedMix
 from egpu.core.packing.placer import Placer
 from egpu.core.packing.registry import NAMES, Setting, scorer
@@ -123,6 +124,41 @@ def test_node_order_decides_nothing_but_ties(
             assert place.row == int(scores.argmax())  # the declared tie: the lowest row
             one.take(event.shape, place)
             other.take(event.shape, Placement(order.index(place.row), place.cards))
+
+
+@settings(max_examples=40, deadline=None)
+@given(machines, events, st.sampled_from([name for name in NAMES if name != "random"]))
+def test_refreshed_scores_are_those_scored_anew(found: list[Machine], comes: list[Event], policy: str) -> None:
+    """Rows are refreshed where nodes changed, and pristine nodes stand for each other: a placer that has seen nothing
+    says the same. Twice as many nodes, so that there are alike ones; prices follow the mix on the way."""
+    fleet = Fleet([*found, *found])
+    chosen = scorer(policy, Setting(fleet, Mix.of([event.shape for event in comes])))
+    placer = Placer(fleet, chosen)
+    placed: dict[int, tuple[Shape, Placement]] = {}
+    for at, event in enumerate(comes):
+        if event.ends is not None and event.ends in placed:
+            fleet.release(*placed.pop(event.ends))
+        if isinstance(chosen, LearningPrice):
+            chosen.see(event.shape)
+        place = placer.place(event.shape)
+        if place is not None:
+            placed[at] = (event.shape, place)
+        assert np.array_equal(placer.scores(event.shape), Placer(fleet, chosen).scores(event.shape))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=400))
+def test_a_reader_is_told_of_every_changed_row(steps: list[tuple[int, int]]) -> None:
+    """Ten readers that look now and then, one of them after each change."""
+    fleet = Fleet([Machine(f"n{at}", 1 << 20, 1 << 20, 0) for at in range(10)])
+    known = [0] * 10
+    changed: list[set[int]] = [set() for _ in range(10)]
+    for row, reader in steps:
+        fleet.take(Shape(cpu_milli=1), Placement(row, ()))
+        for rows in changed:
+            rows.add(row)
+        assert set(fleet.changed_since(known[reader]).tolist()) == changed[reader]
+        known[reader], changed[reader] = fleet.version, set()
 
 
 @settings(max_examples=30, deadline=None)
