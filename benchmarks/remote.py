@@ -1,121 +1,233 @@
-#!/usr/bin/env python3
-# ruff: noqa: E402, E501  the path is set before the imports; tables read better unbroken
-"""The remote pair against what it is made of, in the same run.
+"""The remote pair against what it is made of, in the same run: bare rings, batched sends, ping-pongs, loopback, memcpy.
 
-    benchmarks/remote.py [--json FILE] [--quick]
-
-Each line is a figure, its baseline, their ratio and the goal. The program under test is C (remote_client.c): it measures calls of
-`libcuda.so.1` over a lease, or bare sends and ping-pongs over the same kind of socket or ring.
+The program under test is C (remote_client.c): it measures calls of `libcuda.so.1` over a lease, or the bare thing. Each
+round measures everything once; the figures are medians of the rounds, and so are the ratios. Links with a longer way
+are made by a proxy that holds back every byte; TLS goes through two relays and the door of a daemon on this machine,
+all of which, the program and its GPU share its processors.
 """
 
-from __future__ import annotations
-
-import argparse
+import asyncio
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+from benchmarks.report import Report, median
+from egpu.adapters import native
+from egpu.adapters.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.pool import authority, messages
+from egpu.adapters.pool.bridge import Bridge, Target
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.door import Door
+from egpu.adapters.simulator import Machine
 
-from remotegpu import remote
-from simgpu import environment, machine
+ROOT: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))  # an executor and its client, as the tests make them
+
+from remotegpu import remote  # noqa: E402
+from simgpu import environment, machine  # noqa: E402
+
+DELAYS_US: Final = {50: 0.97, 200: 0.93}
+SHARE_PERCENT: Final = 30
+SHARE_GOAL_POINTS: Final = 3.0
+Figures = dict[str, float]
 
 
-def build(folder: Path) -> Path:
-    """Compile the measuring program."""
+def run(report: Report) -> dict[str, Any]:
+    """Measure, print, and return everything as plain values."""
+    found: dict[str, list[Figures]] = {}
+    rounds, scale = (1, "0.1") if report.options.quick else (5, "0.3")
+    with tempfile.TemporaryDirectory(prefix="egpu-bench-") as scratch, machine(Path(scratch), "A100-80G", 1) as sim:
+        program = _build(Path(scratch))
+        for number in range(rounds):
+            for name, measure in _cases(sim, program, scale).items():
+                report.progress(f"round {number + 1} of {rounds}: {name}")
+                found.setdefault(name, []).append(measure(Path(scratch) / f"{number}-{name.replace(' ', '-')}"))
+        shares = {name: _shares(sim, Path(scratch), name, rounds) for name in ("local", "shm", "tcp")}
+    rows = _rows(report, found)
+    report.table("remote GPU", ("", "ours", "baseline", "", "ratio"), rows)
+    for name, percents in shares.items():
+        error = max(abs(percent - SHARE_PERCENT) for percent in percents)
+        report.verdict(
+            f"{name}: error of a {SHARE_PERCENT} % share over one second, the worst",
+            f"{error:.1f} points", f"≤ {SHARE_GOAL_POINTS:g}", error <= SHARE_GOAL_POINTS,
+        )  # fmt: skip
+    return {"runs": found, "share_percent": shares}
+
+
+def _build(folder: Path) -> Path:
     program = folder / "remote_client"
     sources = [ROOT / "benchmarks/remote_client.c", ROOT / "native/wire/ring.c"]
     subprocess.run(["cc", "-O2", "-o", program, *sources, f"-I{ROOT / 'native/wire'}", "-ldl", "-lpthread"], check=True)
     return program
 
 
-def measure(program: Path, what: str, env: dict[str, str], *arguments: str) -> dict[str, float]:
+def _measure(program: Path, what: str, env: Mapping[str, str], scale: str) -> Figures:
     """One run of the program; it prints one JSON object."""
     done = subprocess.run(
-        [program, what, *arguments], env=env, capture_output=True, text=True, timeout=300, check=False
+        [program, what, scale], env=dict(env), capture_output=True, text=True, timeout=300, check=False
     )
     if done.returncode:
         raise SystemExit(f"{what}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return json.loads(done.stdout)
 
 
-def main() -> int:
-    """Measure, print a table, write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, help="also write the figures there")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    options = parser.parse_args()
-    scale = "0.1" if options.quick else "1"
-    rows: list[dict[str, Any]] = []
+def _cases(sim: Machine, program: Path, scale: str) -> dict[str, Callable[[Path], Figures]]:
+    def local(_: Path) -> Figures:
+        return _measure(program, "client", environment(sim.driver_dir), scale)
 
-    def row(name: str, value: float, baseline: float, unit: str, goal: str, *, higher: bool = False) -> None:
-        rows.append(
-            {"name": name, "value": value, "baseline": baseline, "unit": unit, "ratio": value / baseline, "goal": goal}
-        )
-        print(f"{name:44} {value:12.2f} {baseline:12.2f} {unit:8} {value / baseline:7.2f}   {goal}", flush=True)
+    def bare(transport: str) -> Callable[[Path], Figures]:
+        return lambda _: _measure(program, f"bare-{transport}", os.environ, scale)
 
-    print(f"{'':44} {'ours':>12} {'baseline':>12} {'':8} {'ratio':>7}   goal")
-    with tempfile.TemporaryDirectory() as temporary, machine(Path(temporary), "A100-80G", 1) as sim:
-        folder = Path(temporary)
-        program = build(folder)
-        local = measure(program, "client", environment(sim.driver_dir), scale)
-        for transport in ("shm", "tcp"):
-            bare = measure(program, f"bare-{transport}", dict(os.environ), scale)
-            with remote(sim, folder / transport, transport) as (client, _, _):
-                far = measure(program, "client", environment(client), scale)
-            row(
-                f"{transport}: asynchronous call",
-                far["async_ns"],
-                bare["async_ns"],
-                "ns",
-                "<= 1.5" if transport == "shm" else "<= 2",
-            )
-            row(f"{transport}: synchronous call", far["sync_ns"], bare["sync_ns"], "ns", "<= 1.15")
-            row(f"{transport}: copy to the device, 64 MiB", far["in_gbps"], bare["copy_gbps"], "GB/s", ">= 0.90")
-            row(f"{transport}: copy from the device, 64 MiB", far["out_gbps"], bare["copy_gbps"], "GB/s", ">= 0.90")
-            row(f"{transport}: pinned copy to the device", far["pinned_in_gbps"], bare["copy_gbps"], "GB/s", ">= 0.90")
-            row(
-                f"{transport}: training-like loop",
-                far["steps_per_second"],
-                local["steps_per_second"],
-                "steps/s",
-                ">= 0.97",
-            )
-            row(
-                f"{transport}: start-up of a small program",
-                far["start_ms"],
-                local["start_ms"],
-                "ms",
-                "(<= 4 round trips)",
-            )
-        for delay_us, goal in ((50, ">= 0.97"), (200, ">= 0.93")):
-            with remote(sim, folder / f"delay{delay_us}", "tcp") as (client, executor, _):
-                port = executor.ready["port"]
-                delayer = subprocess.Popen(
-                    [program, "delay", str(port), str(delay_us)], stdout=subprocess.PIPE, text=True
-                )
-                assert delayer.stdout
-                (client / "lease.addr").write_text(f"127.0.0.1:{delayer.stdout.readline().strip()}\n")
-                far = measure(program, "client", environment(client), scale)
-                delayer.kill()
-                delayer.wait()
-            row(
-                f"tcp + {delay_us} us: training-like loop",
-                far["steps_per_second"],
-                local["steps_per_second"],
-                "steps/s",
-                goal,
-            )
-            row(f"tcp + {delay_us} us: synchronous call", far["sync_ns"], local["sync_ns"], "ns", "")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+    def far(transport: Any) -> Callable[[Path], Figures]:
+        def once(folder: Path) -> Figures:
+            with remote(sim, folder, transport) as (client, _, _):
+                return _measure(program, "client", environment(client), scale)
+
+        return once
+
+    def delayed(delay_us: int) -> Callable[[Path], Figures]:
+        def once(folder: Path) -> Figures:
+            with (
+                remote(sim, folder, "tcp") as (client, executor, _),
+                _delay(program, executor.ready["port"], delay_us) as port,
+            ):
+                (client / "lease.addr").write_text(f"127.0.0.1:{port}\n")
+                return _measure(program, "client", environment(client), scale)
+
+        return once
+
+    def tls(folder: Path) -> Figures:
+        with remote(sim, folder, "shm") as (client, _, _), _relayed(folder, client):
+            return _measure(program, "client", environment(client), scale)
+
+    return {
+        "local": local,
+        "bare shm": bare("shm"),
+        "shm": far("shm"),
+        "bare tcp": bare("tcp"),
+        "tcp": far("tcp"),
+        **{f"tcp + {delay_us} us": delayed(delay_us) for delay_us in DELAYS_US},
+        "relay, TLS": tls,
+    }
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+@contextlib.contextmanager
+def _delay(program: Path, port: int, delay_us: int) -> Iterator[str]:
+    """A proxy for `port` that adds to the round trip; gives its own port."""
+    with subprocess.Popen([program, "delay", str(port), str(delay_us)], stdout=subprocess.PIPE, text=True) as proxy:
+        assert proxy.stdout
+        try:
+            yield proxy.stdout.readline().strip()
+        finally:
+            proxy.kill()
+
+
+@contextlib.contextmanager
+def _relayed(folder: Path, client: Path) -> Iterator[None]:
+    """The lease of `client` through a bridge, TLS and a door, as between two machines."""
+    (client / "lease.sock").unlink()
+    server, ann = (authority.issue(folder / "pki", role, "bench") for role in ("server", "client"))
+    up, over = threading.Event(), threading.Event()
+
+    async def come_in(connection: Connection, _: messages.Hello) -> None:
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+            sock.connect(str(folder / "executor.sock"))
+            await connection.send(messages.Welcome(name=connection.peer))
+            await connection.hand_over(sock)
+
+    async def serve() -> None:
+        door = Door(server, "127.0.0.1:0", come_in, max_connections=8, relayed=True)
+        await door.open()
+        part = messages.PartView(server="bench", address=str(door.address), host="another", socket="", cards=1)
+
+        async def take() -> Target:
+            return Target("lease", (part,), "")
+
+        bridge = Bridge(client, ann, take)
+        await bridge.open()
+        serving = asyncio.create_task(door.serve())
+        up.set()
+        await asyncio.to_thread(over.wait)
+        await bridge.close()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        if not up.wait(30):
+            raise SystemExit("the relay does not start")
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _shares(sim: Machine, folder: Path, way: str, rounds: int) -> list[float]:
+    """What a program got of the card's time that may have SHARE_PERCENT of it, each over one second."""
+    directory = folder / f"slice-{way}"
+    directory.mkdir()
+    policy = DevicePolicy(
+        memory_limit_bytes=MEMORY_UNLIMITED,
+        uuid=sim.cards[0].uuid,
+        minor=sim.cards[0].minor,
+        mode=Mode.CAP,
+        core_ppm=PPM * SHARE_PERCENT // 100,
+    )
+    write_policy(directory / "policy", [policy])
+    create_usage(directory / "usage")
+    interposer = directory / "libegpu-interposer.so"
+    interposer.symlink_to(native.path("libegpu-interposer.so"))
+    spin = [str(native.path("samples/egpu-sample-spin")), "--json", "--seconds=1"]
+
+    def spun(env: Mapping[str, str]) -> float:
+        done = subprocess.run(spin, env=dict(env), capture_output=True, text=True, timeout=60, check=True)
+        return json.loads(done.stdout)["share_percent"]
+
+    if way == "local":
+        env = environment(sim.driver_dir, {"LD_PRELOAD": str(interposer)})
+        return [spun(env) for _ in range(rounds)]
+    transport: Any = way
+    with remote(sim, folder / f"share-{way}", transport, "--slice", str(directory)) as (client, _, _):
+        return [spun(environment(client)) for _ in range(rounds)]
+
+
+def _rows(report: Report, found: Mapping[str, list[Figures]]) -> list[tuple[str, str, str, str, str]]:
+    rows: list[tuple[str, str, str, str, str]] = []
+
+    def row(name: str, what: str, key: str, base: str, base_key: str, unit: str, goal: float | None = None) -> None:
+        ours, theirs = ([figures[k] for figures in found[n]] for n, k in ((name, key), (base, base_key)))
+        ratio = median(mine / other for mine, other in zip(ours, theirs, strict=True))
+        rows.append((f"{name}: {what}", f"{median(ours):,.2f}", f"{median(theirs):,.2f}", unit, f"{ratio:.2f}"))
+        if goal is not None:
+            slower = key.endswith("_ns")
+            met = ratio <= goal if slower else ratio >= goal
+            report.verdict(f"{name}: {what}", f"{ratio:.2f}", f"{'≤' if slower else '≥'} {goal:.2f}", met)
+
+    for name, goal in (("shm", 1.5), ("tcp", 2.0)):
+        bare = f"bare {name}"
+        row(name, "asynchronous call", "async_ns", bare, "async_ns", "ns", goal)
+        row(name, "synchronous call", "sync_ns", bare, "sync_ns", "ns", 1.15)
+        row(name, "copy to the device, 64 MiB", "in_gbps", bare, "copy_gbps", "GB/s", 0.90)
+        row(name, "copy from the device, 64 MiB", "out_gbps", bare, "copy_gbps", "GB/s", 0.90)
+        row(name, "pinned copy to the device", "pinned_in_gbps", bare, "copy_gbps", "GB/s", 0.90)
+        row(name, "training-like loop", "steps_per_second", "local", "steps_per_second", "steps/s", 0.97)
+        row(name, "start-up of a small program", "start_ms", "local", "start_ms", "ms")
+    for delay_us, goal in DELAYS_US.items():
+        name = f"tcp + {delay_us} us"
+        row(name, "training-like loop", "steps_per_second", "local", "steps_per_second", "steps/s", goal)
+        row(name, "synchronous call", "sync_ns", "tcp", "sync_ns", "ns")
+    name = "relay, TLS"
+    row(name, "training-like loop", "steps_per_second", "local", "steps_per_second", "steps/s")
+    row(name, "synchronous call", "sync_ns", "bare tcp", "sync_ns", "ns")
+    row(name, "copy to the device, 64 MiB", "in_gbps", "bare tcp", "copy_gbps", "GB/s")
+    row(name, "copy from the device, 64 MiB", "out_gbps", "bare tcp", "copy_gbps", "GB/s")
+    return rows

@@ -328,7 +328,9 @@ int main(int argc, char **argv) {
     prctl(PR_SET_DUMPABLE, 0); /* keys */
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     signal(SIGPIPE, SIG_IGN); /* the library writes with write */
-    signal(SIGINT, SIG_IGN);  /* a terminal's: our daemon closes us when it has ended */
+    signal(SIGINT, SIG_IGN);  /* a terminal's, here and below: our daemon closes us when it has ended */
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGQUIT, SIG_IGN);
     if (argc == 6) {
         files = (struct tls_files){argv[3], argv[4], argv[5]};
         if (!tls_load(argv[2], why, sizeof why)) {
@@ -345,7 +347,7 @@ int main(int argc, char **argv) {
             poll(&ready, 1, -1);
             got = receive(control, &message, 1);
         } while (got < 0);
-        if (got == 0) return 0;
+        if (got == 0) _exit(0); /* nothing to clean up, and threads that use the library */
         if (message.descriptor_count == 2)
             begin(why[0], message.descriptors[0], message.descriptors[1]);
         else

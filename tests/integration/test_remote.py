@@ -541,6 +541,36 @@ def test_compute_stays_within_its_share(sim: Machine, tmp_path: Path, transport:
         assert 0.05 <= share <= 0.33, said
 
 
+# ---- what does not go over the wire -----------------------------------------------------------------------------------
+
+REFUSED: Final = (
+    "cuGraphAddKernelNode_v2", "cuGraphAddMemcpyNode", "cuMemcpyAtoH_v2", "cuMemcpyHtoA_v2", "cuTexObjectCreate", "cuSurfObjectCreate",
+    "cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcGetEventHandle", "cuMemExportToShareableHandle", "cuLinkCreate_v2",
+    "cuImportExternalMemory",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_what_does_not_go_over_the_wire_is_refused_by_name(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    code = f"""
+        context()
+        cuda, p = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+        answers = [getattr(cuda, symbol)(*[ctypes.c_void_p(0)] * 8) for symbol in {REFUSED} * 2]
+        answers.append(cuda.cuMemAllocManaged(ctypes.byref(p), ctypes.c_size_t(4096), 1))
+        answers.append(cuda.cuEventCreate(ctypes.byref(p), 6))
+        say(answers)
+        ok(d.cuCtxSynchronize())
+        os._exit(3)
+    """
+    with remote(sim, tmp_path, transport) as (client, executor, _):
+        done = run(client, code, fails=True)
+        assert done.returncode == 3, done.stderr
+        assert set(json.loads(done.stdout)) == {801}
+        for symbol in (*REFUSED, "cuMemAllocManaged", "cuEventCreate with CU_EVENT_INTERPROCESS"):
+            assert done.stderr.count(f"egpu: {symbol} ") == 1, done.stderr
+        assert "violation" not in str(executor.events)
+
+
 # ---- NVML -------------------------------------------------------------------------------------------------------------
 
 LOOK = """
