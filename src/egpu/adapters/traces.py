@@ -1,9 +1,10 @@
-"""Traces as CSV files: openb's columns, and the same with a column for card memory, which `egpu export-trace` writes.
+"""Traces as CSV files: openb's columns, and more for card memory and gangs, which `egpu export-trace` writes.
 
     nodes   sn, cpu_milli, memory_mib, gpu, model [, gpu_memory_mib]
-    pods    cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec [, gpu_memory_mib, name, …]
+    pods    cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec [, gpu_memory_mib, gang, name, …]
 
-`gpu_milli` is per card, `gpu_spec` the accepted models joined by `|`. Columns not named here are ignored.
+`gpu_milli` is per card, `gpu_spec` the accepted models joined by `|`; pods with the same `gang` are placed all or none.
+Columns not named here are ignored.
 """
 
 import csv
@@ -75,10 +76,19 @@ def write_nodes(path: Path, machines: Iterable[Machine]) -> None:
     _write(path, (*_NODE_COLUMNS, "gpu_memory_mib"), rows)
 
 
-def write_pods(path: Path, shapes: Iterable[Shape]) -> None:
-    """In the format that `read_pods` reads. Names of pods and their owners are not written."""
-    rows = [(s.cpu_milli, s.ram_mib, s.cards, s.core_milli, "|".join(s.models), s.card_memory_mib) for s in shapes]
-    _write(path, (*_POD_COLUMNS, "gpu_spec", "gpu_memory_mib"), rows)
+def read_gangs(path: Path) -> list[str]:
+    """The gang of every pod of `read_pods`, "" for none; no entry at all where no pod is in one."""
+    gangs = [(row.get("gang") or "").strip() for _, row in _rows(path, _POD_COLUMNS)]
+    return gangs if any(gangs) else []
+
+
+def write_pods(path: Path, shapes: Sequence[Shape], gangs: Sequence[str] = ()) -> None:
+    """In the format that `read_pods` and `read_gangs` read. Names of pods and their owners are not written."""
+    rows = [
+        (s.cpu_milli, s.ram_mib, s.cards, s.core_milli, "|".join(s.models), s.card_memory_mib, gang)
+        for s, gang in zip(shapes, gangs or [""] * len(shapes), strict=True)
+    ]
+    _write(path, (*_POD_COLUMNS, "gpu_spec", "gpu_memory_mib", "gang"), rows)
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -9,7 +9,7 @@ from egpu.adapters.traces import write_nodes, write_pods
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import note
 from egpu.cli.snapshot import load_from
-from egpu.core.export import machines_of, shapes_of
+from egpu.core.export import machines_of, trace_of
 
 
 def export_trace(
@@ -19,9 +19,10 @@ def export_trace(
 ) -> None:
     """Write the nodes and what the pods ask for as CSV files, for `egpu simulate`. Names of pods are not written."""
     snapshot = load_from(kubeconfig)
-    machines, shapes = machines_of(snapshot.feed, snapshot.nodes), shapes_of(snapshot.feed, snapshot.pods)
+    machines = machines_of(snapshot.feed, snapshot.nodes)
+    shapes, gangs = trace_of(snapshot.feed, snapshot.pods)
     write_nodes(nodes, machines)
-    write_pods(pods, shapes)
+    write_pods(pods, shapes, gangs)
     left_out = len(snapshot.pods) - len(shapes)
     note(f"{len(machines)} nodes in {nodes}, {len(shapes)} pods in {pods}")
     if left_out:

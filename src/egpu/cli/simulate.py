@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from egpu.adapters.traces import read_nodes, read_pods
+from egpu.adapters.traces import read_gangs, read_nodes, read_pods
 from egpu.cli.output import Format, Table, errors, show
 from egpu.cli.plots import Line, write_plot
 from egpu.core.packing.registry import canonical
@@ -45,12 +45,15 @@ class Task:
     lifetimes: float
     warm_up: float
     fragmentation: bool
+    gangs: Sequence[str] = ()
 
     def workload(self) -> Workload:
         """The same for every policy of a seed."""
         nodes, capacity = len(self.machines), 1000 * sum(machine.cards for machine in self.machines)
         if self.lifetime is None:
-            return published_arrivals(self.pods, nodes=nodes, capacity_milli=capacity, load=self.load, seed=self.seed)
+            return published_arrivals(
+                self.pods, nodes=nodes, capacity_milli=capacity, load=self.load, seed=self.seed, gangs=self.gangs
+            )
         return churn(
             self.pods,
             nodes=nodes,
@@ -60,6 +63,7 @@ class Task:
             lifetimes=self.lifetimes,
             warm_up=self.warm_up,
             seed=self.seed,
+            gangs=self.gangs,
         )
 
 
@@ -167,14 +171,14 @@ def simulate(
         machines = whatif.remove(machines, text)
     for text in change or []:
         machines = whatif.change(machines, text)
-    shapes = read_pods(pods)
+    shapes, gangs = read_pods(pods), read_gangs(pods)
     if load <= 0 or lifetimes <= 0 or not 0 <= warm_up < lifetimes:
         raise InvalidInput("load", "--load and --lifetimes are above 0, and --warm-up is shorter than --lifetimes")
     if not 1 <= jobs <= MAX_JOBS:
         raise InvalidInput("jobs", f"{jobs} is not between 1 and {MAX_JOBS}")
     stay = Lifetime.parse(lifetime) if lifetime else None
     tasks = [
-        Task(name, number, machines, shapes, load, stay, lifetimes, warm_up, bool(plot or csv_file))
+        Task(name, number, machines, shapes, load, stay, lifetimes, warm_up, bool(plot or csv_file), gangs)
         for number in _seeds(seed)
         for name in policies
     ]

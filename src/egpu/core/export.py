@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.core.feed import Feed
 from egpu.core.hosts import PLENTY, Hosts, pod_requests
@@ -29,7 +30,22 @@ def machines_of(feed: Feed, nodes: Iterable[Node]) -> list[Machine]:
 def shapes_of(feed: Feed, pods: Iterable[Pod]) -> list[Shape]:
     """What each pod asks for, oldest first; of several GPU containers the hardest to place. Pods whose demand cannot be
     read, or said without a card (TFLOPS), are left out."""
-    shapes: list[Shape] = []
+    return [shape for _, shape in _asked(feed, pods)]
+
+
+def trace_of(feed: Feed, pods: Iterable[Pod]) -> tuple[list[Shape], list[str]]:
+    """`shapes_of`, and a number for the gang of each pod that is in one, "" for the others."""
+    asked = _asked(feed, pods)
+    numbers: dict[str, str] = {}
+    gangs: list[str] = []
+    for pod, shape in asked:
+        name = pod.annotations.get(names.GANG) if shape.cards else None
+        gangs.append("" if name is None else numbers.setdefault(f"{pod.namespace}/{name}", str(len(numbers) + 1)))
+    return [shape for _, shape in asked], gangs
+
+
+def _asked(feed: Feed, pods: Iterable[Pod]) -> list[tuple[Pod, Shape]]:
+    found: list[tuple[Pod, Shape]] = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)):
         room = pod_requests(pod)
         try:
@@ -38,11 +54,12 @@ def shapes_of(feed: Feed, pods: Iterable[Pod]) -> list[Shape]:
             continue
         demands = list(request.demand.containers.values())
         if not demands:
-            shapes.append(Shape(room.cpu_milli, room.ram_mib))
+            found.append((pod, Shape(room.cpu_milli, room.ram_mib)))
             continue
         hardest = max(demands, key=lambda demand: (demand.exclusive, demand.cards, demand.memory_mib, demand.core))
         core = WHOLE_CARD if hardest.exclusive else min(hardest.core * _MILLI_PER_PERCENT, WHOLE_CARD)
         memory = 0 if hardest.exclusive else hardest.memory_mib
         if core or memory:
-            shapes.append(Shape(room.cpu_milli, room.ram_mib, hardest.cards, core, memory, request.models))
-    return shapes
+            shape = Shape(room.cpu_milli, room.ram_mib, hardest.cards, core, memory, request.models)
+            found.append((pod, shape))
+    return found

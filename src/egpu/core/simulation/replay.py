@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from egpu.core.arrays import FloatArray
+from egpu.core.arrays import FloatArray, IntArray
 from egpu.core.packing.fgd import Fgd
 from egpu.core.packing.fleet import Fleet, Placement
 from egpu.core.packing.learner import LearningPrice
@@ -71,6 +71,7 @@ def run(
     chosen = scorer(policy, Setting(fleet, mix, seed))
     placer = Placer(fleet, chosen)
     learner = chosen if isinstance(chosen, LearningPrice) else None
+    groups = _Gangs(workload.gangs, fleet, workload.shapes) if workload.gangs is not None else None
     gauge = _Gauge(fleet, Fgd(mix, fleet.models) if fragmentation else None)
     seconds, price_seconds = list[float](), 0.0
     places: dict[int, Placement] = {}
@@ -92,18 +93,22 @@ def run(
             learner.see(shape)
             price_seconds += clock() - began
         began = clock()
-        place = placer.place(shape)
+        place = placer.place(shape) if groups is None or groups.whole(event) else None
         seconds.append(clock() - began)
-        if keep_placements:
-            kept[event] = place
         if place is not None:
             places[event] = place
+        lost = [event] if place is None else []
+        if groups is not None and lost:
+            lost += groups.undo(event, places)
+        if keep_placements:
+            kept[event] = place
+            kept |= dict.fromkeys(lost)
         if event >= workload.counted_from:
             offered += shape.gpu_milli
-            if place is None:
-                refused += shape.gpu_milli
-                refused_pods += 1
-        gauge.arrived(shape)
+            refused += sum(shapes[one].gpu_milli for one in lost)
+            refused_pods += len(lost)
+        for one in (shape,) if groups is None else groups.decided(event):
+            gauge.arrived(one)
     if progress is not None:
         progress(len(workload.events))
     gauge.finish()
@@ -117,6 +122,44 @@ def run(
         price_seconds=price_seconds,
         placements=kept,
     )
+
+
+class _Gangs:
+    """Pods that are placed all or none. They come one after the other, and are placed so, in the order of the trace."""
+
+    def __init__(self, numbers: IntArray, fleet: Fleet, shapes: Sequence[Shape]) -> None:
+        self._numbers: list[int] = numbers.tolist()
+        self._fleet, self._shapes = fleet, shapes
+        self._failed = -1
+
+    def whole(self, event: int) -> bool:
+        """Whether no pod of this one's gang was refused so far."""
+        return self._numbers[event] < 0 or self._numbers[event] != self._failed
+
+    def decided(self, event: int) -> Sequence[Shape]:
+        """The arrivals that are decided with this one: of a gang all with its last, for until then it may be undone."""
+        gang, numbers = self._numbers[event], self._numbers
+        if gang < 0:
+            return self._shapes[event : event + 1]
+        if event + 1 < len(numbers) and numbers[event + 1] == gang:
+            return ()
+        first = event
+        while first > 0 and numbers[first - 1] == gang:
+            first -= 1
+        return self._shapes[first : event + 1]
+
+    def undo(self, event: int, places: dict[int, Placement]) -> list[int]:
+        """A pod was refused: those of its gang that were placed before it are taken off again, and returned."""
+        gang = self._numbers[event]
+        if gang < 0 or gang == self._failed:
+            return []
+        self._failed = gang
+        undone: list[int] = []
+        while event > 0 and self._numbers[event - 1] == gang:
+            event -= 1
+            self._fleet.release(self._shapes[event], places.pop(event))
+            undone.append(event)
+        return undone
 
 
 class _Gauge:

@@ -1,5 +1,6 @@
 """Arrivals and departures, from a trace and a seed. The same for every policy: common random numbers."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -65,31 +66,64 @@ class Workload:
     """`shapes` in order of arrival. `events` is what happens in order: i is the arrival of pod i, ~i its end.
 
     `counted_from` is the first arrival that statistics count: earlier ones only fill the cluster. `node_order` is the
-    random permutation that breaks ties between nodes.
+    random permutation that breaks ties between nodes. `gangs` has a number per arrival, the same for those that are
+    placed all or none, which then come one after the other; -1 for a pod of no gang; None where there are no gangs.
     """
 
     shapes: Sequence[Shape]
     events: IntArray
     node_order: IntArray
     counted_from: int = 0
+    gangs: IntArray | None = None
 
 
-def published_arrivals(pods: Sequence[Shape], *, nodes: int, capacity_milli: int, load: float, seed: int) -> Workload:
+Unit = tuple[int, ...]
+"""Pods that come together: a gang, or one pod; by their places in the trace."""
+
+
+def units_of(count: int, gangs: Sequence[str]) -> list[Unit]:
+    """The units of a trace of `count` pods, of which `gangs` names each one's gang ("" for none; empty: no gangs)."""
+    if not gangs:
+        return [(at,) for at in range(count)]
+    members: dict[str, list[int]] = {}
+    for at, gang in enumerate(gangs):
+        members.setdefault(gang or f"\0{at}", []).append(at)
+    return [tuple(places) for places in members.values()]
+
+
+def _arrivals(
+    pods: Sequence[Shape], order: Sequence[Unit], gangs: Sequence[str]
+) -> tuple[list[Shape], IntArray | None]:
+    """The shapes of the units' pods in order, and the gang that each belongs to."""
+    shapes = [pods[place] for unit in order for place in unit]
+    if not gangs:
+        return shapes, None
+    numbers = [number if gangs[place] else -1 for number, unit in enumerate(order) for place in unit]
+    return shapes, np.array(numbers, dtype=np.int64)
+
+
+def published_arrivals(
+    pods: Sequence[Shape], *, nodes: int, capacity_milli: int, load: float, seed: int, gangs: Sequence[str] = ()
+) -> Workload:
     """The protocol of "Beware of Fragmentation": all pods in random order, then uniformly drawn clones until the GPU
-    asked for reaches `load` times the capacity (or, of a longer trace, only as many pods). Nothing departs."""
+    asked for reaches `load` times the capacity (or, of a longer trace, only as many pods). Nothing departs. The pods of
+    one gang come together, and are cloned together."""
     _check(pods, capacity_milli, load)
     random = np.random.default_rng(seed)
-    order = [pods[int(place)] for place in random.permutation(len(pods))]
+    units = units_of(len(pods), gangs)
+    gpu = [sum(pods[place].gpu_milli for place in unit) for unit in units]
+    order: list[int] = random.permutation(len(units)).tolist()
     wanted = load * capacity_milli
-    asked = np.cumsum([shape.gpu_milli for shape in order])
+    asked = np.cumsum([gpu[unit] for unit in order])
     if asked[-1] > wanted:
         order = order[: int(np.searchsorted(asked, wanted, side="left")) + 1]
-    total = sum(shape.gpu_milli for shape in order)
+    total = sum(gpu[unit] for unit in order)
     while total < wanted:
-        clone = pods[int(random.integers(len(pods)))]
+        clone = int(random.integers(len(units)))
         order.append(clone)
-        total += clone.gpu_milli
-    return Workload(order, np.arange(len(order)), random.permutation(nodes))
+        total += gpu[clone]
+    shapes, numbers = _arrivals(pods, [units[unit] for unit in order], gangs)
+    return Workload(shapes, np.arange(len(shapes)), random.permutation(nodes), gangs=numbers)
 
 
 def churn(
@@ -102,16 +136,18 @@ def churn(
     lifetimes: float,
     warm_up: float,
     seed: int,
+    gangs: Sequence[str] = (),
 ) -> Workload:
     """Poisson arrivals of pods drawn uniformly from the trace, each staying for a random lifetime, for `lifetimes` mean
-    lifetimes, of which `warm_up` are not counted.
+    lifetimes, of which `warm_up` are not counted. The pods of one gang are drawn, come and go together.
 
     `load` is the GPU that would be in use on average were nobody refused, as a share of the capacity. It is there from
     the start: the first arrivals, all at time 0, are the pods that a steady state would find running, with the rest of
     their lifetimes. From an empty cluster, heavy-tailed lifetimes would take hundreds of lifetimes to get there.
     """
     _check(pods, capacity_milli, load)
-    mean_gpu = sum(shape.gpu_milli for shape in pods) / len(pods)
+    units = units_of(len(pods), gangs)
+    mean_gpu = sum(shape.gpu_milli for shape in pods) / len(units)
     running = load * capacity_milli / mean_gpu
     if not 0 < running * (lifetimes + 2) <= MAX_EVENTS / 2:
         raise InvalidInput("load", f"{running * lifetimes:.0f} arrivals; this simulates up to {MAX_EVENTS // 2}")
@@ -119,14 +155,31 @@ def churn(
     found, later = int(random.poisson(running)), int(running * lifetimes)
     starts = np.concatenate([np.zeros(found), np.cumsum(random.exponential(lifetime.mean / running, later))])
     count = found + later
-    chosen = random.integers(len(pods), size=count)
+    chosen = random.integers(len(units), size=count)
     ends = starts + np.concatenate([lifetime.draw_rest(random, found), lifetime.draw(random, later)])
     times = np.concatenate([starts, ends])
     order = np.argsort(times, kind="stable")
     order = order[times[order] <= starts[-1]]
     events = np.where(order < count, order, ~(order - count))
     counted = int(np.searchsorted(starts, warm_up * lifetime.mean))
-    return Workload([pods[int(place)] for place in chosen], events, random.permutation(nodes), counted)
+    drawn = [units[int(unit)] for unit in chosen]
+    shapes, numbers = _arrivals(pods, drawn, gangs)
+    node_order = random.permutation(nodes)
+    if gangs:
+        first = [0, *itertools.accumulate(len(unit) for unit in drawn)]
+        events, counted = _by_pod(events, first), first[counted]
+    return Workload(shapes, events, node_order, counted, numbers)
+
+
+def _by_pod(events: IntArray, first: Sequence[int]) -> IntArray:
+    """Events of units as events of their pods; unit u has the pods from `first[u]` to before `first[u + 1]`."""
+    expanded: list[int] = []
+    listed: list[int] = events.tolist()
+    for event in listed:
+        unit = event if event >= 0 else ~event
+        pods = range(first[unit], first[unit + 1])
+        expanded += pods if event >= 0 else [~pod for pod in pods]
+    return np.array(expanded, dtype=np.int64)
 
 
 def _check(pods: Sequence[Shape], capacity_milli: int, load: float) -> None:
