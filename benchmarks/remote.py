@@ -140,8 +140,7 @@ def _relayed(folder: Path, client: Path) -> Iterator[None]:
     async def come_in(connection: Connection, _: messages.Hello) -> None:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
             sock.connect(str(folder / "executor.sock"))
-            await connection.send(messages.Welcome(name=connection.peer))
-            await connection.hand_over(sock)
+            await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
 
     async def serve() -> None:
         door = Door(server, "127.0.0.1:0", come_in, max_connections=8, relayed=True)

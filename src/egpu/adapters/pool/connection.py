@@ -45,17 +45,22 @@ class Connection:
         connection._relayed = relayed
         return connection
 
-    async def hand_over(self, sock: socket.socket, *, farewell: bool = False) -> None:
+    async def hand_over(
+        self, sock: socket.socket, *, last: messages.Message | None = None, farewell: bool = False
+    ) -> None:
         """From now on `sock` is this side of a relayed connection. Returns when either side has closed; closing us
         closes both.
 
+        `last` is what we say before: the answer to it goes to `sock`, however soon it comes.
         With `farewell` the session ends at once when the process at the other end of `sock` dies.
         Raises Unavailable when the relay has ended.
         """
         assert self._relayed is not None, "only the relay can go on elsewhere"
         try:
             await self.writer.drain()
-            socket.send_fds(self._relayed, [b"G" if farewell else b"J"], [sock.fileno()])
+            words = b"" if last is None else _framed(last)
+            # In one piece, so that the relay knows where to go on before the other side can hear of it.
+            socket.send_fds(self._relayed, [words + (b"G" if farewell else b"J")], [sock.fileno()])
             await self.reader.read()
         except OSError as error:
             raise Unavailable(f"the relay has ended: {error}") from error
@@ -79,9 +84,8 @@ class Connection:
 
     async def send(self, message: messages.Message) -> None:
         """Raises Unavailable when the stream has ended."""
-        body = messages.encode(message)
         try:
-            self.writer.write(_LENGTH.pack(len(body)) + body)
+            self.writer.write(_framed(message))
             await self.writer.drain()
         except OSError as error:
             raise Unavailable(f"the connection ended: {error}") from error
@@ -91,3 +95,8 @@ class Connection:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self.writer.wait_closed()
+
+
+def _framed(message: messages.Message) -> bytes:
+    body = messages.encode(message)
+    return _LENGTH.pack(len(body)) + body

@@ -31,8 +31,7 @@ async def join(connection: Connection, hello: messages.Hello, executor: Executor
             raise NotFound(f"the executor of {record.lease} is dead") from error
         except OSError as error:
             raise Unavailable(f"the executor of {record.lease} does not answer: {error}") from error
-        await connection.send(messages.Welcome(name=connection.peer))
-        await connection.hand_over(sock)
+        await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
 
 
 def fastest_link_mbps(root: Path = _NETWORK) -> int:
