@@ -241,7 +241,7 @@ async def test_an_executor_that_cannot_start_says_why_and_holds_nothing(
         with pytest.raises(DoesNotFit, match="the driver is too old"):
             await acquire(client)
         await poolworld.eventually(lambda: not broker.desk.pool.leases)
-        assert list((state_dir / "leases").iterdir()) == []
+        await poolworld.eventually(lambda: list((state_dir / "leases").iterdir()) == [])
         await client.close()
 
 
