@@ -59,7 +59,9 @@ class Report:
 
 
 def _text(value: object) -> str:
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def median(values: Iterable[float]) -> float:
