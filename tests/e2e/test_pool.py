@@ -230,7 +230,8 @@ print("ready", flush=True)
 for line in sys.stdin:
     if line.strip() == "take":
         code, pointer = d.cuMemAlloc(1 << 30)
-        held.append(pointer)
+        if code.name == "CUDA_SUCCESS":
+            held.append(pointer)
         print(code.name, flush=True)
     elif line.strip() == "free":
         ok(d.cuMemFree(held.pop()))
@@ -241,10 +242,15 @@ for line in sys.stdin:
 
 
 @contextlib.contextmanager
-def holding(world: World, *options: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[str], str]]]:
+def holding(
+    world: World, *options: str, far: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[str], str]]]:
     """A program that holds a lease and does what it is told."""
+    command = world.run_command([sys.executable, "-c", HOLDING], *options)
+    if far:
+        command[1:3] = ["-c", FAR]
     process = subprocess.Popen(
-        world.run_command([sys.executable, "-c", HOLDING], *options),
+        command,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdin is not None
@@ -270,18 +276,32 @@ def holding(world: World, *options: str) -> Iterator[tuple[subprocess.Popen[str]
         until(lambda: world.leases() == [])
 
 
-def test_a_live_lease_grows_and_shrinks(world: World) -> None:
-    with holding(world) as (_, tell):
-        (lease,) = world.leases()
+@pytest.mark.parametrize("far", [False, True], ids=["shared memory", "mutual TLS"])
+def test_a_live_lease_grows_and_shrinks_and_ends_where_it_was_not_given_back(
+    world: World, secure: World, far: bool
+) -> None:
+    here = secure if far else world
+    with holding(here, far=far) as (process, tell):
+        (lease,) = here.leases()
         assert [tell("take") for _ in range(3)] == ["CUDA_SUCCESS", "CUDA_SUCCESS", "CUDA_ERROR_OUT_OF_MEMORY"]
-        pool = ("--pool", f"127.0.0.1:{world.port}")
-        world.egpu("resize", lease["lease"], "--memory", "3GiB", "--core", "70", *pool)
+        pool = ("--pool", f"127.0.0.1:{here.port}")
+        here.egpu("resize", lease["lease"], "--memory", "3GiB", "--core", "70", *pool)
         assert [tell("take"), tell("take")] == ["CUDA_SUCCESS", "CUDA_ERROR_OUT_OF_MEMORY"]
-        done = world.egpu("resize", lease["lease"], "--memory", "1GiB", *pool)
+        done = here.egpu("resize", lease["lease"], "--memory", "1GiB", *pool)
         assert "still uses more memory" in done.stderr
-        (shrunk,) = world.leases()
+        (shrunk,) = here.leases()
         assert (shrunk["memoryMiB"], shrunk["overLimit"], shrunk["corePercent"]) == (1024, True, 70)
         assert tell("take") == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert [tell("free"), tell("free")] == ["freed", "freed"]
+        until(lambda: not here.leases()[0]["overLimit"])
+        assert tell("take") == "CUDA_ERROR_OUT_OF_MEMORY", "exactly its new limit is in use"
+
+        here.egpu("resize", lease["lease"], "--memory", "512MiB", "--within", "1", *pool)
+        until(lambda: here.leases() == [])
+        assert tell("sync") in ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN")
+        process.stdin.close()  # type: ignore[union-attr]
+        process.wait(PATIENCE_SECONDS)
+        assert "the lease was taken away: over_limit" in process.stderr.read()  # type: ignore[union-attr]
 
 
 def test_a_killed_client_s_slice_is_back_in_the_pool(world: World) -> None:

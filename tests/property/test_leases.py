@@ -153,11 +153,17 @@ class PoolMachine(RuleBasedStateMachine):
     def let_go(self, data: st.DataObject) -> None:
         self.pool.let_go(self.pick(data), self.now)
 
-    @rule(data=st.data(), core=st.sampled_from([None, 5, 80]), memory=st.sampled_from([None, 50, 600]))
-    def resize(self, data: st.DataObject, core: int | None, memory: int | None) -> None:
+    @rule(
+        data=st.data(),
+        core=st.sampled_from([None, 5, 80]),
+        memory=st.sampled_from([None, 50, 600]),
+        patient=st.booleans(),
+    )
+    def resize(self, data: st.DataObject, core: int | None, memory: int | None, patient: bool) -> None:
         before = self.pool.ledger.snapshot()
         try:
-            self.pool.resize(self.pick(data), core=core, memory_mib=memory)
+            fit_by = None if patient else self.now + 5
+            self.pool.resize(self.pick(data), core=core, memory_mib=memory, fit_by=fit_by)
         except NotFound:
             return
         except DoesNotFit:

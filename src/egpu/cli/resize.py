@@ -14,6 +14,10 @@ def resize(
     lease: Annotated[str, typer.Argument(help="The lease, as `egpu get leases` shows it.")],
     core: Annotated[int | None, typer.Option(help="Percent of each card's compute time.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of each card: 8GiB, 512MiB; a bare number is MiB.")] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to give back what is beyond; then the lease ends (over_limit)."),
+    ] = None,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
@@ -28,8 +32,11 @@ def resize(
         fail(str(error), code=EXIT_USAGE)
     if core is None and memory_mib is None:
         fail("say what is to change: --core, --memory or both", code=EXIT_USAGE)
-    granted = pool.ask(address, found, lambda client: client.resize(lease, core=core, memory_mib=memory_mib))
+    granted = pool.ask(
+        address, found, lambda client: client.resize(lease, core=core, memory_mib=memory_mib, within_seconds=within)
+    )
     for card in granted.lease.cards:
         note(f"{card.server} {card.share.model or card.share.uuid}: {card.share.core} %, {card.share.memory_mib} MiB")
     if granted.lease.over_limit:
-        note("it still uses more memory than that: new allocations fail until enough is freed")
+        end = "" if within is None else f", and in {within:g} s the lease ends if it was not"
+        note(f"it still uses more memory than that: new allocations fail until enough is freed{end}")

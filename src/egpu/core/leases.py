@@ -48,6 +48,7 @@ MAX_PARTS: Final = 8
 """Servers one lease may span: what a client library connects to."""
 MAX_TOMBSTONES: Final = 4096
 """Ended leases that are remembered, so that a server that comes back late is told to end them."""
+OVER_LIMIT: Final = "over_limit: it used more memory than it was shrunk to, and its time to give it back was over"
 _CONTAINER: Final = "lease"
 
 State = Literal["granted", "active", "ending"]
@@ -153,6 +154,8 @@ class Lease:
     deadline: float
     """When it ends unless its holder is heard of."""
     reason: str = ""
+    fit_by: float | None = None
+    """When it ends if it still uses more memory than it was shrunk to; None: it is given all the time it needs."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -171,6 +174,13 @@ class Lease:
             for part in self.parts.values()
             if part.running is not None and len(part.running.occupied_mib) == len(part.wanted)
             for occupied, share in zip(part.running.occupied_mib, part.wanted, strict=True)
+        )
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether every server has the limits wanted in force: what it uses beyond them is then its program's doing."""
+        return all(
+            part.running is not None and part.running.record.cards == part.wanted for part in self.parts.values()
         )
 
 
@@ -249,8 +259,11 @@ class Pool:
         if found is not None and found.state != "ending":
             self.leases[lease] = replace(found, deadline=min(found.deadline, now + RECONNECT_SECONDS))
 
-    def resize(self, lease: str, *, core: int | None = None, memory_mib: int | None = None) -> Lease:
-        """Other limits for every card of a live lease; None keeps what it has.
+    def resize(
+        self, lease: str, *, core: int | None = None, memory_mib: int | None = None, fit_by: float | None = None
+    ) -> Lease:
+        """Other limits for every card of a live lease; None keeps what it has. Who uses more memory than that gets no
+        more, and its lease is ended at `fit_by` if it still does then.
 
         Raises:
             NotFound: no such lease.
@@ -267,7 +280,7 @@ class Pool:
         for server, shares in wanted.items():
             if shares != found.parts[server].wanted:
                 found = self._with_part(found, server, replace(found.parts[server], wanted=shares), order=True)
-        self.leases[lease] = found
+        found = self.leases[lease] = replace(found, fit_by=fit_by)
         return found
 
     def end(self, lease: str, reason: str) -> None:
@@ -343,6 +356,11 @@ class Pool:
         """End what nobody renewed, and give up servers that stay away. Call it several times a second."""
         for lease in [one.id for one in self.leases.values() if one.state != "ending" and one.deadline <= now]:
             self.end(lease, "its holder was not heard of")
+        for found in [one for one in self.leases.values() if one.fit_by is not None and one.fit_by <= now]:
+            if found.shrunk and found.over_limit:
+                self.end(found.id, OVER_LIMIT)
+            elif found.shrunk:
+                self.leases[found.id] = replace(found, fit_by=None)
         for server in list(self.servers.values()):
             if server.away_since is not None and now - server.away_since >= SERVER_GRACE_SECONDS:
                 self._forget_server(server)

@@ -162,10 +162,14 @@ class PoolClient:
     async def renew(self, lease: str) -> messages.Granted:
         return await self._ask(lambda number: messages.Renew(number=number, lease=lease), messages.Granted)
 
-    async def resize(self, lease: str, *, core: int | None, memory_mib: int | None) -> messages.Granted:
+    async def resize(
+        self, lease: str, *, core: int | None, memory_mib: int | None, within_seconds: float | None = None
+    ) -> messages.Granted:
         """Other limits; returns once they are in force. Raises NotFound, DoesNotFit, Refused, InvalidInput."""
         return await self._ask(
-            lambda number: messages.Resize(number=number, lease=lease, core=core, memory_mib=memory_mib),
+            lambda number: messages.Resize(
+                number=number, lease=lease, core=core, memory_mib=memory_mib, within_seconds=within_seconds
+            ),
             messages.Granted,
         )
 

@@ -76,12 +76,14 @@ class Renew(Message, frozen=True, kw_only=True):
 
 
 class Resize(Message, frozen=True, kw_only=True):
-    """Answered with Granted once the servers have the new limits in force."""
+    """Answered with Granted once the servers have the new limits in force. `within_seconds`: how long the program may
+    go on using more memory than that; None for as long as it likes."""
 
     number: int
     lease: str
     core: int | None = None
     memory_mib: int | None = None
+    within_seconds: float | None = None
 
 
 class Release(Message, frozen=True, kw_only=True):

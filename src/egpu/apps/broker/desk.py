@@ -14,13 +14,14 @@ from egpu.adapters.pool import messages
 from egpu.core import tokens
 from egpu.core.leases import Lease, Pool, Report, Wish
 from egpu.core.policies import Policies
-from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
+from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
 
 START_SECONDS: Final = 30.0
 """How long executors may take to start before the lease is given up."""
 APPLY_SECONDS: Final = 5.0
+MAX_WITHIN_SECONDS: Final = 7 * 86_400.0
 """How long new limits may take to be in force."""
 EXECUTOR_SOCKET: Final = "lease.sock"
 
@@ -82,7 +83,11 @@ class Desk:
     async def resize(self, asked: messages.Resize, peer: str) -> messages.Granted:
         """Raises NotFound, Refused, DoesNotFit, InvalidInput, Unavailable."""
         self._owned(asked.lease, peer)
-        self.pool.resize(asked.lease, core=asked.core, memory_mib=asked.memory_mib)
+        within = asked.within_seconds
+        if within is not None and not 0 <= within <= MAX_WITHIN_SECONDS:
+            raise InvalidInput("within", f"{within:g} s is not between 0 and {MAX_WITHIN_SECONDS:g}")
+        fit_by = None if within is None else self._clock() + within
+        self.pool.resize(asked.lease, core=asked.core, memory_mib=asked.memory_mib, fit_by=fit_by)
         self.step()
         await self._until(asked.lease, _in_force, APPLY_SECONDS, "put the new limits in force")
         log.info("resized", lease=asked.lease, core=asked.core, memory_mib=asked.memory_mib, peer=peer)
