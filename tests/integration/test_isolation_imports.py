@@ -81,9 +81,7 @@ def slots(on: Machine, tmp_path: Path) -> Slots:
 
     def fill(directory: Path) -> None:
         (directory / LIBRARY).symlink_to(native.path(LIBRARY))
-        line = DevicePolicy(
-            uuid=share.uuid, minor=0, mode=Mode.CAP, core_ppm=500_000, memory_limit_bytes=512 * MIB
-        )
+        line = DevicePolicy(uuid=share.uuid, minor=0, mode=Mode.CAP, core_ppm=500_000, memory_limit_bytes=512 * MIB)
         write_policy(directory / "policy", [line])
         create_usage(directory / "usage")
 

@@ -135,10 +135,10 @@ static int hold(int device, int64_t bytes) { /* under the mutex */
     return 1;
 }
 
-struct pool { size_t used, reserved; int device, keeps; };
+struct pool { size_t used, reserved; int device, keeps, destroyed; };
 static struct pool default_pools[DEVICES] = {{.device = 0}, {.device = 1}};
 
-struct block { size_t size; int device; struct pool *pool; };
+struct block { size_t size; int device; struct pool *pool; int references; /* of physical memory: handles and mappings */ };
 static CUresult take(CUdeviceptr *pointer, size_t size) {
     if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (pointer == NULL || size == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -146,7 +146,7 @@ static CUresult take(CUdeviceptr *pointer, size_t size) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (hold(current->device, (int64_t)((size + 511) / 512 * 512))) {
         struct block *block = malloc(sizeof *block);
-        *block = (struct block){(size + 511) / 512 * 512, current->device, NULL};
+        *block = (struct block){(size + 511) / 512 * 512, current->device, NULL, 1};
         *pointer = (CUdeviceptr)(uintptr_t)block;
         result = CUDA_SUCCESS;
     }
@@ -172,8 +172,26 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     *pool = (CUmemoryPool)made;
     return CUDA_SUCCESS;
 }
-CUresult cuMemPoolDestroy(CUmemoryPool pool) { pthread_mutex_lock(&mutex); shrink((struct pool *)pool); pthread_mutex_unlock(&mutex); return CUDA_SUCCESS; }
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) { (void)keep; return cuMemPoolDestroy(pool); }
+/* It goes, with all that it reserves, when nothing of it is in use any more. */
+static void end_pool(struct pool *pool) {
+    if (!pool->destroyed || pool->used != 0) return;
+    shrink(pool);
+    free(pool);
+}
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    pthread_mutex_lock(&mutex);
+    ((struct pool *)pool)->destroyed = 1;
+    end_pool((struct pool *)pool);
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    (void)keep;
+    pthread_mutex_lock(&mutex);
+    shrink((struct pool *)pool);
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) ((struct pool *)pool)->keeps = *(cuuint64_t *)value > 0;
     return CUDA_SUCCESS;
@@ -198,7 +216,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (more == 0 || hold(pool->device, (int64_t)more)) {
         struct block *block = malloc(sizeof *block);
-        *block = (struct block){size, pool->device, pool};
+        *block = (struct block){size, pool->device, pool, 1};
         pool->used += size;
         pool->reserved += more;
         *pointer = (CUdeviceptr)(uintptr_t)block;
@@ -299,10 +317,13 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (pointer < 0x10000) return CUDA_ERROR_INVALID_VALUE; /* nothing of ours is that low */
     struct block *block = (struct block *)(uintptr_t)pointer;
     pthread_mutex_lock(&mutex);
-    if (block->pool != NULL) block->pool->used -= block->size;
-    else hold(block->device, -(int64_t)block->size);
+    int last = --block->references == 0;
+    if (last && block->pool != NULL) {
+        block->pool->used -= block->size;
+        end_pool(block->pool);
+    } else if (last) hold(block->device, -(int64_t)block->size);
     pthread_mutex_unlock(&mutex);
-    free(block);
+    if (last) free(block);
     return CUDA_SUCCESS;
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) { (void)stream; return cuMemFree_v2(pointer); }
@@ -316,12 +337,69 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     *handle = pointer;
     return result;
 }
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return cuMemFree_v2(handle); } /* a mapping keeps nothing here */
-CUresult cuMemMap(CUdeviceptr p, size_t s, size_t o, CUmemGenericAllocationHandle h, unsigned long long f) {
-    (void)p; (void)s; (void)o; (void)h; (void)f;
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return cuMemFree_v2(handle); }
+
+static struct mapping { CUdeviceptr at; CUmemGenericAllocationHandle handle; struct mapping *next; } *mappings;
+static CUresult refer(CUmemGenericAllocationHandle handle) { /* under the mutex */
+    ((struct block *)(uintptr_t)handle)->references++;
     return CUDA_SUCCESS;
 }
-CUresult cuMemUnmap(CUdeviceptr p, size_t s) { (void)p; (void)s; return CUDA_SUCCESS; }
+CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    struct mapping *mapping = malloc(sizeof *mapping);
+    (void)size; (void)offset; (void)flags;
+    pthread_mutex_lock(&mutex);
+    *mapping = (struct mapping){at, handle, mappings};
+    mappings = mapping;
+    refer(handle);
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
+    struct mapping *gone = NULL;
+    pthread_mutex_lock(&mutex);
+    for (struct mapping **link = &mappings; *link != NULL;) {
+        struct mapping *mapping = *link;
+        if (mapping->at < at || mapping->at >= at + size) {
+            link = &mapping->next;
+            continue;
+        }
+        *link = mapping->next;
+        mapping->next = gone;
+        gone = mapping;
+    }
+    pthread_mutex_unlock(&mutex);
+    for (struct mapping *next; gone != NULL; gone = next) {
+        next = gone->next;
+        cuMemRelease(gone->handle);
+        free(gone);
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    pthread_mutex_lock(&mutex);
+    struct mapping *found = mappings;
+    while (found != NULL && found->at != (CUdeviceptr)(uintptr_t)address) found = found->next;
+    if (found != NULL) {
+        *handle = found->handle;
+        refer(found->handle);
+    }
+    pthread_mutex_unlock(&mutex);
+    return found == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+/* What is shared here comes back to the process that made it. */
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+    (void)type; (void)flags;
+    memcpy(out, &handle, sizeof handle);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type) {
+    (void)type;
+    memcpy(handle, shared, sizeof *handle);
+    pthread_mutex_lock(&mutex);
+    refer(*handle);
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
 
 static CUresult run(unsigned microseconds) {
     if (capturing) return CUDA_SUCCESS;

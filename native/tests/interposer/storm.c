@@ -45,24 +45,58 @@ static void use_device(void) {
 }
 
 struct held {
-    enum { NOTHING, POINTER, ASYNC, HANDLE, ARRAY } kind;
+    enum { NOTHING, POINTER, ASYNC, HANDLE, ARRAY, POOL } kind;
     uint64_t value;
+    uint64_t address, bytes; /* of a handle: where it is mapped, 0 for nowhere */
+    unsigned references;     /* to a handle, the program's own */
+    CUmemoryPool pool;
 };
+
+/* Physical memory behind a handle, a mapping, or several of both. */
+static struct held physical(size_t size) {
+    static uint64_t address = 1ull << 44;
+    CUmemGenericAllocationHandle handle = 0, again = 0, shared = 0;
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    if (CALL(cuMemCreate)(&handle, size, &properties, 0)) return (struct held){0};
+    struct held held = {HANDLE, handle, 0, size, 1, NULL};
+    if (draw(3) == 0) return held;
+    if (CALL(cuMemMap)(address, size, 0, handle, 0)) _exit(96);
+    held.address = address;
+    address += 1ull << 24;
+    if (draw(2) && CALL(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)held.address) == CUDA_SUCCESS) held.references++;
+    if (draw(2) && CALL(cuMemExportToShareableHandle)(&shared, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS &&
+        CALL(cuMemImportFromShareableHandle)(&again, &shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS)
+        held.references++;
+    for (unsigned drop = draw(held.references + 1); drop > 0; drop--, held.references--) CALL(cuMemRelease)(handle); /* the mapping holds it */
+    return held;
+}
+
+static struct held from_own_pool(size_t size) {
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    struct held held = {POOL, 0, 0, 0, 0, NULL};
+    CUdeviceptr pointer = 0;
+    if (CALL(cuMemPoolCreate)(&held.pool, &properties)) return (struct held){0};
+    CUresult result = CALL(cuMemAllocFromPoolAsync)(&pointer, size, held.pool, NULL);
+    held.value = pointer;
+    if (result == CUDA_SUCCESS && draw(2)) return held;
+    CALL(cuMemPoolDestroy)(held.pool); /* of a pool in use: the memory stays until it is freed */
+    held.pool = NULL;
+    return result == CUDA_SUCCESS ? held : (struct held){0};
+}
 
 static struct held allocate(void) {
     size_t size = 1 + draw(3 << 20), pitch;
     CUdeviceptr pointer = 0;
-    CUmemGenericAllocationHandle handle = 0;
     CUarray array;
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CUDA_ARRAY3D_DESCRIPTOR descriptor = {.Width = 64 + draw(512), .Height = 1 + draw(512), .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-    switch (draw(6)) {
-    case 0: return CALL(cuMemAlloc_v2)(&pointer, size) ? (struct held){0} : (struct held){POINTER, pointer};
-    case 1: return CALL(cuMemAllocManaged)(&pointer, size, CU_MEM_ATTACH_GLOBAL) ? (struct held){0} : (struct held){POINTER, pointer};
-    case 2: return CALL(cuMemAllocAsync)(&pointer, size, NULL) ? (struct held){0} : (struct held){ASYNC, pointer};
-    case 3: return CALL(cuMemAllocPitch_v2)(&pointer, &pitch, 1 + draw(5000), 1 + draw(400), 4) ? (struct held){0} : (struct held){POINTER, pointer};
-    case 4: return CALL(cuMemCreate)(&handle, size, &properties, 0) ? (struct held){0} : (struct held){HANDLE, handle};
-    default: return CALL(cuArray3DCreate_v2)(&array, &descriptor) ? (struct held){0} : (struct held){ARRAY, (uint64_t)(uintptr_t)array};
+    switch (draw(7)) {
+    case 0: return CALL(cuMemAlloc_v2)(&pointer, size) ? (struct held){0} : (struct held){.kind = POINTER, .value = pointer};
+    case 1: return CALL(cuMemAllocManaged)(&pointer, size, CU_MEM_ATTACH_GLOBAL) ? (struct held){0} : (struct held){.kind = POINTER, .value = pointer};
+    case 2: return CALL(cuMemAllocAsync)(&pointer, size, NULL) ? (struct held){0} : (struct held){.kind = ASYNC, .value = pointer};
+    case 3: return CALL(cuMemAllocPitch_v2)(&pointer, &pitch, 1 + draw(5000), 1 + draw(400), 4) ? (struct held){0} : (struct held){.kind = POINTER, .value = pointer};
+    case 4: return physical(size);
+    case 5: return from_own_pool(size);
+    default: return CALL(cuArray3DCreate_v2)(&array, &descriptor) ? (struct held){0} : (struct held){.kind = ARRAY, .value = (uint64_t)(uintptr_t)array};
     }
 }
 
@@ -71,7 +105,14 @@ static void release(struct held held) {
     case NOTHING: break;
     case POINTER: CALL(cuMemFree_v2)(held.value); break;
     case ASYNC: CALL(cuMemFreeAsync)(held.value, NULL); break;
-    case HANDLE: CALL(cuMemRelease)(held.value); break;
+    case HANDLE:
+        for (; held.references > 0; held.references--) CALL(cuMemRelease)(held.value);
+        if (held.address != 0) CALL(cuMemUnmap)(held.address, held.bytes);
+        break;
+    case POOL:
+        CALL(cuMemFreeAsync)(held.value, NULL);
+        if (held.pool != NULL) CALL(cuMemPoolDestroy)(held.pool);
+        break;
     case ARRAY: CALL(cuArrayDestroy)((CUarray)(uintptr_t)held.value); break;
     }
 }
@@ -165,7 +206,7 @@ int main(int count, char **arguments) {
         if ((children[i] = fork()) == 0) work(random_seed + (unsigned)++started * 2654435761u, i % 2);
         else started++;
     state = random_seed * 7919 | 1;
-    double deadline = now_s() + 20;
+    double deadline = now_s() + 60;
     while (done < rounds) {
         int status;
         pid_t gone = waitpid(-1, &status, WNOHANG);
@@ -188,7 +229,7 @@ int main(int count, char **arguments) {
             return 7;
         }
         done++;
-        deadline = now_s() + 20;
+        deadline = now_s() + 60;
         for (int i = 0; i < workers; i++)
             if (children[i] == gone && (children[i] = fork()) == 0) work(random_seed + (unsigned)++started * 2654435761u, i % 2);
         started++;
@@ -197,7 +238,7 @@ int main(int count, char **arguments) {
     for (int i = 0; i < workers; i++) waitpid(children[i], NULL, 0);
     double gone_at = now_s(), exact_at = 0;
     uint64_t used = 0;
-    while (exact_at == 0 && now_s() - gone_at < 2) {
+    while (exact_at == 0 && now_s() - gone_at < 60) {
         struct timespec pause = {0, 2000000};
         used = ask(draw(SURVIVORS));
         if (used == kept) exact_at = now_s();
