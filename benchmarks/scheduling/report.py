@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.scheduling.stages import CHURN_POLICIES
 from egpu.cli.plots import Line, write_plot
 from egpu.core.simulation.summary import interval, paired
 
@@ -88,30 +89,37 @@ def _published(found: list[Found]) -> list[str]:
 
 
 def _churn(found: list[Found]) -> list[str]:
-    seeds = [one["seed"] for one in found]
-    found = [one for one in found if seeds.count(one["seed"]) == max(map(seeds.count, seeds))]  # whole sets only
     rows = []
     panels = []
     for lifetime in dict.fromkeys(one["lifetime"] for one in found):
         lines: dict[str, list[float]] = {}
         loads = list(dict.fromkeys(one["load"] for one in _of(found, lifetime=lifetime)))
         for load in loads:
-            refused = {
-                policy: [one["refused_gpu_percent"] for one in _of(found, lifetime=lifetime, load=load, policy=policy)]
-                for policy in ("default", "fgd", "best-fit")
-            }
+            by_seed: dict[int, dict[str, float]] = {}
+            for one in _of(found, lifetime=lifetime, load=load):
+                by_seed.setdefault(one["seed"], {})[one["policy"]] = one["refused_gpu_percent"]
+            whole = [policies for policies in by_seed.values() if len(policies) == len(CHURN_POLICIES)]
+            if not whole:
+                continue
+            refused = {policy: [policies[policy] for policies in whole] for policy in CHURN_POLICIES}
             best = min(("fgd", "best-fit"), key=lambda policy: statistics.fmean(refused[policy]))
             difference = paired(refused["default"], refused[best])
             cells = [f"{statistics.fmean(values):.2f}" for values in refused.values()]
             rows.append(
-                [lifetime.split(":")[0], load, *cells, f"{difference.mean:+.2f} ± {difference.half:.2f} ({best})"]
+                [
+                    lifetime.split(":")[0],
+                    load,
+                    len(whole),
+                    *cells,
+                    f"{difference.mean:+.2f} ± {difference.half:.2f} ({best})",
+                ]
             )
             for policy, values in refused.items():
                 lines.setdefault(policy, []).append(statistics.fmean(values))
         title = f"Refused GPU, %, {'exponential' if lifetime.startswith('exp') else 'Pareto'} lifetimes"
         panels.append((title, [Line(policy, loads, values) for policy, values in lines.items()]))
     write_plot(CHURN_PLOT, panels, x_title="Offered load")
-    header = ["lifetimes", "load", "price", "FGD", "best-fit", "difference to the better (95 %)"]
+    header = ["lifetimes", "load", "seeds", "price", "FGD", "best-fit", "difference to the better (95 %)"]
     return [*_table(header, rows), "", f"![Refused GPU against offered load]({CHURN_PLOT.name})"]
 
 

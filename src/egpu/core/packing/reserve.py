@@ -130,7 +130,7 @@ class Reserve:
 
     def charges(self) -> FloatArray | None:
         """Charge per set of kinds, in whole parts of `FINENESS`, shape (2 ** kinds,): the dearest of the set. None
-        while there are hosts in plenty."""
+        while there are hosts in plenty, or none to lose."""
         return self._charges
 
     def attend(self, fleet: Fleet) -> None:
@@ -170,7 +170,7 @@ class Reserve:
 
     def _price(self) -> None:
         plenty = (self._hosts - self._wanted) / self._softness
-        if plenty.min(initial=_PLENTY) >= _PLENTY:
+        if plenty.min(initial=_PLENTY) >= _PLENTY or not self._hosts.any():
             self._charges = None
             return
         scarcity = 1 / (1 + np.exp(np.clip(plenty, -40, 40)))
