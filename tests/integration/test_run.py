@@ -238,10 +238,18 @@ def test_output_and_status_are_the_command_s_own(state: Path) -> None:
 def test_signals_reach_the_command_and_everything_is_cleaned_up(state: Path, number: signal.Signals) -> None:
     script = f"trap 'exit 7' {number.name[3:]}; echo ready; while :; do sleep 0.01; done"
     child = subprocess.Popen(
-        command(state, "--core", "10", "--memory", "100", "--", "sh", "-c", script),
+        # A signal that is ignored, as SIGHUP is under nohup, would stay ignored.
+        [
+            "env",
+            f"--default-signal={number.name[3:]}",
+            *command(state, "--core", 10, "--memory", 100),
+            "--",
+            "sh",
+            "-c",
+            script,
+        ],
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # what is ignored, as under nohup, stays ignored
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
