@@ -22,8 +22,8 @@
 #endif
 
 enum {
-    BATCH_LAUNCHES = 32,
-    BATCH_NS = 2000000,
+    BATCH_LAUNCHES = 256, /* so that the events of a batch cost little beside its launches, however short they are; */
+    BATCH_NS = 2000000,   /* of longer ones this is the bound */
     BATCHES = 8,
     METERS = 32, /* contexts that are timed; one more is limited by averages alone */
     LANES = 256,
