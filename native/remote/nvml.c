@@ -100,20 +100,6 @@ API nvmlReturn_t nvmlShutdown(void) {
     return result;
 }
 
-API const char *nvmlErrorString(nvmlReturn_t result) {
-    switch (result) {
-    case NVML_SUCCESS: return "Success";
-    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
-    case NVML_ERROR_NOT_FOUND: return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
-    case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
-    default: return "Unknown Error";
-    }
-}
-
 #define NEED(condition)                                      \
     do {                                                     \
         if (users == 0) return NVML_ERROR_UNINITIALIZED;     \

@@ -118,6 +118,28 @@ static void test_chunks_come_and_go(void) {
   remove_machine();
 }
 
+/* Some processes that churn until they are killed, at a moment that varies with the round. */
+static void kill_at_any_moment(const struct machine *machine, void (*churn)(unsigned seed), int round, unsigned *seed) {
+  enum { CHILDREN = 3 };
+  pid_t children[CHILDREN];
+  for (int i = 0; i < CHILDREN; i++) {
+    children[i] = fork();
+    CHECK(children[i] >= 0);
+    if (children[i] == 0) {
+      close(machine->fd); /* what the driver's fork handler does */
+      churn((unsigned)(round * CHILDREN + i));
+      _exit(1); /* it has to be killed */
+    }
+  }
+  usleep((useconds_t)(rand_r(seed) % 3000));
+  for (int i = 0; i < CHILDREN; i++) kill(children[i], SIGKILL);
+  for (int i = 0; i < CHILDREN; i++) {
+    int status;
+    CHECK(waitpid(children[i], &status, 0) == children[i]);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it found nothing wrong until then */
+  }
+}
+
 /* Takes and gives as fast as it can until it is killed. */
 static void churn(unsigned seed) {
   struct machine machine;
@@ -133,7 +155,7 @@ static void churn(unsigned seed) {
 }
 
 static void test_sigkill_at_any_store(void) {
-  enum { CHILDREN = 3, ROUNDS = 400 };
+  enum { ROUNDS = 400 };
   struct machine machine;
   make_machine();
   join(&machine);
@@ -143,18 +165,7 @@ static void test_sigkill_at_any_store(void) {
   CHECK(machine_take_chunks(&machine, card, 10, &mine, &mine_count) == 0);
   unsigned seed = 42;
   for (int round = 0; round < ROUNDS; round++) {
-    pid_t children[CHILDREN];
-    for (int i = 0; i < CHILDREN; i++) {
-      children[i] = fork();
-      CHECK(children[i] >= 0);
-      if (children[i] == 0) {
-        close(machine.fd); /* what the driver's fork handler does */
-        churn((unsigned)(round * CHILDREN + i));
-      }
-    }
-    usleep((useconds_t)(rand_r(&seed) % 3000)); /* the moment of death is what varies */
-    for (int i = 0; i < CHILDREN; i++) kill(children[i], SIGKILL);
-    for (int i = 0; i < CHILDREN; i++) waitpid(children[i], NULL, 0);
+    kill_at_any_moment(&machine, churn, round, &seed);
     CHECK(machine_free_chunks(&machine, card) == CHUNKS - 10);
     CHECK(owned_chunks(&machine, card) == 10);
     CHECK(atomic_load(&machine.processes[machine.slot].cards[0].chunks) == 10);
@@ -193,25 +204,14 @@ static void churn_shared(unsigned seed) {
 }
 
 static void test_sigkill_while_sharing(void) {
-  enum { CHILDREN = 3, ROUNDS = 200 };
+  enum { ROUNDS = 200 };
   struct machine machine;
   make_machine();
   join(&machine);
   struct sim_card *card = &machine.cards[0];
   unsigned seed = 7;
   for (int round = 0; round < ROUNDS; round++) {
-    pid_t children[CHILDREN];
-    for (int i = 0; i < CHILDREN; i++) {
-      children[i] = fork();
-      CHECK(children[i] >= 0);
-      if (children[i] == 0) {
-        close(machine.fd);
-        churn_shared((unsigned)(round * CHILDREN + i));
-      }
-    }
-    usleep((useconds_t)(rand_r(&seed) % 3000));
-    for (int i = 0; i < CHILDREN; i++) kill(children[i], SIGKILL);
-    for (int i = 0; i < CHILDREN; i++) waitpid(children[i], NULL, 0);
+    kill_at_any_moment(&machine, churn_shared, round, &seed);
     CHECK(machine_free_chunks(&machine, card) == CHUNKS);
     CHECK(owned_chunks(&machine, card) == 0);
     struct sim_shared *table = (struct sim_shared *)((char *)machine.header + machine.header->shared_offset);
@@ -486,28 +486,14 @@ static void clear_instances(struct machine *machine) {
 }
 
 static void test_sigkill_while_cutting(void) {
-  enum { CHILDREN = 3, ROUNDS = 200 };
+  enum { ROUNDS = 200 };
   struct machine machine;
   make_machine();
   join(&machine);
   CHECK(machine_set_mig_mode(&machine, &machine.cards[0], true) == 0);
   unsigned seed = 11;
   for (int round = 0; round < ROUNDS; round++) {
-    pid_t children[CHILDREN];
-    for (int i = 0; i < CHILDREN; i++) {
-      children[i] = fork();
-      CHECK(children[i] >= 0);
-      if (children[i] == 0) {
-        close(machine.fd);
-        churn_instances((unsigned)(round * CHILDREN + i));
-      }
-    }
-    usleep((useconds_t)(rand_r(&seed) % 3000));
-    for (int i = 0; i < CHILDREN; i++) kill(children[i], SIGKILL);
-    for (int i = 0; i < CHILDREN; i++) {
-      int status;
-      CHECK(waitpid(children[i], &status, 0) == children[i] && WIFSIGNALED(status)); /* it found nothing wrong until then */
-    }
+    kill_at_any_moment(&machine, churn_instances, round, &seed);
     clear_instances(&machine);
   }
   CHECK(machine_set_mig_mode(&machine, &machine.cards[0], false) == 0);
