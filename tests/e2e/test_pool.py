@@ -365,3 +365,22 @@ def test_a_lease_survives_broker_and_daemon_killed_and_started_again(world: Worl
         assert [one["lease"] for one in world.leases()] == [before["lease"]]
         assert tell("take") == "CUDA_SUCCESS"
         assert tell("sync") == "CUDA_SUCCESS"
+
+
+def test_a_deadline_of_a_shrunk_lease_is_kept_though_broker_and_daemons_are_killed(world: World) -> None:
+    with holding(world) as (process, tell):
+        (lease,) = world.leases()
+        assert [tell("take"), tell("take")] == ["CUDA_SUCCESS"] * 2
+        pool = ("--pool", f"127.0.0.1:{world.port}")
+        done = world.egpu("resize", lease["lease"], "--memory", "1GiB", "--within", "3", *pool)
+        assert "in 3 s the lease ends" in done.stderr
+        for name in ("broker", "one", "two"):
+            world.kill(name)
+        for name in ("broker", "one", "two"):
+            world.again(name)
+        until(lambda: sum(one["connected"] for one in world.servers()) == 2)
+        until(lambda: world.get("leases") == [])
+        assert tell("sync") in ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN")
+        process.stdin.close()  # type: ignore[union-attr]
+        process.wait(PATIENCE_SECONDS)
+        assert "the lease was taken away: over_limit" in process.stderr.read()  # type: ignore[union-attr]

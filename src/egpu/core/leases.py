@@ -94,6 +94,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parts: int
     cards: tuple[CardShare, ...]
     """The limits in force; in an order, the limits wanted."""
+    fit_by: float | None = None
+    """Until when its program may use more than these (Unix time, seconds). For the server it is only to be kept."""
 
 
 class RunningLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -155,7 +157,8 @@ class Lease:
     """When it ends unless its holder is heard of."""
     reason: str = ""
     fit_by: float | None = None
-    """When it ends if it still uses more memory than it was shrunk to; None: it is given all the time it needs."""
+    """When it ends if it still uses more memory than it was shrunk to (Unix time, seconds); None: it is given all the
+    time it needs."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -183,6 +186,13 @@ class Lease:
             part.running is not None and part.running.record.cards == part.wanted for part in self.parts.values()
         )
 
+    @property
+    def in_force(self) -> bool:
+        """Whether every server has all that was ordered: the limits, and when they must be kept."""
+        return self.shrunk and all(
+            part.running is not None and part.running.record.fit_by == self.fit_by for part in self.parts.values()
+        )
+
 
 @dataclass
 class Server:
@@ -205,10 +215,14 @@ class Pool:
 
     `changed` collects the servers whose orders changed, and `touched` the leases that did, since the owner last cleared
     them: it sends the orders, and tells whoever waits for a lease.
+
+    `unix_at_zero` is the Unix time at which `now` was 0: what must hold over a restart is said by that clock. It is
+    read once, so setting the clock moves nothing while this pool runs.
     """
 
-    def __init__(self, epoch: str, policies: Policies | None = None) -> None:
+    def __init__(self, epoch: str, policies: Policies | None = None, *, unix_at_zero: float = 0.0) -> None:
         self.epoch = epoch
+        self.unix_at_zero = unix_at_zero
         self.ledger = Ledger()
         self.leases: dict[str, Lease] = {}
         self.servers: dict[str, Server] = {}
@@ -263,7 +277,7 @@ class Pool:
         self, lease: str, *, core: int | None = None, memory_mib: int | None = None, fit_by: float | None = None
     ) -> Lease:
         """Other limits for every card of a live lease; None keeps what it has. Who uses more memory than that gets no
-        more, and its lease is ended at `fit_by` if it still does then.
+        more, and its lease is ended at `fit_by` (by the clock of `now`) if it still does then.
 
         Raises:
             NotFound: no such lease.
@@ -277,10 +291,13 @@ class Pool:
         }
         for server, shares in wanted.items():
             self._check_room(found, server, shares)
+        keep_by = None if fit_by is None else self.unix_at_zero + fit_by
+        other = keep_by != found.fit_by
+        found = replace(found, fit_by=keep_by)
         for server, shares in wanted.items():
-            if shares != found.parts[server].wanted:
+            if other or shares != found.parts[server].wanted:
                 found = self._with_part(found, server, replace(found.parts[server], wanted=shares), order=True)
-        found = self.leases[lease] = replace(found, fit_by=fit_by)
+        self.leases[lease] = found
         return found
 
     def end(self, lease: str, reason: str) -> None:
@@ -356,16 +373,25 @@ class Pool:
         """End what nobody renewed, and give up servers that stay away. Call it several times a second."""
         for lease in [one.id for one in self.leases.values() if one.state != "ending" and one.deadline <= now]:
             self.end(lease, "its holder was not heard of")
-        for found in [one for one in self.leases.values() if one.fit_by is not None and one.fit_by <= now]:
+        unix = self.unix_at_zero + now
+        for found in [one for one in self.leases.values() if one.fit_by is not None and one.fit_by <= unix]:
             if found.shrunk and found.over_limit:
                 self.end(found.id, OVER_LIMIT)
-            elif found.shrunk:
-                self.leases[found.id] = replace(found, fit_by=None)
+            elif found.shrunk and found.state == "active":
+                self._kept_its_deadline(found)
         for server in list(self.servers.values()):
             if server.away_since is not None and now - server.away_since >= SERVER_GRACE_SECONDS:
                 self._forget_server(server)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _kept_its_deadline(self, lease: Lease) -> None:
+        """It gave back in time, so the deadline is over, and the servers are told: one that was kept would hold for
+        what the program does later."""
+        kept = replace(lease, fit_by=None)
+        for server, part in lease.parts.items():
+            kept = self._with_part(kept, server, part, order=True)
+        self.leases[lease.id] = kept
 
     def _live(self, lease: str) -> Lease:
         found = self.leases.get(lease)
@@ -447,6 +473,7 @@ class Pool:
             part = Part((), self._next_version(server.name))
             if found.state != "ending":
                 part = replace(part, wanted=one.record.cards)
+                found = replace(found, fit_by=_sooner(found.fit_by, one.record.fit_by))
         found = self._with_part(found, server.name, replace(part, running=one))
         if (
             found.state == "granted"
@@ -588,8 +615,13 @@ def _record(lease: Lease, server: str, shares: tuple[CardShare, ...]) -> LeaseRe
     return LeaseRecord(
         lease=lease.id, holder=lease.holder, peer=lease.peer, request=lease.request, key=lease.key,
         part=running.record.part if running is not None else lease.servers.index(server),
-        parts=lease.expected_parts, cards=shares,
+        parts=lease.expected_parts, cards=shares, fit_by=lease.fit_by,
     )  # fmt: skip
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    """The first of two deadlines, of which there may be none."""
+    return other if one is None else one if other is None else min(one, other)
 
 
 def _resized(share: CardShare, core: int | None, memory_mib: int | None) -> CardShare:

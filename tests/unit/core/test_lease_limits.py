@@ -9,10 +9,10 @@ CARD = Card(uuid="GPU-0", index=0, minor=0, memory_mib=1000)
 
 
 class World:
-    """A pool, one server that does as it is told, and a program that uses `used_mib`."""
+    """A pool, one server that does as it is told, and a program that uses `used_mib`. The Unix time is `now` + 1000."""
 
     def __init__(self) -> None:
-        self.pool = Pool("epoch")
+        self.pool = Pool("epoch", unix_at_zero=1000.0)
         self.now = 0.0
         self.used_mib = 0
         self.read = 0
@@ -39,9 +39,15 @@ class World:
         leases = (self.running,) if self.running is not None else ()
         said = Report(
             server="one", address="", host="one", link_mbps=1, instance="1", cards=(CARD,), leases=leases,
-            epoch="epoch", version=self.read,
+            epoch=self.pool.epoch, version=self.read,
         )  # fmt: skip
         self.pool.report(said, self.now)
+
+    def start_again(self) -> None:
+        """Another broker, on a machine that was started just now: it knows what the server keeps, and the time."""
+        unix = self.pool.unix_at_zero + self.now
+        self.pool, self.now, self.read = Pool("next", unix_at_zero=unix), 0.0, 0
+        self.report()
 
     def wait(self, seconds: float) -> Lease:
         self.now += seconds
@@ -100,3 +106,68 @@ def test_a_server_that_has_not_read_the_order_is_waited_for() -> None:
     assert world.wait(70).state == "active", "the old limit is in force: that is no fault of the program"
     world.obey()
     assert world.wait(1).state == "active"
+
+
+def test_a_deadline_is_kept_over_a_restart_of_the_broker() -> None:
+    world = World()
+    world.used_mib = 700
+    world.shrink(within=60)
+    world.obey()
+    world.wait(20)
+    world.start_again()
+    lease = world.wait(39)
+    assert (lease.state, lease.over_limit) == ("active", True)
+    lease = world.wait(1)
+    assert (lease.state, lease.reason.partition(":")[0]) == ("ending", "over_limit")
+
+
+def test_a_deadline_that_passed_while_no_broker_ran_ends_the_lease_and_one_that_was_met_does_not() -> None:
+    for used_mib, state in ((700, "ending"), (300, "active")):
+        world = World()
+        world.used_mib = 700
+        world.shrink(within=60)
+        world.obey()
+        world.used_mib = used_mib
+        world.now += 61
+        world.start_again()
+        assert world.wait(0.1).state == state
+
+
+def test_a_deadline_that_was_met_or_taken_back_is_not_kept() -> None:
+    world = World()
+    world.used_mib = 700
+    world.shrink(within=60)
+    world.obey()
+    assert world.pool.leases["l"].in_force
+    world.used_mib = 300
+    world.report()
+    assert not world.wait(61).in_force, "its server is still to forget the deadline"
+    world.obey()
+    world.start_again()
+    assert world.pool.leases["l"].fit_by is None
+
+    world.shrink(within=60)
+    world.obey()
+    world.shrink(within=None)
+    assert not world.pool.leases["l"].in_force
+    world.obey()
+    assert world.pool.leases["l"].in_force
+    world.start_again()
+    assert world.pool.leases["l"].fit_by is None
+
+
+def test_of_two_servers_deadlines_the_sooner_one_counts() -> None:
+    world = World()
+    world.used_mib = 700
+    world.shrink(within=60)
+    world.obey()
+    assert world.running is not None
+    record = replace(world.running.record, parts=2)
+    world.running = replace(world.running, record=record)
+    world.start_again()
+    other = replace(world.running, record=replace(record, part=1, fit_by=(record.fit_by or 0) - 30))
+    said = Report(
+        server="two", address="", host="two", link_mbps=1, instance="1", cards=(), leases=(other,)
+    )  # fmt: skip
+    world.pool.report(said, world.now)
+    assert world.pool.leases["l"].fit_by == (record.fit_by or 0) - 30

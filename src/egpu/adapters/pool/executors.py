@@ -116,12 +116,13 @@ class Executor:
                     self.ready = self.ready or event.event == "ready"
                     self.sessions = event.sessions if event.event == "session" else self.sessions
 
-    def resize(self, cards: tuple[CardShare, ...]) -> None:
-        """New limits, at once and for the running program. Raises InvalidInput for other cards than it has."""
+    def resize(self, cards: tuple[CardShare, ...], fit_by: float | None = None) -> None:
+        """New limits, at once and for the running program; `fit_by` is kept beside them. Raises InvalidInput for other
+        cards than it has."""
         if [card.uuid for card in cards] != [card.uuid for card in self.record.cards]:
             raise InvalidInput("cards", f"lease {self.record.lease} cannot move to other cards while it runs")
         # The record first: killed in between, we come back believing in the larger of what is written and used.
-        self.record = msgspec.structs.replace(self.record, cards=cards)
+        self.record = msgspec.structs.replace(self.record, cards=cards, fit_by=fit_by)
         self.save()
         write_policy(self.directory / "policy", policy_of(cards, self._minors))
 

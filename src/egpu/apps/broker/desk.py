@@ -30,7 +30,9 @@ class Desk:
     """The only one that touches the pool. `push` is called with servers whose orders changed, at the end of a step."""
 
     def __init__(self, *, policy: str, settle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.pool = Pool(secrets.token_hex(8), Policies.named(policy, policy))
+        self.pool = Pool(
+            secrets.token_hex(8), Policies.named(policy, policy), unix_at_zero=round(time.time() - clock(), 3)
+        )
         self._clock = clock
         self._settled = clock() + settle_seconds
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
@@ -89,7 +91,7 @@ class Desk:
         fit_by = None if within is None else self._clock() + within
         self.pool.resize(asked.lease, core=asked.core, memory_mib=asked.memory_mib, fit_by=fit_by)
         self.step()
-        await self._until(asked.lease, _in_force, APPLY_SECONDS, "put the new limits in force")
+        await self._until(asked.lease, lambda one: one.in_force, APPLY_SECONDS, "put the new limits in force")
         log.info("resized", lease=asked.lease, core=asked.core, memory_mib=asked.memory_mib, peer=peer)
         return self.granted(asked.number, asked.lease)
 
@@ -237,7 +239,3 @@ class Desk:
             future = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(lease, []).append(future)
             await asyncio.wait([future], timeout=deadline - self._clock())
-
-
-def _in_force(lease: Lease) -> bool:
-    return all(part.running is not None and part.running.record.cards == part.wanted for part in lease.parts.values())

@@ -134,10 +134,11 @@ class Keeper:
         self.changed.set()
 
     def _resize(self, executor: Executor, record: LeaseRecord) -> None:
-        if executor.record.cards == record.cards or record.lease in self._ending:
+        before = (executor.record.cards, executor.record.fit_by)
+        if before == (record.cards, record.fit_by) or record.lease in self._ending:
             return
         try:
-            executor.resize(record.cards)
+            executor.resize(record.cards, record.fit_by)
         except (ElasticGPUError, OSError) as error:
             log.warning("limits not changed", lease=record.lease, reason=str(error))
             return
