@@ -1,5 +1,6 @@
 """A remote GPU for tests: an executor on a simulated machine, and a driver directory with the remote client in it."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -7,16 +8,21 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from egpu.adapters.native import path
+from egpu.adapters.pool import authority, messages
+from egpu.adapters.pool import bridge as pool
 from egpu.adapters.pool.bridge import GONE, LIBRARIES
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.door import Door
 from egpu.adapters.simulator import Machine
 from patience import PATIENCE_SECONDS
 
-Transport = Literal["shm", "tcp", "bridge"]
+Transport = Literal["shm", "tcp", "bridge", "tls"]
+"""To the executor: shared memory, a loopback port, bytes copied by a bridge, TLS between two relays."""
 
 
 class Executor:
@@ -168,6 +174,44 @@ def client_dir(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
+def relayed(client: Path, executor: Path, pki: Path) -> Iterator[None]:
+    """lease0.sock in `client`, joined to the executor's socket through a bridge, TLS and a door, as between nodes."""
+    server, ann = (authority.issue(pki, role, "test") for role in ("server", "client"))
+    up, over = threading.Event(), threading.Event()
+
+    async def come_in(connection: Connection, _: messages.Hello) -> None:
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+            sock.connect(str(executor))
+            await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
+
+    async def serve() -> None:
+        door = Door(server, "127.0.0.1:0", come_in, max_connections=64, relayed=True)
+        await door.open()
+        part = messages.PartView(server="test", address=str(door.address), host="another", socket="", cards=1)
+
+        async def take() -> pool.Target:
+            return pool.Target("lease", (part,), "")
+
+        bridge = pool.Bridge(client, ann, take)
+        await bridge.open()
+        serving = asyncio.create_task(door.serve())
+        up.set()
+        await asyncio.to_thread(over.wait)
+        await bridge.close()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert up.wait(PATIENCE_SECONDS), "no relay"
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
 def remote(
     machine: Machine, folder: Path, transport: Transport, *arguments: str, env: dict[str, str] | None = None
 ) -> Generator[tuple[Path, Executor, Bridge | None]]:
@@ -176,8 +220,11 @@ def remote(
     flags: Sequence[str] = ("--listen-tcp", "0") if transport == "tcp" else ("--listen", str(folder / "executor.sock"))
     executor = Executor(machine, folder / "executor", *flags, *arguments, env=env)
     bridge = None
+    stack = contextlib.ExitStack()
     try:
-        if transport == "tcp":
+        if transport == "tls":
+            stack.enter_context(relayed(client, folder / "executor.sock", folder / "pki"))
+        elif transport == "tcp":
             (client / "lease.addr").write_text(f"127.0.0.1:{executor.ready['port']}\n")
         elif transport == "bridge":
             bridge = Bridge(client / "lease.sock", folder / "executor.sock")
@@ -185,6 +232,7 @@ def remote(
             (client / "lease.sock").symlink_to(folder / "executor.sock")
         yield client, executor, bridge
     finally:
+        stack.close()
         if bridge:
             bridge.close()
         executor.stop()

@@ -72,10 +72,25 @@ static CUresult copy_staged(CUdeviceptr to, const void *from, size_t bytes, CUst
     return result;
 }
 
+/* A graph would go on reading and writing memory of ours that only lasts as long as a call. */
+static _Atomic bool captures; /* this session has begun one */
+
+static bool captured(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return captures && DRIVER(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus *)(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+static CUresult begin_capture(struct task *task) {
+    captures = true;
+    return generated_operations[OP_cuStreamBeginCapture_v2].run(task);
+}
+
 static CUresult to_device(struct task *task, CUdeviceptr to, const void *from, size_t bytes, uint64_t stream_handle, bool wait) {
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, stream_handle, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
     if (wait) return DRIVER(cuMemcpyHtoD_v2, CUdeviceptr, const void *, size_t)(to, from, bytes);
+    if (captured(stream)) return CUDA_ERROR_NOT_SUPPORTED;
     if (task->header.flags & WIRE_CONCURRENT && bytes > (32u << 10) && bytes <= STAGE_BYTES) return copy_staged(to, from, bytes, stream);
     /* From pageable memory: when it returns, the driver has no more use for it. */
     return DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t, CUstream)(to, from, bytes, stream);
@@ -85,6 +100,7 @@ static CUresult from_device(struct task *task, void *to, CUdeviceptr from, size_
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, stream_handle, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
     if (wait) return DRIVER(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(to, from, bytes);
+    if (captured(stream)) return CUDA_ERROR_NOT_SUPPORTED;
     return DRIVER(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, size_t, CUstream)(to, from, bytes, stream);
 }
 
@@ -126,6 +142,7 @@ static CUresult rows(struct task *task, const struct wire_copy_rows *copy, CUDA_
     plan->WidthInBytes = copy->width;
     plan->Height = copy->rows;
     if (copy->wait) return DRIVER(cuMemcpy2DUnaligned_v2, const CUDA_MEMCPY2D *)(plan);
+    if (captured(stream)) return CUDA_ERROR_NOT_SUPPORTED;
     return DRIVER(cuMemcpy2DAsync_v2, const CUDA_MEMCPY2D *, CUstream)(plan, stream);
 }
 
@@ -210,7 +227,10 @@ static CUresult copy_host(struct task *task, bool in) {
     void *host = (void *)(uintptr_t)copy.host;
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, copy.stream, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
-    if (!in) return from_device(task, host, copy.device, copy.bytes, copy.stream, copy.wait);
+    if (!in) {
+        if (copy.wait) return DRIVER(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(host, copy.device, copy.bytes);
+        return DRIVER(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, size_t, CUstream)(host, copy.device, copy.bytes, stream);
+    }
     if (copy.wait) return DRIVER(cuMemcpyHtoD_v2, CUdeviceptr, const void *, size_t)(copy.device, host, copy.bytes);
     return DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t, CUstream)(copy.device, host, copy.bytes, stream);
 }
@@ -498,6 +518,51 @@ static CUresult launch(struct task *task) {
                   void **)(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], message.shared_bytes, stream, NULL, bytes ? extra : NULL);
 }
 
+/* ---- primary contexts ------------------------------------------------------------------------------------------------------------ */
+
+/* Their handles, by device: calls that end or empty one name the device. The client keeps one reference for all of the program's. */
+static uint64_t primaries[WIRE_MAX_DEVICES];
+
+static CUresult primary_retain(struct task *task) {
+    uint64_t handle = 0;
+    uint32_t device = WIRE_MAX_DEVICES;
+    if (task->in.left >= 24) {
+        memcpy(&handle, task->in.at + 8, sizeof handle);
+        memcpy(&device, task->in.at + 16, sizeof device);
+    }
+    CUresult result = generated_operations[OP_cuDevicePrimaryCtxRetain].run(task);
+    if (result == CUDA_SUCCESS && device < WIRE_MAX_DEVICES) primaries[device] = handle;
+    return result;
+}
+
+static CUresult primary_ends(struct task *task, uint16_t op, bool itself) {
+    uint32_t device = WIRE_MAX_DEVICES;
+    if (task->in.left >= 8) memcpy(&device, task->in.at, sizeof device);
+    CUresult result = generated_operations[op].run(task);
+    if (result == CUDA_SUCCESS && device < WIRE_MAX_DEVICES && primaries[device] != 0) {
+        handle_forget(primaries[device], itself);
+        if (itself) primaries[device] = 0;
+    }
+    return result;
+}
+static CUresult primary_release(struct task *task) { return primary_ends(task, OP_cuDevicePrimaryCtxRelease_v2, true); }
+static CUresult primary_reset(struct task *task) { return primary_ends(task, OP_cuDevicePrimaryCtxReset_v2, false); }
+
+/* ---- libraries ------------------------------------------------------------------------------------------------------------------- */
+
+/* What a library's kernels or modules give goes with the library, not with the context. The handle is behind the mask of pointers. */
+static CUresult of_library(struct task *task, uint16_t op, bool kernel) {
+    uint64_t handle;
+    if (task->in.left >= 16) {
+        memcpy(&handle, task->in.at + 8, sizeof handle);
+        uint64_t library = kernel ? handle_parent(handle) : handle;
+        if (wire_kind_of(library) == KIND_library) task->context = library;
+    }
+    return generated_operations[op].run(task);
+}
+static CUresult kernel_function(struct task *task) { return of_library(task, OP_cuKernelGetFunction, true); }
+static CUresult library_module(struct task *task) { return of_library(task, OP_cuLibraryGetModule, false); }
+
 /* ---- callbacks and pointers ------------------------------------------------------------------------------------------------------ */
 
 static void call_client(void *data) { session_callback((uint64_t)(uintptr_t)data, CUDA_SUCCESS); }
@@ -555,6 +620,12 @@ const struct operation special_operations[OP_COUNT] = {
     [OP_COPY_HOST_OUT] = {copy_host_out, OPERATION_BLOCKS},
     [OP_HOST_MAP] = {host_map, 0},
     [OP_HOST_UNMAP] = {host_unmap, 0},
+    [OP_cuStreamBeginCapture_v2] = {begin_capture, 0},
+    [OP_cuDevicePrimaryCtxRetain] = {primary_retain, 0},
+    [OP_cuDevicePrimaryCtxRelease_v2] = {primary_release, OPERATION_BLOCKS},
+    [OP_cuDevicePrimaryCtxReset_v2] = {primary_reset, OPERATION_BLOCKS},
+    [OP_cuKernelGetFunction] = {kernel_function, 0},
+    [OP_cuLibraryGetModule] = {library_module, 0},
     [OP_IMAGE] = {image_part, 0},
     [OP_MODULE_LOAD] = {module_load, 0},
     [OP_LIBRARY_LOAD] = {library_load, 0},

@@ -93,9 +93,12 @@ uint64_t task_handle(struct task *task, unsigned kind, int destroy);
 uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad);
 void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value);
 void handle_unbind(struct task *task, unsigned kind);
+void handle_forget(uint64_t handle, bool itself); /* what belongs to it, and perhaps itself */
 /* The handle for something that the driver found: the client's own, or one that is chosen now. `task->destroyed` may name its parent. */
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
 uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent);
+
+uint64_t handle_parent(uint64_t handle); /* the context, module or library that it goes with; 0: none */
 
 static inline size_t attribute_bytes(int attribute) { return attribute >= 1 && attribute <= 3 ? 4 : 8; }
 

@@ -101,16 +101,47 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
     pthread_mutex_unlock(&lock);
 }
 
-/* What belongs to a context or a module goes with it. */
+/* Libraries, pools, allocations and graphs are made while a context is current, and outlive it. */
+static bool outlives_context(uint64_t id) {
+    switch (wire_kind_of(id)) {
+    case KIND_library:
+    case KIND_kernel:
+    case KIND_pool:
+    case KIND_allocation:
+    case KIND_graph:
+    case KIND_graph_node:
+    case KIND_graph_exec:
+    case KIND_user_object: return true;
+    default: return false;
+    }
+}
+
+static void drop(uint64_t id);
+
+static void drop_children(uint64_t id) {
+    bool context = wire_kind_of(id) == KIND_context;
+    for (int table = 0; table < 2; table++)
+        for (uint32_t i = 1; i < used[table]; i++)
+            if (tables[table][i].id != 0 && tables[table][i].parent == id && !(context && outlives_context(tables[table][i].id)))
+                drop(tables[table][i].id);
+}
+
+/* What belongs to a context, a module or a library goes with it. */
 static void drop(uint64_t id) {
     struct entry *entry = entry_of(id);
     if (entry == NULL) return;
     __atomic_store_n(&entry->id, 0, __ATOMIC_RELEASE);
     unsigned kind = wire_kind_of(id);
-    if (kind != KIND_context && kind != KIND_module && kind != KIND_library) return;
-    for (int table = 0; table < 2; table++)
-        for (uint32_t i = 1; i < used[table]; i++)
-            if (tables[table][i].id != 0 && tables[table][i].parent == id) drop(tables[table][i].id);
+    if (kind == KIND_context || kind == KIND_module || kind == KIND_library) drop_children(id);
+}
+
+void handle_forget(uint64_t id, bool itself) {
+    pthread_mutex_lock(&lock);
+    if (itself)
+        drop(id);
+    else if (entry_of(id) != NULL)
+        drop_children(id);
+    pthread_mutex_unlock(&lock);
 }
 
 void handle_unbind(struct task *task, unsigned kind) {
@@ -139,6 +170,11 @@ uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent) {
     }
     pthread_mutex_unlock(&lock);
     return id;
+}
+
+uint64_t handle_parent(uint64_t handle) {
+    struct entry *entry = entry_of(handle);
+    return entry == NULL ? 0 : entry->parent;
 }
 
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value) { return handle_of_child(kind, value, task->context); }

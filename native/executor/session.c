@@ -70,6 +70,9 @@ static uint64_t taken, told;
 static size_t bytes_since_told;
 static uint64_t current_context;
 static _Thread_local uint64_t thread_context; /* what this thread has made current */
+static _Thread_local bool context_gone;       /* it is no more: nothing is current in its place */
+static _Atomic unsigned contexts_ended;       /* then what other threads have made current may be no more */
+static _Thread_local unsigned ended_seen;
 static _Atomic uint32_t pending_error;
 static uint8_t reply_space[REPLY_BYTES];
 
@@ -144,12 +147,24 @@ static bool take_snapshot(void) {
     return !out.bad;
 }
 
+/* Empties this thread's stack of contexts. Setting none takes away the uppermost only, and the one below would serve calls that have none. */
+static void no_context(void) {
+    CUcontext context = NULL;
+    while (DRIVER(cuCtxGetCurrent, CUcontext *)(&context) == CUDA_SUCCESS && context != NULL)
+        if (DRIVER(cuCtxPopCurrent_v2, CUcontext *)(&context) != CUDA_SUCCESS) break;
+    thread_context = 0;
+    context_gone = false;
+}
+
 static void make_current(uint64_t handle) {
-    if (thread_context == handle) return;
+    unsigned ended = atomic_load_explicit(&contexts_ended, memory_order_relaxed);
+    if (thread_context == handle && ended_seen == ended) return;
+    ended_seen = ended;
     CUresult bad = CUDA_SUCCESS;
     CUcontext context = (CUcontext)(uintptr_t)handle_value(KIND_context, handle, &bad);
     if (DRIVER(cuCtxSetCurrent, CUcontext)(bad == CUDA_SUCCESS ? context : NULL) != CUDA_SUCCESS) DRIVER(cuCtxSetCurrent, CUcontext)(NULL);
     thread_context = handle;
+    context_gone = handle != 0 && bad != CUDA_SUCCESS;
 }
 
 /* ---- sending ------------------------------------------------------------------------------------------------------------------- */
@@ -285,12 +300,18 @@ static CUresult run(const struct operation *operation, struct task *task, uint8_
     task->out = (struct writer){space, room, false};
     make_current(task->context);
     CUresult result = operation->run(task);
+    if (result == CUDA_ERROR_INVALID_CONTEXT && context_gone) result = CUDA_ERROR_CONTEXT_IS_DESTROYED; /* there was one */
     if (task->violated) {
         fprintf(stderr, "egpu-executor: lease %s: a malformed call (op %u), the session ends\n", settings->lease, task->header.op);
         end(EXIT_VIOLATION);
     }
-    if (task->header.op == OP_cuCtxCreate_v2 || task->header.op == OP_cuCtxDestroy_v2 || task->header.op == OP_cuCtxCreate_v3)
-        thread_context = UINT64_MAX; /* these change what is current */
+    switch (task->header.op) { /* these change what is current */
+    case OP_cuCtxDestroy_v2:
+    case OP_cuDevicePrimaryCtxRelease_v2: atomic_fetch_add(&contexts_ended, 1); /* fall through */
+    case OP_cuCtxCreate_v2:
+    case OP_cuCtxCreate_v3: no_context(); break;
+    default: break;
+    }
     return result;
 }
 

@@ -32,6 +32,7 @@ struct device {
 struct handle_entry {
     uint64_t id; /* 0: free */
     void *info;  /* of its kind: struct function, struct module, struct shadow_context */
+    uint64_t context; /* that it was made in */
 };
 
 struct shadow_context {
@@ -45,6 +46,7 @@ struct parameter {
 
 struct function {
     uint64_t handle; /* with the server */
+    uint64_t library; /* of a kernel */
     char *name;
     uint32_t max_threads, parameter_count, argument_bytes;
     _Atomic uint32_t largest_shared; /* dynamic shared memory that a launch has had */
@@ -55,6 +57,8 @@ struct module {
     uint32_t count;
     bool complete; /* all its functions are listed */
     uint64_t *functions; /* handles: what they stand for is looked up, since a hostile executor may name one twice */
+    uint32_t derived_count;
+    uint64_t *derived; /* functions of a library's kernels, which are no more when it is unloaded */
 };
 
 struct external { /* data of a frame that stay where the program has them until they are sent and taken */
@@ -178,6 +182,8 @@ CUresult call_handle(struct call *call, unsigned kind, uint64_t handle, uint64_t
 CUresult call_device(struct call *call, CUdevice ordinal, uint64_t *wire);
 CUresult call_new_handle(struct call *call, unsigned kind, uint64_t *handle);
 void handle_drop(uint64_t handle);
+void handles_end(uint64_t context); /* its streams, events, modules and functions are no more, here and there */
+uint64_t stream_context(uint64_t stream); /* the current one for a default stream; 0: there is no such stream */
 static inline uint64_t handle_name(const struct link *link, uint64_t handle) { return wire_with_server(handle, link->index); }
 uint64_t handle_found(struct link *link, unsigned kind, uint64_t wire);
 
@@ -221,6 +227,10 @@ void function_free(struct function *function);
 void module_free(struct module *module);
 
 CUresult not_supported(const char *what); /* says so, once */
+
+/* ---- stream.c ---------------------------------------------------------------------------------------------------------- */
+
+bool capturing(CUstream stream); /* what is asked of it is written into a graph, and not done now */
 
 #include "stubs.h"
 

@@ -24,7 +24,8 @@ CUresult context_needed(struct link **link) {
     uint64_t context = context_current();
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    if (context == 0 || handle_entry(context) == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (handle_entry(context) == NULL) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *link = links[wire_server(context)];
     return CUDA_SUCCESS;
 }
@@ -163,6 +164,7 @@ API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
     if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = context == NULL ? context_current() : (uint64_t)(uintptr_t)context;
     struct handle_entry *entry = handle_entry(handle);
+    if (entry == NULL && context == NULL && handle != 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (entry == NULL || wire_kind_of(handle) != KIND_context || entry->info == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     *device = ((struct shadow_context *)entry->info)->ordinal;
     return CUDA_SUCCESS;
@@ -213,7 +215,10 @@ API CUresult cuCtxDestroy_v2(CUcontext context) {
     if (result != CUDA_SUCCESS) return result;
     if (context_current() == (uint64_t)(uintptr_t)context) current.depth--;
     result = forward_cuCtxDestroy_v2(context);
-    if (result == CUDA_SUCCESS) context_forget((uint64_t)(uintptr_t)context);
+    if (result == CUDA_SUCCESS) {
+        context_forget((uint64_t)(uintptr_t)context);
+        handles_end((uint64_t)(uintptr_t)context);
+    }
     return result;
 }
 
@@ -248,6 +253,7 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
         result = forward_cuDevicePrimaryCtxRelease_v2(ordinal);
         uint64_t context = (uint64_t)(uintptr_t)primary[ordinal].context;
         context_forget(context);
+        handles_end(context);
         handle_drop(context);
     }
     pthread_mutex_unlock(&primary_lock);
@@ -261,6 +267,7 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
         uint64_t context = (uint64_t)(uintptr_t)primary[ordinal].context;
         unsigned local;
         context_forget(context);
+        handles_end(context);
         struct shadow_context *shadow = handle_entry(context) ? handle_entry(context)->info : NULL;
         if (shadow != NULL) atomic_store(&shadow->error, 0);
         struct link *link = link_of_device(ordinal, &local);

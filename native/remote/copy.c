@@ -151,6 +151,9 @@ static bool mapped_there(const struct link *link, const void *host, size_t bytes
            allocation_covers(&a, (uint64_t)(uintptr_t)host, bytes);
 }
 
+/* A graph copies what is there when it is launched, again and again; it can reach only memory that the executor maps. */
+static CUresult captured_copy(void) { return not_supported("a captured copy from or to host memory that the executor does not share"); }
+
 static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream, bool wait) {
     struct where where;
     CUresult result = place(stream, wait, &where);
@@ -159,9 +162,16 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
     struct allocation a;
     bool known = allocation_find(where.link, to, &a) && allocation_covers(&a, to, bytes);
     if (bytes == 0 && known) return CUDA_SUCCESS;
+    bool written_down = !wait && capturing(stream);
+    if (written_down && mapped_there(where.link, from, bytes)) return host_copy(&where, OP_COPY_HOST_IN, to, from, bytes, false);
+    if (written_down) return captured_copy();
     if (bytes > POSTED_BYTES && mapped_there(where.link, from, bytes)) return host_copy(&where, OP_COPY_HOST_IN, to, from, bytes, known && !wait);
     if (bytes <= POSTED_BYTES) return in_small(&where, to, from, bytes, known);
-    return where.link->uses_shared ? in_shared(&where, to, from, bytes) : in_stream(&where, to, from, bytes);
+    /* All pieces but the last are posted: what becomes of them comes along with its answer, and is this call's alone. */
+    uint32_t before = atomic_load(&where.link->pending_error);
+    result = where.link->uses_shared ? in_shared(&where, to, from, bytes) : in_stream(&where, to, from, bytes);
+    uint32_t posted = before ? 0 : atomic_exchange(&where.link->pending_error, 0);
+    return result == CUDA_SUCCESS ? (CUresult)posted : result;
 }
 
 /* ---- device to host ------------------------------------------------------------------------------------------------------------ */
@@ -252,6 +262,7 @@ static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stre
     struct allocation a;
     bool known = allocation_find(where.link, from, &a) && allocation_covers(&a, from, bytes);
     if (bytes != 0 && mapped_there(where.link, to, bytes)) return host_copy(&where, OP_COPY_HOST_OUT, from, to, bytes, known && !wait);
+    if (bytes != 0 && !wait && capturing(stream)) return captured_copy();
     if (where.link->uses_shared && bytes != 0) return out_shared(&where, to, from, bytes);
     return out_stream(&where, to, from, bytes);
 }
@@ -400,12 +411,15 @@ static CUresult volume(struct side to, struct side from, size_t width, size_t ro
     struct where where;
     CUresult result = place(stream, wait, &where);
     if (result != CUDA_SUCCESS || width == 0 || rows == 0 || slices == 0) return result;
+    if ((!to.device && to.address == 0) || (!from.device && from.address == 0)) return CUDA_ERROR_INVALID_VALUE;
+    if (!wait && !(to.device && from.device) && capturing(stream)) return captured_copy();
     for (size_t z = 0; z < slices && result == CUDA_SUCCESS; z++) {
         uint64_t a = to.address + z * to.slice, b = from.address + z * from.slice;
         if (to.device && from.device)
             result = rect(a, to.pitch, b, from.pitch, width, rows, stream, wait);
         else if (!to.device && !from.device)
-            result = unified(a, b, width, stream, wait);
+            for (size_t y = 0; y < rows && result == CUDA_SUCCESS; y++)
+                result = unified(a + y * to.pitch, b + y * from.pitch, width, stream, wait);
         else if (width > POSTED_BYTES * 4) /* long rows one by one */
             for (size_t y = 0; y < rows && result == CUDA_SUCCESS; y++)
                 result = to.device ? copy_in(a + y * to.pitch, (const void *)(uintptr_t)(b + y * from.pitch), width, stream, wait)

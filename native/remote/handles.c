@@ -24,6 +24,7 @@ struct handle_entry *handle_entry(uint64_t handle) {
 static CUresult refused(unsigned kind) {
     switch (kind) {
     case KIND_context: return CUDA_ERROR_INVALID_CONTEXT;
+    case KIND_graph:
     case KIND_pool:
     case KIND_allocation: return CUDA_ERROR_INVALID_VALUE;
     default: return CUDA_ERROR_INVALID_HANDLE;
@@ -66,7 +67,7 @@ CUresult call_new_handle(struct call *call, unsigned kind, uint64_t *handle) {
                          : link->next_index++;
     if (index != 0) {
         uint32_t generation = (uint32_t)(uintptr_t)link->own[index].info + 1; /* kept there while it is free */
-        link->own[index] = (struct handle_entry){wire_with_server(wire_handle(kind, false, generation, index), link->index), NULL};
+        link->own[index] = (struct handle_entry){wire_with_server(wire_handle(kind, false, generation, index), link->index), NULL, context};
         *handle = wire_without_server(link->own[index].id);
     }
     pthread_mutex_unlock(&link->handle_lock);
@@ -110,6 +111,21 @@ void handle_drop(uint64_t handle) {
     free_info(id, info);
 }
 
+void handles_end(uint64_t context) {
+    struct link *link = links[wire_server(context)];
+    for (uint32_t index = 1; index < link->next_index; index++) {
+        uint64_t id = link->own[index].id;
+        unsigned kind = wire_kind_of(id);
+        if (id != 0 && link->own[index].context == context && (kind == KIND_stream || kind == KIND_event || kind == KIND_module)) handle_drop(id);
+    }
+}
+
+uint64_t stream_context(uint64_t stream) {
+    if (stream <= 2) return context_current();
+    struct handle_entry *entry = handle_entry(stream);
+    return entry == NULL || wire_kind_of(stream) != KIND_stream ? 0 : entry->context;
+}
+
 /* A handle that the executor chose. What we knew of an older one in its place is dropped. */
 uint64_t handle_found(struct link *link, unsigned kind, uint64_t wire) {
     if (wire == 0 || wire_kind_of(wire) != kind) return 0;
@@ -119,7 +135,7 @@ uint64_t handle_found(struct link *link, unsigned kind, uint64_t wire) {
     if (entry->id == handle) return handle;
     void *old = entry->info;
     uint64_t id = entry->id;
-    *entry = (struct handle_entry){handle, NULL};
+    *entry = (struct handle_entry){handle, NULL, context_current()};
     free_info(id, old);
     return handle;
 }

@@ -47,6 +47,10 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)handle, &message.function)) != CUDA_SUCCESS) return result;
     struct function *function;
     if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS) return result;
+    /* A kernel is no context's; a function runs in its module's only. */
+    if (wire_kind_of((uint64_t)(uintptr_t)handle) == KIND_function &&
+        handle_entry((uint64_t)(uintptr_t)handle)->context != stream_context((uint64_t)(uintptr_t)config->hStream))
+        return CUDA_ERROR_INVALID_HANDLE;
     if ((result = check_shape(link, message.grid, message.block)) != CUDA_SUCCESS) return result;
     if ((params != NULL && extra != NULL) || (function->parameter_count != 0 && params == NULL && extra == NULL)) return CUDA_ERROR_INVALID_VALUE;
 

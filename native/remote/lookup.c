@@ -70,8 +70,11 @@ API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     return CUDA_ERROR_NOT_FOUND;
 }
 
-API CUresult cuProfilerStart(void) { return call_ready(); }
-API CUresult cuProfilerStop(void) { return call_ready(); }
+API CUresult cuProfilerStart(void) {
+    struct link *link;
+    return context_needed(&link);
+}
+API CUresult cuProfilerStop(void) { return cuProfilerStart(); }
 
 /* ---- occupancy with the program's own function of the block size --------------------------------------------------------------------- */
 

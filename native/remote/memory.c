@@ -169,12 +169,12 @@ static CUresult settled(CUresult result, bool known) {
         struct link *link;                                                                                                  \
         CUresult result = context_needed(&link);                                                                            \
         if (result != CUDA_SUCCESS) return result;                                                                          \
-        if (to % sizeof(type)) return CUDA_ERROR_INVALID_VALUE;                                                             \
+        if (to % sizeof(type) || count > SIZE_MAX / sizeof(type)) return CUDA_ERROR_INVALID_VALUE;                          \
         bool known = good(to, count *sizeof(type));                                                                         \
         return settled(forward_##symbol(to, value, count), known);                                                          \
     }                                                                                                                       \
     API CUresult bytes_of(CUdeviceptr to, type value, size_t count, CUstream stream) {                                      \
-        bool known = good(to, count * sizeof(type));                                                                        \
+        bool known = count <= SIZE_MAX / sizeof(type) && good(to, count * sizeof(type));                                    \
         if (known && to % sizeof(type)) return CUDA_ERROR_INVALID_VALUE;                                                    \
         return settled(forward_##bytes_of(to, value, count, stream), known);                                                \
     }
@@ -184,10 +184,13 @@ FILL(cuMemsetD32_v2, unsigned int, cuMemsetD32Async)
 
 #define FILL2D(symbol, type, async)                                                                                         \
     API CUresult symbol(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height) {                            \
-        return settled(forward_##symbol(to, pitch, value, width, height), false);                                           \
+        struct link *link;                                                                                                  \
+        CUresult result = context_needed(&link);                                                                            \
+        return result == CUDA_SUCCESS ? settled(forward_##symbol(to, pitch, value, width, height), false) : result;         \
     }                                                                                                                       \
     API CUresult async(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream) {            \
-        bool known = height && pitch >= width * sizeof(type) && to % sizeof(type) == 0 && pitch % sizeof(type) == 0 &&      \
+        bool sane = height && width <= pitch / sizeof(type) && (height == 1 || pitch <= SIZE_MAX / height);                  \
+        bool known = sane && to % sizeof(type) == 0 && pitch % sizeof(type) == 0 &&                                         \
                      good(to, pitch * (height - 1) + width * sizeof(type));                                                 \
         return settled(forward_##async(to, pitch, value, width, height, stream), known);                                    \
     }

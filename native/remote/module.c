@@ -18,6 +18,8 @@ void function_free(struct function *function) {
 void module_free(struct module *module) {
     if (module == NULL) return;
     for (uint32_t i = 0; i < module->count; i++) handle_drop(module->functions[i]); /* frees the function, too */
+    for (uint32_t i = 0; i < module->derived_count; i++) handle_drop(module->derived[i]);
+    free(module->derived);
     free(module->functions);
     free(module);
 }
@@ -153,6 +155,7 @@ static CUresult load(uint16_t op, unsigned kind, const void *image, struct logs 
                     break;
                 }
                 module->functions[module->count++] = function->handle;
+                if (kind == KIND_library) function->library = handle_name(link, ask.handle);
             }
         }
         if (logs != NULL && ask.log_bytes && !call.in.bad) {
@@ -313,6 +316,25 @@ API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int coun
 }
 API CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library) {
     return enumerate((uint64_t *)kernels, count, (uint64_t)(uintptr_t)library, KIND_library);
+}
+
+API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    CUresult result = forward_cuKernelGetFunction(function, kernel);
+    struct handle_entry *entry = result == CUDA_SUCCESS ? handle_entry((uint64_t)(uintptr_t)kernel) : NULL;
+    struct module *library = entry == NULL || entry->info == NULL ? NULL : module_of(((struct function *)entry->info)->library, KIND_library);
+    if (library == NULL || function == NULL) return result;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    uint64_t handle = (uint64_t)(uintptr_t)*function;
+    uint32_t i = 0;
+    while (i < library->derived_count && library->derived[i] != handle) i++;
+    uint64_t *grown = i < library->derived_count ? library->derived : realloc(library->derived, (i + 1) * sizeof *grown);
+    if (grown != NULL) {
+        library->derived = grown;
+        if (i == library->derived_count) library->derived[library->derived_count++] = handle;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 CUresult function_of(uint64_t handle, struct function **function) {

@@ -11,6 +11,7 @@
 
 struct callback {
     uint64_t id; /* the call's own */
+    bool kept;   /* in a graph, which calls it at each launch */
     CUhostFn function;
     CUstreamCallback with_status;
     CUstream stream;
@@ -42,7 +43,7 @@ void callback_arrived(struct link *link, uint64_t number, const struct wire_call
     while (*at != NULL && (*at)->id != said->id) at = &(*at)->next;
     if (made != NULL && *at != NULL) {
         *made = (struct due){link, number, *at, (CUresult)said->status, NULL};
-        *at = (*at)->next;
+        if (!(*at)->kept) *at = (*at)->next;
         *due_end = made;
         due_end = &made->next;
         pthread_cond_broadcast(&something);
@@ -66,8 +67,10 @@ static void *run_callbacks(void *nothing) {
         else
             callback->with_status(callback->stream, now->status, callback->data);
         link_callback_done(now->link, now->number);
-        atomic_fetch_sub(&now->link->callbacks, 1);
-        free(callback);
+        if (!callback->kept) {
+            atomic_fetch_sub(&now->link->callbacks, 1);
+            free(callback);
+        }
         free(now);
     }
     return NULL;
@@ -109,12 +112,14 @@ static CUresult enqueue(CUstream stream, CUhostFn function, CUstreamCallback wit
     if (result != CUDA_SUCCESS) return result;
     struct link *link = call.link;
     for (int64_t waited = 0; atomic_load(&link->callbacks) >= AHEAD_OF_CALLBACKS && !atomic_load(&link->dead); waited++) usleep(100);
+    /* What is captured stays: no one says when the last graph with it is gone. From then on somebody always reads. */
+    bool kept = capturing(stream);
     struct callback *callback = malloc(sizeof *callback);
     if (callback == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
     bool ready = start(&runner_started, run_callbacks) && start(&server_started, serve);
     message.id = next_id++;
-    *callback = (struct callback){message.id, function, with_status, stream, data, expected};
+    *callback = (struct callback){message.id, kept, function, with_status, stream, data, expected};
     if (ready) expected = callback;
     atomic_fetch_add(&link->callbacks, 1);
     atomic_store(&link->concurrent, true);
@@ -174,20 +179,55 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flag
     return forward_cuStreamWaitEvent(stream, event, flags);
 }
 
-API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
-    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-    return flags ? forward_cuEventRecordWithFlags(event, stream, flags) : forward_cuEventRecord(event, stream);
+API CUresult cuEventRecord(CUevent event, CUstream stream) {
+    const struct handle_entry *entry = handle_entry((uint64_t)(uintptr_t)event);
+    uint64_t context = stream_context((uint64_t)(uintptr_t)stream);
+    if (context != 0 && entry != NULL && entry->context != context) return CUDA_ERROR_INVALID_HANDLE;
+    return forward_cuEventRecord(event, stream);
 }
 
-/* The context of a stream is the current one or the one that it was made in; the executor is not asked. */
+API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    return flags ? forward_cuEventRecordWithFlags(event, stream, flags) : cuEventRecord(event, stream);
+}
+
 API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS) return result;
+    uint64_t of = stream_context((uint64_t)(uintptr_t)stream);
     struct link *link;
-    CUresult result = context_needed(&link);
+    if ((uint64_t)(uintptr_t)stream <= 2) result = context_needed(&link);
+    else if (of == 0) result = CUDA_ERROR_INVALID_HANDLE;
     if (result != CUDA_SUCCESS) return result;
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if ((uint64_t)(uintptr_t)stream > 2 && handle_entry((uint64_t)(uintptr_t)stream) == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    *context = (CUcontext)(uintptr_t)context_current();
+    *context = (CUcontext)(uintptr_t)of;
     return CUDA_SUCCESS;
+}
+
+/* ---- captures -------------------------------------------------------------------------------------------------------------------- */
+
+static _Atomic unsigned captures; /* begun and not ended: as long as there are none, nobody is asked */
+
+bool capturing(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return atomic_load_explicit(&captures, memory_order_relaxed) != 0 && forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    atomic_fetch_add(&captures, 1);
+    CUresult result = forward_cuStreamBeginCapture_v2(stream, mode);
+    if (result != CUDA_SUCCESS) atomic_fetch_sub(&captures, 1);
+    return result;
+}
+
+API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    bool begun = forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult result = forward_cuStreamEndCapture(stream, graph);
+    if (begun && forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE && atomic_load(&captures))
+        atomic_fetch_sub(&captures, 1);
+    return result;
 }
 
 API CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {

@@ -800,10 +800,11 @@ CUresult forward_cuCtxSetCacheConfig(CUfunc_cache config) {
     call_start(&call, OP_cuCtxSetCacheConfig);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_POSTED);
+    result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &config, sizeof config);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -812,10 +813,11 @@ CUresult forward_cuCtxSetFlags(unsigned int flags) {
     call_start(&call, OP_cuCtxSetFlags);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_POSTED);
+    result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -838,10 +840,11 @@ CUresult forward_cuCtxSetSharedMemConfig(CUsharedconfig config) {
     call_start(&call, OP_cuCtxSetSharedMemConfig);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_POSTED);
+    result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &config, sizeof config);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -1510,12 +1513,13 @@ CUresult forward_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsign
     if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
     put_word(&call.out, wire_hStream);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -1659,12 +1663,13 @@ CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attri
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
     if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
     put_bytes(&call.out, &attrib, sizeof attrib);
     put_bytes(&call.out, &value, sizeof value);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -1675,11 +1680,12 @@ CUresult forward_cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
     if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
     put_bytes(&call.out, &config, sizeof config);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -1690,11 +1696,12 @@ CUresult forward_cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig confi
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
     if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
     put_bytes(&call.out, &config, sizeof config);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -2551,13 +2558,14 @@ CUresult forward_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUke
     if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &attrib, sizeof attrib);
     put_bytes(&call.out, &val, sizeof val);
     put_word(&call.out, wire_kernel);
     put_word(&call.out, wire_dev);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -2570,12 +2578,13 @@ CUresult forward_cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CU
     if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_kernel);
     put_bytes(&call.out, &config, sizeof config);
     put_word(&call.out, wire_dev);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -3271,14 +3280,15 @@ CUresult forward_cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray 
     if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
     if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
     put_bytes(&call.out, &dstOffset, sizeof dstOffset);
     put_word(&call.out, wire_srcArray);
     put_bytes(&call.out, &srcOffset, sizeof srcOffset);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -3291,14 +3301,15 @@ CUresult forward_cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray src
     if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
     if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
     put_bytes(&call.out, &dstOffset, sizeof dstOffset);
     put_word(&call.out, wire_srcArray);
     put_bytes(&call.out, &srcOffset, sizeof srcOffset);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -3309,13 +3320,14 @@ CUresult forward_cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
     if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_word(&call.out, wire_srcArray);
     put_bytes(&call.out, &srcOffset, sizeof srcOffset);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -3326,13 +3338,14 @@ CUresult forward_cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstArray;
     if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
     put_bytes(&call.out, &dstOffset, sizeof dstOffset);
     put_bytes(&call.out, &srcDevice, sizeof srcDevice);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -3945,11 +3958,12 @@ CUresult forward_cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) 
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)dstStream, &wire_dstStream)) != CUDA_SUCCESS) return result;
     uint64_t wire_srcStream;
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)srcStream, &wire_srcStream)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstStream);
     put_word(&call.out, wire_srcStream);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -4152,13 +4166,14 @@ CUresult forward_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, con
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUstreamAttrValue)), CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUstreamAttrValue)), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(param != NULL) << 2);
     put_word(&call.out, wire_hStream);
     put_bytes(&call.out, &attr, sizeof attr);
     if (param != NULL) put_bytes(&call.out, param, sizeof *param);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -4202,13 +4217,14 @@ CUresult forward_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuin
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -4219,13 +4235,14 @@ CUresult forward_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuin
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -4236,13 +4253,14 @@ CUresult forward_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuui
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -4253,13 +4271,14 @@ CUresult forward_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuui
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
     if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
+    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_post(&call);
+    result = call_exchange(&call);
+    call_end(&call);
     return result;
 }
 
@@ -4341,7 +4360,6 @@ API CUresult cuEventDestroy_v2(CUevent hEvent) { return forward_cuEventDestroy_v
 API CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) { return forward_cuEventElapsedTime(pMilliseconds, hStart, hEnd); }
 API CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) { return forward_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd); }
 API CUresult cuEventQuery(CUevent hEvent) { return forward_cuEventQuery(hEvent); }
-API CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return forward_cuEventRecord(hEvent, hStream); }
 API CUresult cuEventSynchronize(CUevent hEvent) { return forward_cuEventSynchronize(hEvent); }
 API CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) { return forward_cuFuncGetAttribute(pi, attrib, hfunc); }
 API CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) { return forward_cuFuncGetModule(hmod, hfunc); }
@@ -4386,7 +4404,6 @@ API CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) { return for
 API CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority) { return forward_cuGreenCtxStreamCreate(phStream, greenCtx, flags, priority); }
 API CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) { return forward_cuGreenCtxWaitEvent(hCtx, hEvent); }
 API CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) { return forward_cuKernelGetAttribute(pi, attrib, kernel, dev); }
-API CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) { return forward_cuKernelGetFunction(pFunc, kernel); }
 API CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) { return forward_cuKernelGetLibrary(pLib, kernel); }
 API CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) { return forward_cuKernelSetAttribute(attrib, val, kernel, dev); }
 API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) { return forward_cuKernelSetCacheConfig(kernel, config, dev); }
@@ -4436,9 +4453,7 @@ API CUresult cuModuleUnload(CUmodule hmod) { return forward_cuModuleUnload(hmod)
 API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize) { return forward_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize); }
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize) { return forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize); }
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags) { return forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags); }
-API CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) { return forward_cuStreamBeginCapture_v2(hStream, mode); }
 API CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) { return forward_cuStreamCopyAttributes(dstStream, srcStream); }
-API CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) { return forward_cuStreamEndCapture(hStream, phGraph); }
 API CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value) { return forward_cuStreamGetAttribute(hStream, attr, value); }
 API CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) { return forward_cuStreamGetFlags(hStream, flags); }
 API CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) { return forward_cuStreamGetId(hStream, streamId); }

@@ -137,6 +137,7 @@ API CUresult cuCtxGetDevice(CUdevice *out) {
   NEED(out);
   struct context *context = context_current();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!atomic_load(&context->alive)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   *out = context->device->ordinal;
   return CUDA_SUCCESS;
 }
@@ -156,6 +157,14 @@ API CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext handle) {
   if (result == CUDA_SUCCESS) *out = context->device->ordinal;
   return result;
 }
+
+API CUresult cuProfilerStart(void) {
+  NEED_CONTEXT(context);
+  (void)context;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuProfilerStop(void) { return cuProfilerStart(); }
 
 API CUresult cuCtxSynchronize(void) {
   NEED_CONTEXT(context);

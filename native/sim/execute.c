@@ -20,8 +20,12 @@ bool context_may_touch(const struct context *context, const struct extent *exten
   return atomic_load(&context->peers) >> owner->device->ordinal & 1;
 }
 
+/* Bytes from the first to the last; more than there can be, and so covered by nothing, when they are too many to say. */
 static size_t span(size_t width, size_t rows, size_t pitch, size_t slices, size_t slice) {
-  return width + (rows - 1) * pitch + (slices - 1) * slice;
+  size_t of_rows, of_slices, bytes;
+  bool over = __builtin_mul_overflow(rows - 1, pitch, &of_rows) || __builtin_mul_overflow(slices - 1, slice, &of_slices);
+  over = over || __builtin_add_overflow(of_rows, of_slices, &bytes) || __builtin_add_overflow(bytes, width, &bytes);
+  return over ? SIZE_MAX : bytes;
 }
 
 /* Ranges that somebody mapped side by side are one range to whoever uses them. */
@@ -109,6 +113,7 @@ CUresult fill_check(const struct context *context, const struct fill *fill) {
   struct extent extent;
   if (fill->width == 0 || fill->rows == 0) return CUDA_SUCCESS;
   if (fill->destination % fill->element || (fill->rows > 1 && fill->pitch % fill->element)) return CUDA_ERROR_INVALID_VALUE;
+  if (fill->width > SIZE_MAX / fill->element) return CUDA_ERROR_INVALID_VALUE;
   size_t bytes = span(fill->width * fill->element, fill->rows, fill->pitch, 1, 0);
   bool mapped;
   if (graph_memory_covers(fill->destination, bytes)) return CUDA_SUCCESS;

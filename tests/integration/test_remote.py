@@ -571,6 +571,38 @@ def test_what_does_not_go_over_the_wire_is_refused_by_name(sim: Machine, tmp_pat
         assert "violation" not in str(executor.events)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_captured_copy_reads_shared_memory_or_is_refused(sim: Machine, tmp_path: Path, transport: Any) -> None:
+    """A graph reads host memory when it is launched, which only memory that the executor maps can be."""
+    code = """
+        context()
+        s, p = ok(d.cuStreamCreate(1)), ok(d.cuMemAlloc(1 << 20))
+        pinned = np.ctypeslib.as_array((ctypes.c_uint8 * (1 << 20)).from_address(int(ok(d.cuMemAllocHost(1 << 20)))))
+        own = np.full(1 << 20, 9, np.uint8)
+        answers = []
+        for memory in (own, pinned):
+            for n in (16, 1 << 20):
+                ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                in_ = name(d.cuMemcpyHtoDAsync(p, memory.ctypes.data, n, s))
+                ok(d.cuMemsetD8Async(p, 77, 8, s))
+                out = name(d.cuMemcpyDtoHAsync(memory.ctypes.data, p, n, s))
+                graph = ok(d.cuStreamEndCapture(s))
+                exec_ = ok(d.cuGraphInstantiate(graph, 0))
+                answers.append([in_, out])
+                for value in (5, 6):
+                    memory[:] = value
+                    ok(d.cuGraphLaunch(exec_, s))
+                    ok(d.cuStreamSynchronize(s))
+                    answers[-1].append([int(memory[0]), int(memory[8])])
+        say(answers)
+    """
+    refused = ["NOT_SUPPORTED", "NOT_SUPPORTED", [5, 5], [6, 6]]
+    copied = ["SUCCESS", "SUCCESS", [77, 5], [77, 6]]
+    with remote(sim, tmp_path, transport) as (client, _, _):
+        shared = copied if transport == "shm" else refused
+        assert run(client, code) == [refused, refused, shared, shared]
+
+
 # ---- NVML -------------------------------------------------------------------------------------------------------------
 
 LOOK = """

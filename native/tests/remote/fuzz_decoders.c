@@ -34,6 +34,8 @@ driver_pointer driver_function(egpu_driver_id id) {
     case EGPU_FN_cuCtxCreate_v2:
     case EGPU_FN_cuDevicePrimaryCtxRetain:
     case EGPU_FN_cuModuleGetFunction:
+    case EGPU_FN_cuKernelGetFunction:
+    case EGPU_FN_cuLibraryGetModule:
     case EGPU_FN_cuLibraryGetKernel: return (driver_pointer)give_object;
     default: return (driver_pointer)agree;
     }
@@ -68,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         data += 8 + length;
         size -= 8 + length;
         const struct operation *operation = operation_of((uint16_t)(64 + words[0] % (OP_COUNT - 64)));
-        struct task task = {.in = {payload, length, false}, .out = {space, sizeof space, false}, .header = {.flags = words[1], .len = (uint32_t)length}};
+        struct task task = {.in = {payload, length, false}, .out = {space, sizeof space, false}, .header = {.op = (uint16_t)(64 + words[0] % (OP_COUNT - 64)), .flags = words[1], .len = (uint32_t)length}};
         if (operation != NULL) operation->run(&task);
         if (task.out.at < space || task.out.at > space + sizeof space) abort();
         free(task.large);

@@ -1,5 +1,5 @@
 /* Threads, streams, events and captures on the simulated driver, for the sanitizers above all. Runs with LD_LIBRARY_PATH naming
- * a driver directory. */
+ * a driver directory. It prints what it found, so that runs can be compared. */
 #include <cuda.h>
 
 #include <pthread.h>
@@ -20,6 +20,7 @@
   } while (0)
 
 static CUcontext context;
+static unsigned long long sums[THREADS]; /* of what each thread found */
 
 /* Each thread: memory in stream order, copies, fills, events to a second stream and back, a captured graph. */
 static void *work(void *argument) {
@@ -56,6 +57,11 @@ static void *work(void *argument) {
     CHECK(cuMemFreeAsync(a, first));
     CHECK(cuGraphExecDestroy(exec));
     CHECK(cuGraphDestroy(graph));
+    CHECK(cuMemsetD32Async(b, value + 1, 16, NULL)); /* a thread's own stream, when it is built so */
+    CHECK(cuMemcpyAsync(b + 4, b, 4, NULL));
+    CHECK(cuMemcpyDtoH(&found[1], b + 4, 4));
+    sums[number] = sums[number] * 31 + found[0] + 7ull * found[1];
+    found[1]--;
     CHECK(cuMemFree(b));
     if (found[0] == value && found[1] == value) continue;
     fprintf(stderr, "thread %u, round %u: %u and %u\n", number, round, found[0], found[1]);
@@ -87,6 +93,8 @@ int main(void) {
     fprintf(stderr, "%zu bytes stayed behind\n", before - after);
     return 1;
   }
+  for (int i = 0; i < THREADS; i++) printf("thread %d: %llu\n", i, sums[i]);
+  printf("%zu of %zu bytes free\n", after, total);
   puts("sim driver: ok");
   return 0;
 }
