@@ -6,10 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,9 +25,11 @@
 
 #define MAX_GREETERS 64 /* connections that have not said HELLO yet */
 #define HELLO_MS 2000
+#define MAX_FILES 65536 /* a session may map 4096 pieces of its client's memory, and has streams, files and its driver's devices */
 
 static struct {
     const char *slice, *driver, *listen, *token_file, *lease;
+    const char *cgroup, *user;
     int listen_fd, tcp_port, grace, sessions;
 } options = {.listen_fd = -1, .tcp_port = -1, .grace = 30, .sessions = 64, .lease = "-"};
 
@@ -325,11 +330,48 @@ static int serve(int listener) {
     return 0;
 }
 
+/* ---- confinement -------------------------------------------------------------------------------------------------------------- */
+
+/* Before anything is allocated for anybody: sessions are our children, so they are in it, too. */
+static bool join_cgroup(const char *directory) {
+    char procs[4200];
+    snprintf(procs, sizeof procs, "%s/cgroup.procs", directory);
+    int fd = open(procs, O_WRONLY | O_CLOEXEC);
+    bool joined = fd >= 0 && write(fd, "0", 1) == 1;
+    if (!joined) fprintf(stderr, "egpu-executor: cannot enter %s: %s\n", procs, strerror(errno));
+    if (fd >= 0) close(fd);
+    return joined;
+}
+
+/* No way back: neither by a set-user-id program (nobody may start one anyway) nor through a saved id. */
+static bool become(const char *user) {
+    unsigned uid, gid;
+    char rest;
+    if (sscanf(user, "%u:%u%c", &uid, &gid, &rest) != 2 || uid == 0 || gid == 0) {
+        fprintf(stderr, "egpu-executor: --user is UID:GID, neither of them 0; found %s\n", user);
+        return false;
+    }
+    if (setgroups(0, NULL) == 0 && setresgid(gid, gid, gid) == 0 && setresuid(uid, uid, uid) == 0) return true;
+    fprintf(stderr, "egpu-executor: cannot become %s: %s\n", user, strerror(errno));
+    return false;
+}
+
+/* What holds without a cgroup as well: no memory of a tenant in a core file, no privilege to be had, a bound on descriptors. */
+static bool confine(void) {
+    const struct rlimit no_core = {0, 0};
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return false;
+    if (files.rlim_max > MAX_FILES) files.rlim_max = MAX_FILES;
+    files.rlim_cur = files.rlim_max;
+    return setrlimit(RLIMIT_CORE, &no_core) == 0 && setrlimit(RLIMIT_NOFILE, &files) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+}
+
 static int usage(const char *what) {
     fprintf(stderr,
             "egpu-executor: %s\n"
             "usage: egpu-executor [--slice DIR] --driver LIBCUDA (--listen SOCKET | --listen-fd N | --listen-tcp PORT)\n"
-            "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n",
+            "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
+            "                     [--cgroup DIR] [--user UID:GID]\n",
             what);
     return 2;
 }
@@ -339,6 +381,7 @@ int main(int argc, char **argv) {
         {"slice", required_argument, NULL, 's'},      {"driver", required_argument, NULL, 'd'},   {"listen", required_argument, NULL, 'l'},
         {"listen-fd", required_argument, NULL, 'f'},  {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
         {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},    {"sessions", required_argument, NULL, 'm'},
+        {"cgroup", required_argument, NULL, 'c'},     {"user", required_argument, NULL, 'u'},
         {"session", required_argument, NULL, 'S'},    {"roster", required_argument, NULL, 'R'},   {NULL, 0, NULL, 0},
     };
     int session = -1;
@@ -352,6 +395,8 @@ int main(int argc, char **argv) {
         case 'g': options.grace = atoi(optarg); break;
         case 'n': options.lease = optarg; break;
         case 'm': options.sessions = atoi(optarg); break;
+        case 'c': options.cgroup = optarg; break;
+        case 'u': options.user = optarg; break;
         case 'S': session = atoi(optarg); break;
         case 'R': roster_fd = atoi(optarg); break;
         default: return usage("unknown flag");
@@ -363,6 +408,7 @@ int main(int argc, char **argv) {
     }
     if ((options.listen != NULL) + (options.listen_fd >= 0) + (options.tcp_port >= 0) != 1) return usage("exactly one of --listen, --listen-fd, --listen-tcp is needed");
     if (options.sessions < 1 || options.sessions > MAX_SESSIONS || options.grace < 0) return usage("--sessions is 1 to 256, --grace at least 0");
+    if (options.cgroup != NULL && !join_cgroup(options.cgroup)) return 6;
     char resolved[4096], part[4200];
     if (options.slice != NULL) {
         if (realpath(options.slice, resolved) == NULL) {
@@ -393,6 +439,11 @@ int main(int argc, char **argv) {
     if (listener < 0) {
         perror("egpu-executor: cannot listen");
         return 4;
+    }
+    if (options.user != NULL && !become(options.user)) return 6;
+    if (!confine()) {
+        perror("egpu-executor: cannot be confined");
+        return 6;
     }
     return serve(listener);
 }

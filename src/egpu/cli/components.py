@@ -23,6 +23,18 @@ Namespace = Annotated[str, typer.Option(help="Namespace of the leases and secret
 Listen = Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Port 0 takes a free one.")]
 LeaderElect = Annotated[bool, typer.Option("--leader-elect", help="Wait for the lease: several replicas, one works.")]
 
+Cgroup = Annotated[
+    str,
+    typer.Option(
+        help="Delegated cgroup v2 directory for executors' groups. Default: the daemon's own, if it may. none: none.",
+    ),
+]
+ExecutorMemory = Annotated[
+    int, typer.Option(min=0, metavar="MIB", help="Host memory per lease. 0: 2048 and its GPU memory.")
+]
+ExecutorCpus = Annotated[float, typer.Option(min=0, help="Processors per lease. 0: shared by the leases' compute.")]
+ExecutorUser = Annotated[str, typer.Option(metavar="UID:GID", help="User of executors. Default: the daemon's own.")]
+
 NAMESPACE = "elastic-gpu-system"
 
 
@@ -105,9 +117,14 @@ def agent(
     pool_listen: Annotated[str, typer.Option(help="HOST:PORT for agents of other nodes.")] = "127.0.0.1:0",
     pool_advertise: Annotated[str, typer.Option(help="How they reach it. Default: where it listens.")] = "",
     pool_link_mbps: Annotated[int, typer.Option(min=0, help="Speed of the network. 0: what the kernel says.")] = 0,
+    cgroup: Cgroup = "",
+    executor_memory: ExecutorMemory = 0,
+    executor_cpus: ExecutorCpus = 0.0,
+    executor_user: ExecutorUser = "",
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
+    from egpu.adapters.pool.confinement import ConfinementConfig  # noqa: PLC0415
     from egpu.apps.agent import AgentConfig, run  # noqa: PLC0415
 
     config = AgentConfig(
@@ -124,6 +141,9 @@ def agent(
         pool_listen=pool_listen,
         pool_advertise=pool_advertise,
         pool_link_mbps=pool_link_mbps,
+        confinement=ConfinementConfig(
+            cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
+        ),
     )
     run_component("agent", run, config, log_level)
 

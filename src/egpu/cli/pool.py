@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import typer
 
 from egpu.adapters.pool.security import Credentials, Role, create_secret
-from egpu.cli.components import LogLevel, run_component
+from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUser, LogLevel, run_component
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
 from egpu.errors import ElasticGPUError, InvalidInput
 
@@ -117,6 +117,10 @@ def serve(
     link_mbps: Annotated[
         int, typer.Option(min=0, help="Speed of this server's network. Default: what the kernel says.")
     ] = 0,
+    cgroup: Cgroup = "",
+    executor_memory: ExecutorMemory = 0,
+    executor_cpus: ExecutorCpus = 0.0,
+    executor_user: ExecutorUser = "",
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
@@ -124,6 +128,7 @@ def serve(
     log_level: LogLevel = "info",
 ) -> None:
     """On each machine with GPUs: gives its cards to a pool, one executor per lease."""
+    from egpu.adapters.pool.confinement import ConfinementConfig  # noqa: PLC0415
     from egpu.apps.serve import ServeConfig, run  # noqa: PLC0415
 
     called = name or socket.gethostname()
@@ -140,6 +145,9 @@ def serve(
             driver_dir=driver,
             nvml_library=None if driver is None else driver / "libnvidia-ml.so.1",
             link_mbps=link_mbps,
+            confinement=ConfinementConfig(
+                cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
+            ),
         )
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
@@ -247,6 +255,6 @@ def servers_table(address: str | None, found: Credentials) -> Table:
                f"{one.memory_free_mib} of {one.memory_mib} MiB", f"{one.link_mbps} Mbit/s")  # fmt: skip
         record = {"server": one.server, "address": one.address, "connected": one.connected, "cards": one.cards,
                   "leases": one.leases, "coreFreePercent": one.core_free, "memoryFreeMiB": one.memory_free_mib,
-                  "linkMbps": one.link_mbps}  # fmt: skip
+                  "linkMbps": one.link_mbps, "executors": one.confinement}  # fmt: skip
         table.add(row, record)
     return table

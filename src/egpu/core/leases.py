@@ -129,6 +129,8 @@ class Report:
     """Where the server keeps its leases: a program of the same machine finds its executor's socket there."""
     epoch: str = ""
     version: int = 0
+    confinement: str = ""
+    """What holds its executors, in words."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ class Server:
     instance: str
     cards: tuple[Card, ...]
     directory: str = ""
+    confinement: str = ""
     away_since: float | None = None
     version: int = 0
     leases: set[str] = field(default_factory=set[str])
@@ -339,7 +342,7 @@ class Pool:
             self.changed.add(server.name)  # orders that were on their way are lost
         server.address, server.host, server.link_mbps = report.address, report.host, report.link_mbps
         server.instance, server.cards, server.away_since = report.instance, report.cards, None
-        server.directory = report.directory
+        server.directory, server.confinement = report.directory, report.confinement
         read = report.version if report.epoch == self.epoch else 0
         running = {one.record.lease: one for one in report.leases}
         # Leases before cards: at no moment is a card known and what runs on it not.

@@ -216,7 +216,7 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[Chil
             spec(f"kubelet-{node}", "egpu.embedded.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
                  "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory),
             spec(f"agent-{node}", "egpu", "agent", "--node", node, "--node-ip", "127.0.0.1",
-                 "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"),
+                 "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"), "--cgroup", "none",
                  "--device-root", str(machine.device_dir), "--nvml-library", str(nvml),
                  "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI)),
         ]  # fmt: skip

@@ -31,6 +31,7 @@ import structlog
 
 from egpu.adapters import native
 from egpu.adapters.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
+from egpu.adapters.pool.confinement import Confinement
 from egpu.adapters.processes import Process
 from egpu.api.allocation import CardShare
 from egpu.core.leases import LeaseRecord, RunningLease
@@ -83,8 +84,16 @@ class Driver:
 class Executor:
     """One lease's executor. Made by `Executors.start` or `Executors.adopt`."""
 
-    def __init__(self, directory: Path, record: LeaseRecord, minors: Mapping[str, int], process: Process) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        record: LeaseRecord,
+        minors: Mapping[str, int],
+        process: Process,
+        confinement: Confinement,
+    ) -> None:
         self.directory = directory
+        self._confinement = confinement
         self.record = record
         self.process = process
         self.ready = False
@@ -97,6 +106,10 @@ class Executor:
     @property
     def socket(self) -> Path:
         return self.directory / SOCKET
+
+    @property
+    def _group(self) -> str:
+        return group_name(self.directory)
 
     def is_alive(self) -> bool:
         """Whether the process is there; reaps it when it was our child."""
@@ -163,6 +176,7 @@ class Executor:
         if self.process.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+        self._confinement.end(self._group)
         while self.is_alive() or processes_of(self.directory):
             for pid in processes_of(self.directory):
                 with contextlib.suppress(ProcessLookupError):
@@ -193,6 +207,7 @@ class Executor:
             *("--grace", str(GRACE_SECONDS)),
             *("--sessions", str(MAX_SESSIONS)),
             *("--lease", self.record.lease),
+            *self._confinement.enter(self._group, self.record.cards),
         ]
         with (self.directory / "events").open("wb") as events, (self.directory / "log").open("wb") as errors:
             self._child = subprocess.Popen(
@@ -222,9 +237,10 @@ class Executor:
 class Executors:
     """All executors below one directory."""
 
-    def __init__(self, directory: Path, driver: Driver) -> None:
+    def __init__(self, directory: Path, driver: Driver, confinement: Confinement | None = None) -> None:
         self._directory = directory
         self._driver = driver
+        self._confinement = confinement or Confinement()
         directory.mkdir(parents=True, exist_ok=True, mode=0o711)
 
     def directory_of(self, lease: str) -> Path:
@@ -245,7 +261,7 @@ class Executors:
             raise InvalidInput("state-dir", f"{final / SOCKET} is too long for a unix socket; use a shorter directory")
         draft = self._directory / f".new-{record.lease}"
         shutil.rmtree(draft, ignore_errors=True)
-        executor = Executor(draft, record, minors, Process(0, 0))
+        executor = Executor(draft, record, minors, Process(0, 0), self._confinement)
         try:
             draft.mkdir(mode=0o711)
             (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
@@ -253,9 +269,11 @@ class Executors:
             create_usage(draft / "usage")
             executor.save()
             draft.rename(final)
-            executor = Executor(final, record, minors, Process(0, 0))
+            executor = Executor(final, record, minors, Process(0, 0), self._confinement)
             executor.launch(self._driver)
         except (OSError, ElasticGPUError) as error:
+            with contextlib.suppress(ElasticGPUError):
+                self._confinement.end(group_name(final))
             shutil.rmtree(draft, ignore_errors=True)
             shutil.rmtree(final, ignore_errors=True)
             if isinstance(error, ElasticGPUError):
@@ -267,7 +285,7 @@ class Executors:
         """The executors that run; what is left of others is ended and removed."""
         found: list[Executor] = []
         for directory in sorted(self._directory.iterdir()):
-            executor = None if directory.name.startswith(".") else _read(directory)
+            executor = None if directory.name.startswith(".") else self._read(directory)
             if executor is not None and executor.is_alive():
                 executor.follow()
                 found.append(executor)
@@ -276,18 +294,23 @@ class Executors:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             shutil.rmtree(directory, ignore_errors=True)
+        self._confinement.sweep(f"{self._directory.name}-", {group_name(one.directory) for one in found})
         return found
 
+    def _read(self, directory: Path) -> Executor | None:
+        try:
+            saved = msgspec.json.decode((directory / RECORD).read_bytes(), type=_Saved)
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("a lease directory that cannot be read", directory=str(directory), reason=str(error))
+            return None
+        if saved.boot_id != boot_id():
+            return None
+        return Executor(directory, saved.record, saved.minors, Process(saved.pid, saved.start_time), self._confinement)
 
-def _read(directory: Path) -> Executor | None:
-    try:
-        saved = msgspec.json.decode((directory / RECORD).read_bytes(), type=_Saved)
-    except (OSError, msgspec.MsgspecError) as error:
-        log.warning("a lease directory that cannot be read", directory=str(directory), reason=str(error))
-        return None
-    if saved.boot_id != boot_id():
-        return None
-    return Executor(directory, saved.record, saved.minors, Process(saved.pid, saved.start_time))
+
+def group_name(directory: Path) -> str:
+    """The control group of the executor in this directory: told apart from those of this daemon's other executors."""
+    return f"{directory.parent.name}-{directory.name}"
 
 
 def policy_of(cards: Sequence[CardShare], minors: Mapping[str, int]) -> list[DevicePolicy]:

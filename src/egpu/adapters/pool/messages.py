@@ -162,6 +162,8 @@ class ServerView(Message, frozen=True, kw_only=True):
     core_free: int
     memory_mib: int
     memory_free_mib: int
+    confinement: str = ""
+    """What holds its executors, in words."""
 
 
 class Granted(Message, frozen=True, kw_only=True):

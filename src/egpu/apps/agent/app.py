@@ -12,6 +12,7 @@ from egpu.adapters import web
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.pool.confinement import Confinement
 from egpu.adapters.pool.executors import Driver, Executors
 from egpu.adapters.pool.joining import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
@@ -60,8 +61,10 @@ class Agent:
             demand=self.sharing.demand,
             findings=lambda: self.reconciler.findings,
         )
+        self.confinement = Confinement(config.confinement)
+        self.metrics.executors_grouped.set(self.confinement.hierarchy is not None)
         driver = Driver.of(None if config.nvml_library is None else config.nvml_library.parent)
-        self.executors = SlotExecutors(Executors(config.state_dir / "executors", driver), self.slots)
+        self.executors = SlotExecutors(Executors(config.state_dir / "executors", driver, self.confinement), self.slots)
         pods = NodePods(client, config.node)
         self.bridges: SlotBridges | None = None
         self.serving: Serving | None = None
@@ -69,7 +72,7 @@ class Agent:
             self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
             self.serving = Serving(
                 config.node,
-                executors=Executors(config.state_dir / "served", driver),
+                executors=Executors(config.state_dir / "served", driver, self.confinement),
                 inventory=self.inventory,
                 pods=pods,
                 credentials=credentials,
@@ -119,7 +122,7 @@ class Agent:
         sock = web.open_socket(web.Listen.parse(self.config.listen))
         address = str(web.bound(sock))
         _write(self.config.state_dir / ADDRESS_FILE, f"{address}\n")
-        log.info("agent starts", node=self.config.node, listen=address)
+        log.info("agent starts", node=self.config.node, listen=address, executors=self.confinement.told)
         routes = web.health_routes(self.not_ready, registry=self.metrics.registry)
         supervisor.add("web", web.serve(Starlette(routes=routes), [sock]))
         if self.serving is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from egpu.adapters.pool.confinement import UNCONFINED, ConfinementConfig
+
 #: Slot tokens per card: more containers than this never share one card. 64 cards at 64 tokens stay under 200 kB.
 TOKENS_PER_CARD = 48
 MAX_TOKENS = 16_384
@@ -37,6 +39,7 @@ class AgentConfig:
     pool_listen: str = "127.0.0.1:0"
     pool_advertise: str = ""
     pool_link_mbps: int = 0
+    confinement: ConfinementConfig = UNCONFINED
 
     def tokens(self, cards: int) -> int:
         """How many slot tokens a node of so many cards offers: one card's at least where the pool's cards serve."""

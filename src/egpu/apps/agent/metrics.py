@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -59,6 +59,11 @@ class AgentMetrics(Collector):
             "elasticgpu_agent_prepare_seconds",
             "From PreStartContainer to a prepared slot.",
             buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.executors_grouped = Gauge(
+            "elasticgpu_agent_executors_grouped",
+            "1 where each executor has a control group for memory, processors and processes; 0 where none can be had.",
             registry=self.registry,
         )
         self.refusals = Counter(

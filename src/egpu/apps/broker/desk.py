@@ -209,6 +209,7 @@ class Desk:
                     core_free=0 if row is None else int(ledger.core_free[row].sum()),
                     memory_mib=sum(card.memory_mib for card in server.cards),
                     memory_free_mib=0 if row is None else int(ledger.memory_free[row].sum()),
+                    confinement=server.confinement,
                 )
             )
         return tuple(views)

@@ -11,6 +11,7 @@ import structlog
 from egpu.adapters.nvml import Card, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
+from egpu.adapters.pool.confinement import Confinement
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
 from egpu.adapters.pool.executors import Driver, Executors
@@ -35,9 +36,9 @@ class Server:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.instance = secrets.token_hex(8)
-        self.keeper = Keeper(
-            Executors(config.leases_dir, Driver.of(config.driver_dir)), watch_seconds=config.watch_seconds
-        )
+        self.confinement = Confinement(config.confinement)
+        executors = Executors(config.leases_dir, Driver.of(config.driver_dir), self.confinement)
+        self.keeper = Keeper(executors, watch_seconds=config.watch_seconds)
         self.door = Door(
             config.credentials, config.listen, self._come_in, max_connections=config.max_connections, relayed=True
         )
@@ -50,7 +51,13 @@ class Server:
         self._set_cards(await asyncio.to_thread(self._inventory.read))
         await self.keeper.adopt()
         await self.door.open()
-        log.info("serving", name=self.config.name, listen=str(self.door.address), cards=len(self.keeper.cards))
+        log.info(
+            "serving",
+            name=self.config.name,
+            listen=str(self.door.address),
+            cards=len(self.keeper.cards),
+            executors=self.confinement.told,
+        )
         supervisor.add("door", self.door.serve())
         supervisor.add("inventory", self._read_cards())
         supervisor.add("keeper", self.keeper.watch())
@@ -124,6 +131,7 @@ class Server:
             cards=tuple(_for_core(card) for card in self.keeper.cards.values()),
             leases=self.keeper.report(),
             directory=str(self.config.leases_dir),
+            confinement=self.confinement.told,
             epoch=epoch,
             version=version,
         )

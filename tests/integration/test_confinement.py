@@ -1,0 +1,177 @@
+"""Executors in control groups of the real kernel, and as another user."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters import native
+from egpu.adapters.pool.confinement import Confinement, ConfinementConfig
+from egpu.adapters.pool.executors import Driver, Executor, Executors
+from egpu.adapters.simulator import Machine
+from egpu.api.allocation import CardShare
+from egpu.core.leases import LeaseRecord
+from patience import PATIENCE_SECONDS
+from remotegpu import client_dir
+from simgpu import environment, machine, until
+
+NOBODY = 65534
+
+#: In a mount namespace of its own. This machine's controllers may all be v1's, so the limits are files that every v2
+#: group has; tests/unit/test_cgroups.py has the real ones.
+SCRIPT = """
+import os, subprocess, sys
+from pathlib import Path
+from egpu.adapters.cgroups import DAEMON, Group, Hierarchy, Limits
+from egpu.adapters.pool.confinement import Confinement
+from test_confinement import sample, start, until
+from egpu.adapters.pool.executors import Driver, Executors
+
+class Plain(Limits):
+    def files(self):
+        return {"cgroup.max.descendants": "3"}
+
+class Grouped(Confinement):
+    def limits(self, cards):
+        return Plain(memory_bytes=0, cpu_weight=1, cpus=0, processes=0)
+
+mount, state, driver = map(Path, sys.argv[1:])
+root = mount / f"egpu-test-{os.getpid()}"
+root.mkdir()
+try:
+    Group(root).path.joinpath("cgroup.procs").write_text("0")
+    confinement = Grouped()
+    confinement.hierarchy = Hierarchy(root, ())
+    confinement.hierarchy.take()
+    assert Group(root).processes() == [] and Group(root / DAEMON).processes() == [os.getpid()]
+
+    executors = Executors(state / "leases", Driver.of(driver), confinement)
+    executor = start(executors, "one")
+    group = root / "leases-one"
+    assert (group / "cgroup.max.descendants").read_text() == "3\\n"
+    assert Group(group).processes() == [executor.process.pid]
+    assert "0 wrong: ok" in sample(executor, state / "client")
+    sleeper = subprocess.Popen(["sleep", "1000"])  # whatever got in goes with the lease
+    group.joinpath("cgroup.procs").write_text(str(sleeper.pid))
+    executor.end()
+    assert sleeper.wait() == -9 and not group.exists()
+
+    # A daemon that starts again keeps what runs, and ends what its lease has left.
+    kept = start(executors, "kept")
+    left = confinement.hierarchy.create("leases-left", confinement.limits(()))
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    left.path.joinpath("cgroup.procs").write_text(str(sleeper.pid))
+    other = confinement.hierarchy.create("served-other", confinement.limits(()))
+    (again,) = Executors(state / "leases", Driver.of(driver), confinement).adopt()
+    assert again.is_alive() and again.process == kept.process
+    assert sleeper.wait() == -9 and not left.path.exists() and other.path.exists()
+    again.end()
+    other.end()
+    assert not (root / "leases-kept").exists()
+finally:
+    for child in root.iterdir():
+        if child.is_dir() and child.name != DAEMON:
+            Group(child).end()
+    mount.joinpath("cgroup.procs").write_text("0")
+    for child in (root / DAEMON, root):
+        if child.exists():
+            child.rmdir()
+"""
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with machine(tmp_path_factory.mktemp("confined"), "T4", 1) as made:
+        yield made
+
+
+def start(executors: Executors, lease: str) -> Executor:
+    """An executor that is ready; the card is the simulated machine's only one, whatever it is called."""
+    card = os.environ["EGPU_TEST_CARD"]
+    record = LeaseRecord(
+        lease=lease, holder="test", peer="", request="", key="", part=0, parts=1,
+        cards=(CardShare(uuid=card, index=0, minor=0, core=100, memory_mib=1024),),
+    )  # fmt: skip
+    executor = executors.start(record, {card: 0})
+
+    def ready() -> bool:
+        executor.follow()
+        assert executor.is_alive(), executor.why_dead()
+        return executor.ready
+
+    until(ready)
+    return executor
+
+
+def sample(executor: Executor, folder: Path) -> str:
+    shutil.rmtree(folder, ignore_errors=True)
+    client = client_dir(folder)
+    (client / "lease.sock").symlink_to(executor.socket)
+    command = [str(native.path("samples/egpu-sample-vectoradd"))]
+    done = subprocess.run(
+        command, env=environment(client), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    log = (executor.directory / "log").read_text()
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    return done.stdout
+
+
+def test_a_lease_is_a_group_that_ends_with_it(sim: Machine, tmp_path: Path) -> None:
+    mount = tmp_path / "cgroup2"
+    mount.mkdir()
+    allowed = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "cgroup2", "none", str(mount)], capture_output=True, text=True, check=False
+    )
+    if allowed.returncode:
+        pytest.skip(f"no cgroup2 can be mounted here: {allowed.stderr.strip()}")
+    script = [sys.executable, "-c", SCRIPT, str(mount), str(tmp_path), str(sim.driver_dir)]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", 'mount -t cgroup2 none "$0" && exec "$@"', str(mount), *script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "EGPU_TEST_CARD": sim.cards[0].uuid},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_group_that_is_not_there_is_an_error(sim: Machine, tmp_path: Path) -> None:
+    """Never beside its group, rather than in it."""
+    command = [str(native.path("egpu-executor")), "--driver", str(sim.driver_dir / "libcuda.so.1")]
+    for flags in (("--cgroup", str(tmp_path)), ("--user", "0:0"), ("--user", "you")):
+        done = subprocess.run(
+            [*command, "--listen", str(tmp_path / "s"), *flags], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 6, done
+        assert flags[1] in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start an executor as somebody else")
+def test_an_executor_as_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Path("/dev/shm") / f"egpu-test-{os.getpid()}"  # everybody may pass through it
+    state.mkdir()
+    confinement = Confinement(ConfinementConfig(cgroup="none", user=f"{NOBODY}:{NOBODY}"))
+    try:
+        with machine(state, "T4", 1) as sim:
+            for path in (sim.directory, *sim.directory.rglob("*")):  # a real card's files are everybody's
+                path.chmod(0o777)
+            monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
+            executor = start(Executors(state / "leases", Driver.of(sim.driver_dir), confinement), "one")
+            try:
+                status = Path(f"/proc/{executor.process.pid}/status").read_text()
+                for what in ("Uid", "Gid"):
+                    assert f"{what}:" + f"\t{NOBODY}" * 4 in status
+                assert "Groups:\t \n" in status
+                assert "NoNewPrivs:\t1" in status
+                limits = Path(f"/proc/{executor.process.pid}/limits").read_text()
+                assert "Max core file size        0                    0" in limits
+                assert "0 wrong: ok" in sample(executor, tmp_path / "client")
+            finally:
+                executor.end()
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
