@@ -14,6 +14,8 @@ from egpu.adapters.pool.confinement import Confinement, ConfinementConfig
 from egpu.adapters.pool.executors import Driver, Executor, Executors
 from egpu.adapters.simulator import Machine
 from egpu.api.allocation import CardShare
+from egpu.apps.agent.executors import link_into
+from egpu.apps.agent.slots import Slots
 from egpu.core.leases import LeaseRecord
 from patience import PATIENCE_SECONDS
 from remotegpu import client_dir
@@ -174,4 +176,61 @@ def test_an_executor_as_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             finally:
                 executor.end()
     finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+CONNECT = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for path in sys.argv[1:]:
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(path)
+            print("connected")
+        except PermissionError:
+            print("refused")
+"""
+DROP = "import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534); os.execv(sys.argv[1], sys.argv[1:])"
+#: The slot, as a container has it: read-only at a place of its own. What follows runs there.
+IN_A_CONTAINER = 'mount -o bind "$0" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a container as somebody else")
+@pytest.mark.parametrize("user", ["", f"{NOBODY - 1}:{NOBODY - 1}"])
+def test_a_container_that_is_not_root_reaches_its_executor_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    """A qGPU slot: by its own mount as any user, by the node's paths not at all."""
+    state = Path("/dev/shm") / f"egpu-test-{os.getpid()}"  # everybody may pass through it
+    (state / "opt").mkdir(parents=True)
+    slots = Slots(state / "slots")
+    confinement = Confinement(ConfinementConfig(cgroup="none", user=user))
+    executors: list[Executor] = []
+    try:
+        with machine(state, "T4", 1) as sim:
+            monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
+            for path in (sim.directory, *sim.directory.rglob("*")):
+                path.chmod(0o777)
+            kept = Executors(state / "executors", Driver.of(sim.driver_dir), confinement, private=True)
+            for name in ("mine", "theirs"):
+                executors.append(start(kept, name))
+                link_into(client_dir(slots.path(name)), executors[-1])
+            outside = [str(slots.path(name) / "lease.sock") for name in ("mine", "theirs")]
+            outside += [str(executor.socket) for executor in executors]
+            inside = str(state / "opt" / "lease.sock")
+            contained = ["unshare", "-m", "sh", "-c", IN_A_CONTAINER, str(slots.path("mine")), str(state / "opt")]
+            asked = [sys.executable, "-c", CONNECT, inside, *outside]
+            done = subprocess.run([*contained, *asked], capture_output=True, text=True, check=False)
+            if "mount" in done.stderr:
+                pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+            assert done.stdout.split() == ["connected", *["refused"] * 4], done.stderr
+            program = [sys.executable, "-c", DROP, str(native.path("samples/egpu-sample-vectoradd"))]
+            env = environment(state / "opt")
+            done = subprocess.run([*contained, *program], env=env, capture_output=True, text=True, check=False)
+            assert "0 wrong: ok" in done.stdout, done.stderr
+            for executor in executors:
+                executor.end()
+    finally:
+        for executor in executors:
+            executor.end()
         shutil.rmtree(state, ignore_errors=True)

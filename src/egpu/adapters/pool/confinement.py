@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,14 @@ class Confinement:
                 why = str(error)
         limited = f"cgroup {self.hierarchy.root}" if self.hierarchy else f"no cgroup: {why}"
         self.told = f"{limited}; user {config.user or 'of the daemon'}"
+
+    def keep_private(self, directory: Path) -> None:
+        """Let nobody but us and our executors through it."""
+        if self._config.user:
+            os.chown(directory, -1, int(self._config.user.split(":")[1]))
+            directory.chmod(0o710)
+        else:
+            directory.chmod(0o700)
 
     def enter(self, name: str, cards: Sequence[CardShare]) -> list[str]:
         """Make the group of a lease; the arguments with which its executor goes there. Raises Unavailable."""

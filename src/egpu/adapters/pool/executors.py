@@ -237,11 +237,16 @@ class Executor:
 class Executors:
     """All executors below one directory."""
 
-    def __init__(self, directory: Path, driver: Driver, confinement: Confinement | None = None) -> None:
+    def __init__(
+        self, directory: Path, driver: Driver, confinement: Confinement | None = None, *, private: bool = False
+    ) -> None:
+        """`private`: nobody else of this machine may pass through the directory, whatever the sockets in it allow."""
         self._directory = directory
         self._driver = driver
         self._confinement = confinement or Confinement()
         directory.mkdir(parents=True, exist_ok=True, mode=0o711)
+        if private:
+            self._confinement.keep_private(directory)
 
     def directory_of(self, lease: str) -> Path:
         return self._directory / lease

@@ -64,7 +64,9 @@ class Agent:
         self.confinement = Confinement(config.confinement)
         self.metrics.executors_grouped.set(self.confinement.hierarchy is not None)
         driver = Driver.of(None if config.nvml_library is None else config.nvml_library.parent)
-        self.executors = SlotExecutors(Executors(config.state_dir / "executors", driver, self.confinement), self.slots)
+        self.executors = SlotExecutors(
+            Executors(config.state_dir / "executors", driver, self.confinement, private=True), self.slots
+        )
         pods = NodePods(client, config.node)
         self.bridges: SlotBridges | None = None
         self.serving: Serving | None = None

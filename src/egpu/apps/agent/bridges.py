@@ -45,7 +45,7 @@ class SlotBridges:
         self._preparing: set[str] = set()
         # Sockets of an earlier run: nobody listens on them.
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True, mode=0o711)
+        directory.mkdir(parents=True, mode=0o700)  # nobody but us passes: the sockets in it are for containers
 
     async def start(self, record: SlotRecord) -> Path:
         """Open the bridge of a slot that is being made; returns its socket. Its executor runs by then.
@@ -122,7 +122,9 @@ class SlotBridges:
 
 
 def link(socket: Path, slot: Path) -> None:
-    """Put a bridge's socket into a slot, in place of one that may be there."""
+    """Put a bridge's socket into a slot, in place of one that may be there; for every user of the container, as
+    `executors.link_into` says."""
+    socket.chmod(0o666)
     draft = slot / f".{SOCKET_FILE}"
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()

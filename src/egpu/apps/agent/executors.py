@@ -116,7 +116,12 @@ async def until_ready(executor: Executor) -> None:
 
 
 def link_into(slot: Path, executor: Executor) -> None:
-    """Show a container its executor: the socket, and what it may use and uses, for reading."""
+    """Show a container its executor: the socket, and what it may use and uses, for reading.
+
+    The container may run as any user, so the socket is everybody's who can get at it: that container, whose mount the
+    slot is, and nobody else, because only we pass through the directories that hold it on the node.
+    """
+    executor.socket.chmod(0o666)
     os.link(executor.socket, slot / SOCKET_FILE)
     os.link(executor.directory / "policy", slot / layout.EXECUTOR_POLICY_FILE)
     os.link(executor.directory / "usage", slot / layout.EXECUTOR_USAGE_FILE)

@@ -62,6 +62,7 @@ class Slots:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o700)  # a slot is for its container, which gets it mounted, and for nobody else of the node
         self._discard_scratch()
         self._generation = max((record.generation for record in self.records()), default=0)
 
