@@ -18,7 +18,7 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.inc' -o -name '*.ptx' -o -name '*.map' -o -name 'CMakeLists.txt' \))
 
 .DEFAULT_GOAL := help
-.PHONY: help sanitize demo test test-python test-native check bench bench-scheduling format generate clean
+.PHONY: help fuzz sanitize demo test test-python test-native check bench bench-scheduling format generate clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -69,6 +69,15 @@ sanitize-%: $(VENV)/.dev $(VENV)/.installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/$@
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ASAN_OPTIONS=detect_leaks=0 ctest --test-dir build/$@ --output-on-failure
 	@EGPU_TEST_SANITIZER=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SANITIZE_TESTS)
+
+# Every decoder of bytes that come from somebody else, with libFuzzer (clang and its libclang-rt), FUZZ_SECONDS for each; what is found stays in
+# build/fuzz. `make test` runs the same for a bounded number of inputs.
+FUZZ_SECONDS ?= 60
+CLANG ?= clang
+fuzz: $(VENV)/.dev
+	@command -v $(CLANG) > /dev/null || { echo "make fuzz needs clang with libFuzzer (Debian: clang and libclang-rt-14-dev); CLANG=... names another" >&2; exit 1; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=$(CLANG) -DEGPU_FUZZ=ON -DFUZZ_SECONDS=$(FUZZ_SECONDS) > /dev/null
+	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/fuzz --target fuzz
 
 check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/ruff check

@@ -245,7 +245,7 @@ static CUresult host_map(struct task *task) {
     struct stat status;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     bool sane = map.bytes != 0 && map.bytes % 4096 == 0 && map.address % 4096 == 0 && map.address >= WIRE_HOST_LOWEST &&
-                map.bytes <= HOST_BYTES - host_bytes && map.address + map.bytes <= WIRE_HOST_HIGHEST && fstat(fd, &status) == 0 &&
+                map.bytes <= HOST_BYTES - host_bytes && map.address <= WIRE_HOST_HIGHEST - map.bytes && fstat(fd, &status) == 0 &&
                 (uint64_t)status.st_size >= map.bytes && fcntl(fd, F_GET_SEALS) >= 0 && (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) != 0;
     unsigned slot = 0;
     while (slot < HOST_MAPS && host_maps[slot].bytes != 0) slot++;

@@ -411,7 +411,8 @@ int session_receive_fd(void) {
         char space[CMSG_SPACE(sizeof(int))];
         struct cmsghdr header;
     } control;
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    /* Room for one: what is beyond is closed on its way. */
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
     if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return -1;
     struct cmsghdr *beside = CMSG_FIRSTHDR(&message);
     int fd = -1;

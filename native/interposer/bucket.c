@@ -43,7 +43,9 @@ uint64_t bucket_wait_ns(int device, uint64_t now) {
     uint64_t period_ns = LIMIT(device, window_period_us) * 1000ull;
     if (period_ns != 0) rate_ppm += rate_ppm / WINDOW_LENIENCE;
     int64_t tokens = refill(&slice_usage()->devices[device], rate_ppm, period_ns > BURST_NS ? period_ns : BURST_NS, now);
-    return tokens > 0 ? 0 : (uint64_t)((double)(1 - tokens) * EGPU_PPM / rate_ppm);
+    if (tokens > 0) return 0;
+    int64_t floor = -(int64_t)share_of(DEBT_NS, rate_ppm); /* of a damaged file that was not refilled now */
+    return (uint64_t)((double)(1 - (tokens < floor ? floor : tokens)) * EGPU_PPM / rate_ppm);
 }
 
 uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until) {

@@ -137,15 +137,15 @@ static bool receive_all(int fd, void *data, size_t bytes, int *descriptor, int64
         } control;
         struct iovec part = {at, bytes};
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-        if (descriptor != NULL) {
+        if (descriptor != NULL && *descriptor < 0) { /* room for one: what is beyond is closed on its way */
             message.msg_control = &control;
-            message.msg_controllen = sizeof control;
+            message.msg_controllen = CMSG_LEN(sizeof(int));
         }
         ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return false;
-        struct cmsghdr *beside = descriptor == NULL ? NULL : CMSG_FIRSTHDR(&message);
-        if (beside != NULL && beside->cmsg_type == SCM_RIGHTS && *descriptor < 0)
+        struct cmsghdr *beside = CMSG_FIRSTHDR(&message);
+        if (beside != NULL && beside->cmsg_type == SCM_RIGHTS)
             memcpy(descriptor, CMSG_DATA(beside), sizeof(int));
         at += got;
         bytes -= (size_t)got;
@@ -540,12 +540,13 @@ static void receive_shared(struct link *link) {
     }
     struct wire_header header;
     memcpy(&header, link->shared.replies + head % SHARED_RING_BYTES, sizeof header);
-    if (header.len > SHARED_RING_BYTES - 64) {
+    uint64_t ready = atomic_load_explicit(&control->reply_tail, memory_order_acquire) - head, frame = (sizeof header + (uint64_t)header.len + 15) & ~15ull;
+    if (ready > SHARED_RING_BYTES || frame > ready) { /* also: there would be something to read when it is long dead */
         die(link, "the executor sent nonsense");
         return;
     }
     dispatch(link, &header, link->shared.replies + head % SHARED_RING_BYTES + sizeof header);
-    atomic_store_explicit(&control->reply_head, head + ((sizeof header + header.len + 15) & ~15ull), memory_order_release);
+    atomic_store_explicit(&control->reply_head, head + frame, memory_order_release);
 }
 
 static void receive_once(struct link *link) {

@@ -51,7 +51,8 @@ bool shared_map(struct shared *shared, int fd) {
     struct stat status;
     *shared = (struct shared){0};
     /* Unsealed memory could be cut off under a reader's feet. */
-    if (fstat(fd, &status) != 0 || status.st_size != SHARED_BYTES || (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) == 0) return false;
+    int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of a kind that cannot be sealed */
+    if (fstat(fd, &status) != 0 || status.st_size != SHARED_BYTES || seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
     void *control = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (control == MAP_FAILED) return false;
     shared->control = control;

@@ -1,15 +1,41 @@
-/* What the remote client makes of an executor that says whatever it likes: libFuzzer calls LLVMFuzzerTestOneInput. No length, count or handle
- * of a reply may lead outside, and no call may go on for ever.
+/* What the remote client makes of an executor that says whatever it likes. No length, count or handle of a reply may lead outside, and no call
+ * may go on for ever.
  *
- * Input: a byte that says which call is made ('S': only a snapshot is read, 'W': a welcome), then what the executor sends before it
- * hangs up: frames of {op u16, flags u16, length u16, seq u16 (after the last call), payload}. Flag 32768 makes the length a lie.
+ * Input: a byte that says which call is made ('S': only a snapshot is read, 'W': a welcome, with descriptors where the byte after it says so),
+ * then what the executor sends before it hangs up: frames of {op u16, flags u16, length u16, seq u16 (after the last call), payload}. Flag
+ * 32768 makes the length a lie. From 128 on it sends through shared memory, where flag 16384 writes the payload over the control page; from 192 on NVML
+ * asks.
  */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "descriptors.h"
+#include "ring.h"
+
+/* Whoever waits for a moment finds it gone. */
+static int passing_time(clockid_t clock, struct timespec *now) {
+    static int64_t ns = 1000000000;
+    (void)clock;
+    ns += 5000000;
+    *now = (struct timespec){ns / 1000000000, ns % 1000000000};
+    return 0;
+}
+static bool look_once(_Atomic uint64_t *tail, uint64_t seen) { return atomic_load(tail) != seen; }
+
+#define clock_gettime passing_time
+#define usleep(microseconds) ((void)0)
+#define shared_wait(tail, seen, sleeps, milliseconds) look_once(tail, seen)
 #include "../../remote/link.c"
+#undef shared_wait
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room);
+void ask_nvml(unsigned which); /* client_nvml.c */
 
 static struct link *lease;
+static struct shared executors; /* the same memory, as the executor sees it */
 static CUcontext context;
 
 /* A server with one card, and its primary context current. */
@@ -28,6 +54,9 @@ static void set_up(void) {
     lease->ring = doubled(RING_BYTES);
     lease->input = doubled(INPUT_BYTES);
     lease->connected_once = true;
+    int memory = shared_create();
+    if (memory < 0 || !shared_map(&lease->shared, memory) || !shared_map(&executors, memory)) abort();
+    close(memory);
     links[0] = lease;
     link_count = 1;
     atomic_store(&initialised, getpid());
@@ -43,10 +72,13 @@ static int connect_lease(void) {
     use_socket(lease, pair[0]);
     lease->tail = lease->sent = lease->acknowledged = lease->received_told = lease->last_reply = lease->wire_context = 0;
     lease->next_seq = 1;
-    lease->taken = lease->pending_error = 0;
-    lease->external_first = lease->external_sent = lease->external_end = 0;
+    lease->taken = 0;
+    lease->pending_error = 0;
+    lease->external_first = 0;
+    lease->external_sent = lease->external_end = 0;
     lease->external_offset = 0;
     lease->input_head = lease->input_tail = lease->skip = 0;
+    memset(lease->slot_seq, 0, sizeof lease->slot_seq);
     lease->broken = lease->dead = false;
     return pair[1];
 }
@@ -62,6 +94,30 @@ static void say(int executor, const uint8_t *data, size_t size, uint64_t last) {
         data += length, size -= length;
     }
     shutdown(executor, SHUT_WR);
+}
+
+/* The same through shared memory, all of it at once. */
+static void say_shared(const uint8_t *data, size_t size, uint64_t last) {
+    struct shared_control *control = executors.control;
+    memset(control, 0, sizeof *control);
+    uint64_t tail = 0;
+    while (size >= 8) {
+        uint16_t words[4];
+        memcpy(words, data, sizeof words);
+        data += 8, size -= 8;
+        size_t length = words[2] < size ? words[2] : size;
+        struct wire_header header = {.op = words[0], .flags = words[1], .len = (uint32_t)(words[1] & 32768 ? words[2] * 40503u : length), .seq = last + words[3]};
+        if (words[1] & 16384) {
+            size_t where = words[0] % sizeof *control, bytes = sizeof *control - where < length ? sizeof *control - where : length;
+            memcpy((uint8_t *)control + where, data, bytes);
+        } else if (tail + sizeof header + length + 16 <= SHARED_RING_BYTES) {
+            memcpy(executors.replies + tail, &header, sizeof header);
+            memcpy(executors.replies + tail + sizeof header, data, length);
+            tail += (sizeof header + length + 15) & ~(size_t)15;
+        }
+        data += length, size -= length;
+    }
+    if (control->reply_tail == 0) control->reply_tail = tail;
 }
 
 static void call_one(unsigned which) {
@@ -117,6 +173,31 @@ static void call_one(unsigned which) {
     }
 }
 
+/* With the first byte's bits: descriptors go along, so many, of a sealed memory of the right size, or of a file. */
+static void send_welcome(int fd, const uint8_t *data, size_t size) {
+    struct wire_header header;
+    size_t count = size >= sizeof header ? data[2] & 3 : 0; /* in the flags of the header, which a welcome has none of */
+    if (count == 0) {
+        if (send(fd, data, size, MSG_DONTWAIT) < 0) abort();
+        return;
+    }
+    int descriptors[3];
+    for (size_t i = 0; i < count; i++) {
+        descriptors[i] = data[2] & 4 ? shared_create() : open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (descriptors[i] < 0 || ftruncate(descriptors[i], SHARED_BYTES) != 0) abort();
+    }
+    union {
+        char space[CMSG_SPACE(3 * sizeof(int))];
+        struct cmsghdr header;
+    } control = {0};
+    struct iovec part = {(void *)(uintptr_t)data, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    control.header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(count * sizeof(int))};
+    memcpy(CMSG_DATA(&control.header), descriptors, count * sizeof(int));
+    if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) abort();
+    for (size_t i = 0; i < count; i++) close(descriptors[i]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (lease == NULL) set_up();
     if (size == 0) return 0;
@@ -128,15 +209,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     int executor = connect_lease();
     if (data[0] == 'W') {
+        unsigned before = open_descriptors();
+        struct shared mapped = lease->shared;
         struct device *devices = lease->devices;
         unsigned count = lease->device_count;
         lease->connected_once = false;
-        if (send(executor, data + 1, size - 1, MSG_DONTWAIT) < 0) abort();
+        send_welcome(executor, data + 1, size - 1);
         shutdown(executor, SHUT_WR);
         greet(lease, lease->fd);
         if (lease->devices != devices) free(lease->devices);
         lease->devices = devices, lease->device_count = count, lease->connected_once = true;
+        if (lease->uses_shared && !(size > 3 && data[3] & 4)) abort(); /* what the executor can cut off at any time */
+        if (lease->uses_shared) shared_unmap(&lease->shared);
+        lease->shared = mapped;
+        lease->uses_shared = false;
         lease->direct = true;
+        if (open_descriptors() != before) abort(); /* one that came was not closed */
     } else {
         lease->direct = true; /* a lost connection is a lost lease */
         if (context == NULL) {
@@ -151,8 +239,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         lease->wire_context = wire_without_server((uint64_t)(uintptr_t)context);
         atomic_store(&((struct shadow_context *)handle_entry((uint64_t)(uintptr_t)context)->info)->error, 0);
-        say(executor, data + 1, size - 1, 0);
-        call_one(data[0]);
+        lease->uses_shared = data[0] >= 128;
+        if (lease->uses_shared) {
+            say_shared(data + 1, size - 1, 0);
+            shutdown(executor, SHUT_WR);
+        } else {
+            say(executor, data + 1, size - 1, 0);
+        }
+        if (data[0] >= 192)
+            ask_nvml(data[0]);
+        else
+            call_one(data[0]);
+        lease->uses_shared = false;
     }
     close(executor);
     return 0;

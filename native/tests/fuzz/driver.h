@@ -1,0 +1,153 @@
+/* A driver that agrees to everything. It reads all that it is given to read and writes all that it is given to fill, so that a sanitizer sees
+ * a length that leads outside; apart from that it does nothing. */
+#ifndef EGPU_FUZZ_DRIVER_H
+#define EGPU_FUZZ_DRIVER_H
+
+#include "executor.h"
+
+static bool driver_called; /* a call got as far as the driver */
+static volatile uint8_t driver_sink;
+
+static void driver_reads(const void *from, size_t bytes) {
+    const uint8_t *at = from;
+    uint8_t sum = 0;
+    for (size_t i = 0; i < bytes; i += i + 64 < bytes ? 64 : 1) sum ^= at[i];
+    driver_sink = sum;
+}
+static void driver_writes(void *to, size_t bytes) { memset(to, 0x5a, bytes); }
+
+static int driver_agrees(void) {
+    driver_called = true;
+    return CUDA_SUCCESS;
+}
+
+/* Something that changes, so that handles get bound to it. */
+static uintptr_t driver_objects = 4096;
+static int driver_gives(void **object) {
+    driver_called = true;
+    if (object == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *object = (void *)(driver_objects += 16);
+    return CUDA_SUCCESS;
+}
+
+static int driver_pages(void **pages, size_t bytes) {
+    static uint8_t *kept;
+    if (kept == NULL) kept = malloc(WIRE_MAX_BULK);
+    *pages = kept;
+    return bytes <= WIRE_MAX_BULK ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static int driver_copies_in(CUdeviceptr to, const void *from, size_t bytes) {
+    (void)to;
+    driver_called = true;
+    driver_reads(from, bytes);
+    return CUDA_SUCCESS;
+}
+static int driver_copies_out(void *to, CUdeviceptr from, size_t bytes) {
+    driver_called = true;
+    if (from == 0xbad) return CUDA_ERROR_INVALID_VALUE;
+    driver_writes(to, bytes);
+    return CUDA_SUCCESS;
+}
+static int driver_copies_rows(const CUDA_MEMCPY2D *plan) {
+    driver_called = true;
+    for (size_t row = 0; row < plan->Height && plan->WidthInBytes != 0; row++) {
+        if (plan->srcMemoryType == CU_MEMORYTYPE_HOST) driver_reads((const uint8_t *)plan->srcHost + row * plan->srcPitch, plan->WidthInBytes);
+        if (plan->dstMemoryType == CU_MEMORYTYPE_HOST) driver_writes((uint8_t *)plan->dstHost + row * plan->dstPitch, plan->WidthInBytes);
+        if (plan->srcMemoryType != CU_MEMORYTYPE_HOST && plan->dstMemoryType != CU_MEMORYTYPE_HOST) break;
+    }
+    return plan->srcDevice == 0xbad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static int driver_loads(void **module, const char *image, unsigned count, CUjit_option *options, void **values) {
+    (void)options;
+    driver_reads(image, strlen(image) + 1);
+    for (unsigned i = 0; i + 1 < count; i += 2) driver_writes(values[i], (size_t)(uintptr_t)values[i + 1]);
+    return *image == '!' ? CUDA_ERROR_INVALID_PTX : driver_gives(module);
+}
+static int driver_loads_library(void **library, const char *image, CUjit_option *options, void **values, unsigned count) {
+    return driver_loads(library, image, count, options, values);
+}
+/* These are called by the client's wish as well, with what it leaves out. */
+static int driver_counts(unsigned *count) {
+    if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
+    return *count = 3, CUDA_SUCCESS;
+}
+static int driver_lists(void **objects, unsigned count) {
+    for (unsigned i = 0; objects != NULL && i < count && i < 3; i++) driver_gives(&objects[i]);
+    return CUDA_SUCCESS;
+}
+static int driver_parameter(void *function, size_t index, size_t *offset, size_t *size) {
+    driver_called = true;
+    if (offset == NULL || size == NULL || index >= ((uintptr_t)function >> 4 & 3)) return CUDA_ERROR_INVALID_VALUE;
+    return *offset = index * 8, *size = 8, CUDA_SUCCESS;
+}
+static int driver_name(const char **name) {
+    driver_called = true;
+    if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
+    return *name = "kernel", CUDA_SUCCESS;
+}
+
+static int driver_launches(void *function, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned shared, void *stream,
+                           void **parameters, void **extra) {
+    (void)function, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, (void)shared, (void)stream, (void)parameters;
+    driver_called = true;
+    if (extra != NULL) driver_reads(extra[1], *(size_t *)extra[3]);
+    return CUDA_SUCCESS;
+}
+static int driver_launches_so(const CUlaunchConfig *config, void *function, void **parameters, void **extra) {
+    driver_reads(config->attrs, config->numAttrs * sizeof *config->attrs);
+    return driver_launches(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, extra);
+}
+
+static int driver_calls(void *stream, void (*function)(void *), void *data) {
+    (void)stream;
+    driver_called = true;
+    function(data);
+    return CUDA_SUCCESS;
+}
+static int driver_calls_back(void *stream, CUstreamCallback function, void *data) {
+    driver_called = true;
+    function(stream, CUDA_SUCCESS, data);
+    return CUDA_SUCCESS;
+}
+
+static driver_pointer agreeing_driver(egpu_driver_id id) {
+    switch (id) {
+    case EGPU_FN_cuModuleLoadDataEx: return (driver_pointer)driver_loads;
+    case EGPU_FN_cuLibraryLoadData: return (driver_pointer)driver_loads_library;
+    case EGPU_FN_cuModuleGetFunctionCount:
+    case EGPU_FN_cuLibraryGetKernelCount: return (driver_pointer)driver_counts;
+    case EGPU_FN_cuModuleEnumerateFunctions:
+    case EGPU_FN_cuLibraryEnumerateKernels: return (driver_pointer)driver_lists;
+    case EGPU_FN_cuFuncGetParamInfo:
+    case EGPU_FN_cuKernelGetParamInfo: return (driver_pointer)driver_parameter;
+    case EGPU_FN_cuFuncGetName:
+    case EGPU_FN_cuKernelGetName: return (driver_pointer)driver_name;
+    case EGPU_FN_cuStreamCreate:
+    case EGPU_FN_cuEventCreate:
+    case EGPU_FN_cuCtxCreate_v2:
+    case EGPU_FN_cuDevicePrimaryCtxRetain:
+    case EGPU_FN_cuModuleGetFunction:
+    case EGPU_FN_cuKernelGetFunction:
+    case EGPU_FN_cuLibraryGetModule:
+    case EGPU_FN_cuLibraryGetKernel: return (driver_pointer)driver_gives;
+    case EGPU_FN_cuMemHostAlloc: return (driver_pointer)driver_pages;
+    case EGPU_FN_cuMemcpyHtoD_v2:
+    case EGPU_FN_cuMemcpyHtoDAsync_v2: return (driver_pointer)driver_copies_in;
+    case EGPU_FN_cuMemcpyDtoH_v2:
+    case EGPU_FN_cuMemcpyDtoHAsync_v2: return (driver_pointer)driver_copies_out;
+    case EGPU_FN_cuMemcpy2DUnaligned_v2:
+    case EGPU_FN_cuMemcpy2DAsync_v2: return (driver_pointer)driver_copies_rows;
+    case EGPU_FN_cuLaunchKernel: return (driver_pointer)driver_launches;
+    case EGPU_FN_cuLaunchKernelEx: return (driver_pointer)driver_launches_so;
+    case EGPU_FN_cuLaunchHostFunc: return (driver_pointer)driver_calls;
+    case EGPU_FN_cuStreamAddCallback: return (driver_pointer)driver_calls_back;
+    default: return (driver_pointer)driver_agrees;
+    }
+}
+
+void forget_handles(void); /* executor_handles.c: as in a new session */
+void forget_calls(void);   /* executor_calls.c */
+
+#endif

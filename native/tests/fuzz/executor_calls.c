@@ -1,0 +1,16 @@
+/* calls.c, and how a fuzzer forgets what an input left in it. */
+#include "../../executor/calls.c"
+
+void forget_calls(void);
+
+void forget_calls(void) {
+    captures = false;
+    memset(primaries, 0, sizeof primaries);
+    for (unsigned i = 0; i < IMAGES && image_bytes != 0; i++) image_forget(&images[i]);
+    for (unsigned i = 0; i < HOST_MAPS && host_bytes != 0; i++) {
+        if (host_maps[i].bytes == 0) continue;
+        munmap((void *)(uintptr_t)host_maps[i].address, host_maps[i].bytes);
+        host_bytes -= host_maps[i].bytes;
+        host_maps[i].bytes = 0;
+    }
+}
