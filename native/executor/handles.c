@@ -101,9 +101,11 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
     pthread_mutex_unlock(&lock);
 }
 
-/* Libraries, pools, allocations and graphs are made while a context is current, and outlive it. */
+/* Contexts, libraries, pools, allocations and graphs are made while a context is current, and outlive it. */
 static bool outlives_context(uint64_t id) {
     switch (wire_kind_of(id)) {
+    case KIND_context:
+    case KIND_green_context:
     case KIND_library:
     case KIND_kernel:
     case KIND_pool:
