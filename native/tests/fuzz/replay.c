@@ -8,8 +8,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define LONGEST 65536
-static uint8_t corpus[256][LONGEST];
-static size_t sizes[256], count;
+#define MOST 1024
+static uint8_t corpus[MOST][LONGEST];
+static size_t sizes[MOST], count;
 
 static uint64_t state = 88172645463325252u;
 static uint64_t chance(void) {
@@ -20,7 +21,7 @@ static uint64_t chance(void) {
 int main(int argc, char **argv) {
     long mutations = argc > 2 ? atol(argv[2]) : 100000;
     DIR *folder = argc > 1 ? opendir(argv[1]) : NULL;
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL && count < 256;) {
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL && count < MOST;) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", argv[1], entry->d_name);
         FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "rb");
