@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from commands import PATIENCE_SECONDS, Place
@@ -12,7 +15,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool.executors import processes_of
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
-from egpu.api.kubernetes import Pod
+from egpu.api.kubernetes import Node, Pod
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 
@@ -118,3 +121,83 @@ async def test_a_pod_without_a_gpu_near_it_computes_on_another_nodes_card(place:
         pod = await phase(client, "near", "Running")
         assert decode_allocation(pod.annotations[names.ALLOCATION]).containers["main"].server == pod.spec.node_name
         assert not list((running.node_dir("node-1") / "agent" / "bridges").iterdir())
+
+
+SPIN = [str(native.path("samples/egpu-sample-spin")), "--us=1000", "--seconds=100000"]
+
+
+async def ready(client: Client, node: str, status: str) -> None:
+    """What a cluster's node controller says of a node that no longer answers; the embedded one has none."""
+    condition = {"type": "Ready", "status": status, "reason": "NodeStatusUnknown"}
+    await client.patch(Node, node, {"status": {"conditions": [condition]}}, subresource="status")
+
+
+async def test_a_node_that_serves_is_lost_and_comes_back(place: Place) -> None:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=1, cpu_nodes=1)) as running, running.client() as client:
+        served = running.node_dir("node-1") / "agent" / "served"
+        pod = a_pod("steady", SPIN, core=50, restartPolicy="Always")
+        await manifests.create(client, [pod])
+        await phase(client, "steady", "Running")
+
+        def sessions() -> list[Path]:
+            return [one for one in served.iterdir() if (one / "events").read_text().count('"opened"')]
+
+        async def computes() -> bool:
+            return bool(sessions())
+
+        await until("the program's session", computes)
+
+        # The machine is gone: its agent, its kubelet, its executors, all at once.
+        lost = ("kubelet-node-1", "agent-node-1")
+        specs = [running.fleet.children[name].spec for name in lost]
+        (executor,) = served.iterdir()
+        await running.fleet.stop(lost)
+        for pid in processes_of(executor):
+            os.kill(pid, signal.SIGKILL)
+        await ready(client, "node-1", "Unknown")
+
+        async def restarting() -> Any:
+            found = await client.get(Pod, "steady", namespace="default")
+            (status,) = found.status.container_statuses or (None,)
+            said = await log(client, "steady")
+            assert found.status.phase in ("Running", "Pending"), found.status
+            return status is not None and not status.ready and "CUDA_ERROR_DEVICE_UNAVAILABLE" in said
+
+        await until("the program's end with CUDA_ERROR_DEVICE_UNAVAILABLE", restarting)
+
+        # Nothing new is put there, and what waits says why; what was given out stays so.
+        await manifests.create(client, [a_pod("late", MEMORY, core=20)])
+
+        async def refused() -> bool:
+            waiting = await client.get(Pod, "late", namespace="default")
+            assert waiting.spec.node_name == ""
+            return any(one.type == "PodScheduled" and one.status == "False" for one in waiting.status.conditions or [])
+
+        await until("the scheduler's look at what waits", refused)
+        told = await asyncio.to_thread(place.run, "explain", "pod", "late", KUBECONFIG=str(running.kubeconfig))
+        assert "no node serves cards to the pool now" in told.stdout
+        (card,) = await given_out(place, running)
+        assert (card["corePercentGiven"], card["heldBy"]) == (50, ["pod default/steady"])
+
+        # It comes back: what waits is placed, and what had its slice there runs in it again.
+        await running.fleet.start(specs)
+        await phase(client, "late", "Succeeded")
+
+        async def again() -> bool:
+            found = await client.get(Pod, "steady", namespace="default")
+            (status,) = found.status.container_statuses or (None,)
+            return status is not None and status.ready and bool(sessions())
+
+        await until("the program's next session", again)
+        (card,) = await given_out(place, running)
+        assert (card["corePercentGiven"], card["heldBy"]) == (50, ["pod default/steady"])
+
+        # And no share of it is left when its pods are gone.
+        for name in ("steady", "late"):
+            await client.raw("DELETE", f"/api/v1/namespaces/default/pods/{name}", body=None)
+
+        async def free() -> bool:
+            (card,) = await given_out(place, running)
+            return not card["heldBy"] and card["corePercentGiven"] == 0 and not list(served.iterdir())
+
+        await until("the card's freedom", free)
