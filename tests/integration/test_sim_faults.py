@@ -182,4 +182,6 @@ def test_what_dead_machines_left_is_swept_and_nothing_else(tmp_path: Path) -> No
     assert simulator.sweep(memory) == (used_state,)
     alive.kill()
     alive.wait(30)
-    assert simulator.sweep(memory) == (alive_state,)
+    simulator.keep(simulator.open_machine(tmp_path / "alive"))  # as a daemon does that is started again
+    assert simulator.sweep(memory) == ()
+    assert simulator.open_machine(tmp_path / "alive").state == alive_state

@@ -38,6 +38,7 @@ from egpu.adapters.simulator_state import (
     pid_namespace,
     profiles,
     read_header,
+    take_over,
     write_state,
 )
 from egpu.errors import CorruptData, InvalidInput, NotSupported, Unavailable
@@ -50,6 +51,7 @@ __all__ = [
     "card_uuid",
     "create_machine",
     "destroy",
+    "keep",
     "list_machines",
     "make_driver_dir",
     "open_machine",
@@ -203,6 +205,11 @@ def open_machine(directory: Path) -> Machine:
             "destroy and make it again"
         )
     return machine
+
+
+def keep(machine: Machine) -> None:
+    """Make an open machine this process's own: one whose maker has ended is swept when the next one is made."""
+    take_over(machine.state)
 
 
 def make_driver_dir(machine: Machine, directory: Path, device_dir: Path) -> Path:

@@ -24,6 +24,8 @@ _PROFILES: Final = Path(__file__).with_name("profiles")
 _MAGIC: Final = b"EGPUSIM1"
 _LAYOUT: Final = 3
 _HEADER: Final = struct.Struct("<8sIIIIQQQQII64s256sQQQII")
+_MAKER: Final = struct.Struct("<QQI")  # of the header: start time, pid namespace and pid of who made it
+_MAKER_OFFSET: Final = struct.calcsize("<8sIIIIQQQQII64s256sQ")
 _CARD: Final = struct.Struct("<16s96s7Ii3Q30I16I2f3Q")
 _MIG_PROFILE: Final = struct.Struct("<14I8x")
 _MIG_PROFILES_OFFSET: Final = 384  # sim_card.mig_profiles
@@ -294,6 +296,13 @@ def write_state(
             file.write(struct.pack("<Q", MANUAL_START_NS))
         file.seek(0)
         file.write(header)  # last: a file without it is no machine
+
+
+def take_over(path: Path) -> None:
+    """Be the one who made this machine: it is swept when this process has ended, not when its first maker has."""
+    with open(path, "r+b") as file:
+        file.seek(_MAKER_OFFSET)
+        file.write(_MAKER.pack(start_time(os.getpid()), pid_namespace(), os.getpid()))
 
 
 def _pack_mig(mig: MigProfile) -> bytes:

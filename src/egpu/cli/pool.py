@@ -164,9 +164,10 @@ def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:
         machine = simulator.open_machine(directory)
         models = {card.profile for card in machine.cards}
         if models == {profile} and len(machine.cards) == gpus:
+            simulator.keep(machine)
             return machine.driver_dir
         simulator.destroy(machine)
-    except (InvalidInput, CorruptData, Unavailable):
+    except (InvalidInput, CorruptData, Unavailable, FileNotFoundError):
         import shutil  # noqa: PLC0415
 
         shutil.rmtree(directory, ignore_errors=True)
