@@ -1,9 +1,11 @@
 """The remote pair against what it is made of, in the same run: bare rings, batched sends, ping-pongs, loopback, memcpy.
 
 The program under test is C (remote_client.c): it measures calls of `libcuda.so.1` over a lease, or the bare thing. Each
-round measures everything once; the figures are medians of the rounds, and so are the ratios. Links with a longer way
-are made by a proxy that holds back every byte; TLS goes through two relays and the door of a daemon on this machine,
-all of which, the program and its GPU share its processors.
+round measures everything once, what is compared one right after the other: processors of virtual machines change their
+distance. The figures are medians of the rounds, and so are the ratios. Single calls are compared where the driver of
+the executor does nothing (remote_null.c), since whoever answers a bare ping-pong does nothing, either. Links with a
+longer way are made by a proxy that holds back every byte; TLS goes through two relays and the door of a daemon on this
+machine, all of which, the program and its GPU share its processors.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,9 +48,9 @@ def run(report: Report) -> dict[str, Any]:
     found: dict[str, list[Figures]] = {}
     rounds, scale = (1, "0.1") if report.options.quick else (5, "0.3")
     with tempfile.TemporaryDirectory(prefix="egpu-bench-") as scratch, machine(Path(scratch), "A100-80G", 1) as sim:
-        program = _build(Path(scratch))
+        program, nothing = _build(Path(scratch))
         for number in range(rounds):
-            for name, measure in _cases(sim, program, scale).items():
+            for name, measure in _cases(sim, nothing, program, scale).items():
                 report.progress(f"round {number + 1} of {rounds}: {name}")
                 found.setdefault(name, []).append(measure(Path(scratch) / f"{number}-{name.replace(' ', '-')}"))
         shares = {name: _shares(sim, Path(scratch), name, rounds) for name in ("local", "shm", "tcp")}
@@ -62,11 +65,20 @@ def run(report: Report) -> dict[str, Any]:
     return {"runs": found, "share_percent": shares}
 
 
-def _build(folder: Path) -> Path:
-    program = folder / "remote_client"
-    sources = [ROOT / "benchmarks/remote_client.c", ROOT / "native/wire/ring.c"]
-    subprocess.run(["cc", "-O2", "-o", program, *sources, f"-I{ROOT / 'native/wire'}", "-ldl", "-lpthread"], check=True)
-    return program
+@dataclass(frozen=True)
+class Nothing:
+    """Stands for a machine whose driver does nothing."""
+
+    driver_dir: Path
+
+
+def _build(folder: Path) -> tuple[Path, Nothing]:
+    """The measuring program, and a driver that does nothing."""
+    program, driver = folder / "remote_client", folder / "nothing/libcuda.so.1"
+    driver.parent.mkdir()
+    subprocess.run(["cc", "-O2", "-o", program, ROOT / "benchmarks/remote_client.c", "-ldl", "-lpthread"], check=True)
+    subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", driver, ROOT / "benchmarks/remote_null.c"], check=True)
+    return program, Nothing(driver.parent)
 
 
 def _measure(program: Path, what: str, env: Mapping[str, str], scale: str) -> Figures:
@@ -79,9 +91,12 @@ def _measure(program: Path, what: str, env: Mapping[str, str], scale: str) -> Fi
     return json.loads(done.stdout)
 
 
-def _cases(sim: Machine, program: Path, scale: str) -> dict[str, Callable[[Path], Figures]]:
+def _cases(sim: Machine, nothing: Nothing, program: Path, scale: str) -> dict[str, Callable[[Path], Figures]]:
+    def both(env: Mapping[str, str]) -> Figures:
+        return _measure(program, "calls", env, scale) | _measure(program, "client", env, scale)
+
     def local(_: Path) -> Figures:
-        return _measure(program, "client", environment(sim.driver_dir), scale)
+        return both(environment(sim.driver_dir))
 
     def bare(transport: str) -> Callable[[Path], Figures]:
         return lambda _: _measure(program, f"bare-{transport}", os.environ, scale)
@@ -89,30 +104,40 @@ def _cases(sim: Machine, program: Path, scale: str) -> dict[str, Callable[[Path]
     def far(transport: Any) -> Callable[[Path], Figures]:
         def once(folder: Path) -> Figures:
             with remote(sim, folder, transport) as (client, _, _):
-                return _measure(program, "client", environment(client), scale)
+                return both(environment(client))
+
+        return once
+
+    def alone(transport: Any) -> Callable[[Path], Figures]:
+        def once(folder: Path) -> Figures:
+            with remote(nothing, folder, transport) as (client, _, _):
+                return _measure(program, "calls", environment(client), scale)
 
         return once
 
     def delayed(delay_us: int) -> Callable[[Path], Figures]:
         def once(folder: Path) -> Figures:
-            with (
-                remote(sim, folder, "tcp") as (client, executor, _),
-                _delay(program, executor.ready["port"], delay_us) as port,
-            ):
-                (client / "lease.addr").write_text(f"127.0.0.1:{port}\n")
-                return _measure(program, "client", environment(client), scale)
+            figures: Figures = {}
+            with remote(sim, folder, "tcp") as (client, executor, _):
+                for what in ("calls", "client"):
+                    with _delay(program, executor.ready["port"], delay_us) as port:
+                        (client / "lease.addr").write_text(f"127.0.0.1:{port}\n")
+                        figures |= _measure(program, what, environment(client), scale)
+            return figures
 
         return once
 
     def tls(folder: Path) -> Figures:
         with remote(sim, folder, "shm") as (client, _, _), _relayed(folder, client):
-            return _measure(program, "client", environment(client), scale)
+            return both(environment(client))
 
     return {
         "local": local,
         "bare shm": bare("shm"),
+        "shm, no driver": alone("shm"),
         "shm": far("shm"),
         "bare tcp": bare("tcp"),
+        "tcp, no driver": alone("tcp"),
         "tcp": far("tcp"),
         **{f"tcp + {delay_us} us": delayed(delay_us) for delay_us in DELAYS_US},
         "relay, TLS": tls,
@@ -213,8 +238,10 @@ def _rows(report: Report, found: Mapping[str, list[Figures]]) -> list[tuple[str,
 
     for name, goal in (("shm", 1.5), ("tcp", 2.0)):
         bare = f"bare {name}"
-        row(name, "asynchronous call", "async_ns", bare, "async_ns", "ns", goal)
-        row(name, "synchronous call", "sync_ns", bare, "sync_ns", "ns", 1.15)
+        row(f"{name}, no driver", "asynchronous call", "async_ns", bare, "async_ns", "ns", goal)
+        row(f"{name}, no driver", "synchronous call", "sync_ns", bare, "sync_ns", "ns", 1.15)
+        row(name, "asynchronous call", "async_ns", "local", "async_ns", "ns")
+        row(name, "synchronous call", "sync_ns", bare, "sync_ns", "ns")
         row(name, "copy to the device, 64 MiB", "in_gbps", bare, "copy_gbps", "GB/s", 0.90)
         row(name, "copy from the device, 64 MiB", "out_gbps", bare, "copy_gbps", "GB/s", 0.90)
         row(name, "pinned copy to the device", "pinned_in_gbps", bare, "copy_gbps", "GB/s", 0.90)

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from egpu.adapters.native import path
 from egpu.adapters.pool import authority, messages
@@ -18,17 +18,23 @@ from egpu.adapters.pool import bridge as pool
 from egpu.adapters.pool.bridge import GONE, LIBRARIES
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
-from egpu.adapters.simulator import Machine
 from patience import PATIENCE_SECONDS
 
 Transport = Literal["shm", "tcp", "bridge", "tls"]
 """To the executor: shared memory, a loopback port, bytes copied by a bridge, TLS between two relays."""
 
 
+class HasDriver(Protocol):
+    """A simulated machine, or whatever else has a driver."""
+
+    @property
+    def driver_dir(self) -> Path: ...
+
+
 class Executor:
     """An `egpu-executor` of one lease, and what it says."""
 
-    def __init__(self, machine: Machine, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, machine: HasDriver, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.events: list[dict[str, Any]] = []
@@ -213,7 +219,7 @@ def relayed(client: Path, executor: Path, pki: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def remote(
-    machine: Machine, folder: Path, transport: Transport, *arguments: str, env: dict[str, str] | None = None
+    machine: HasDriver, folder: Path, transport: Transport, *arguments: str, env: dict[str, str] | None = None
 ) -> Generator[tuple[Path, Executor, Bridge | None]]:
     """The driver directory of a client, its executor, and the bridge between them if there is one."""
     client = client_dir(folder / "client")

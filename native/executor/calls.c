@@ -577,6 +577,7 @@ static CUresult host_callback(struct task *task) {
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, message.stream, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
     void *data = (void *)(uintptr_t)message.id;
+    session_shares_output();
     if (message.with_status) return DRIVER(cuStreamAddCallback, CUstream, CUstreamCallback, void *, unsigned)(stream, call_client_with_status, data, 0);
     return DRIVER(cuLaunchHostFunc, CUstream, CUhostFn, void *)(stream, call_client, data);
 }

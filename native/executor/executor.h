@@ -72,6 +72,7 @@ static inline const struct operation *operation_of(uint16_t op) {
 typedef void (*driver_pointer)(void);
 driver_pointer driver_function(egpu_driver_id id); /* NULL: this driver has none */
 int session_run(const struct settings *settings, int control);
+void session_shares_output(void); /* from the loop, before something that ends in the next: other threads send, too */
 void session_callback(uint64_t id, CUresult status); /* from a thread of the driver: tells the client and waits for it */
 int session_receive_fd(void);                         /* a descriptor that came over the socket, or -1 */
 uint8_t *session_bulk(uint64_t offset, size_t bytes); /* in the shared area, or NULL */

@@ -30,6 +30,7 @@
 #define WAITERS 256
 #define TELL_BYTES (1u << 20)
 #define TELL_CALLS 512
+#define HEAD_BYTES (SHARED_RING_BYTES / 16) /* the client is told of room at least this often */
 
 struct kept { /* a reply that the client may not have got */
     uint64_t seq;
@@ -201,16 +202,27 @@ static void emit(const struct wire_header *header, const void *head, size_t head
     size_t whole = sizeof *header + head_bytes + bytes;
     if (uses_shared) {
         struct shared_control *control = shared.control;
-        size_t frame = (whole + 15) & ~(size_t)15;
-        uint64_t tail = atomic_load_explicit(&control->reply_tail, memory_order_relaxed);
+        size_t frame = shared_frame(whole - sizeof *header);
+        uint64_t tail = atomic_load_explicit(&control->replies.at, memory_order_relaxed);
         if (frame > SHARED_RING_BYTES) end(EXIT_VIOLATION);
-        while (tail + frame - atomic_load_explicit(&control->reply_head, memory_order_acquire) > SHARED_RING_BYTES) usleep(50); /* its own problem */
-        uint8_t *at = shared.replies + tail % SHARED_RING_BYTES;
-        memcpy(at, header, sizeof *header);
-        if (head_bytes) memcpy(at + sizeof *header, head, head_bytes);
+        static uint64_t taken_by_client; /* as last seen: looking costs a cache line */
+        while (tail + frame - taken_by_client > SHARED_RING_BYTES) {
+            taken_by_client = atomic_load_explicit(&control->reply_head, memory_order_acquire);
+            if (tail + frame - taken_by_client > SHARED_RING_BYTES) usleep(50); /* its own problem */
+        }
+        uint64_t last[SHARED_SHORT_WORDS] = {0}; /* what pads a frame says nothing of us */
+        uint8_t *slot = shared.replies + tail % SHARED_RING_BYTES, *at = frame <= sizeof last ? (uint8_t *)last : slot;
+        put_header(at, header->op, header->flags, header->len, header->seq);
+        if (head_bytes == sizeof(struct wire_reply))
+            memcpy(at + sizeof *header, head, sizeof(struct wire_reply)); /* no call */
+        else if (head_bytes)
+            memcpy(at + sizeof *header, head, head_bytes);
         if (bytes) memcpy(at + sizeof *header + head_bytes, data, bytes);
-        atomic_store_explicit(&control->reply_tail, tail + frame, memory_order_release);
-        shared_wake(&control->client_sleeps);
+        if (at != slot)
+            shared_publish_short(&control->replies, tail + frame, last, whole, slot);
+        else
+            shared_publish(&control->replies, tail + frame);
+        shared_wake(&control->client);
         return;
     }
     if (whole > OUTPUT_BYTES / 4) {
@@ -231,12 +243,24 @@ static void emit_reply(const struct kept *reply) {
     emit(&header, &reply->reply, sizeof reply->reply, reply->data, reply->bytes);
 }
 
+/* The loop alone sends, until it begins something that answers from another thread; it says so before. */
+static bool others_send;
+
+static void lock_output(void) {
+    if (others_send) pthread_mutex_lock(&out_lock);
+}
+static void unlock_output(void) {
+    if (others_send) pthread_mutex_unlock(&out_lock);
+}
+
+void session_shares_output(void) { others_send = true; }
+
 static void answer(struct task *task, CUresult result, const uint8_t *start, bool flush) {
     struct kept reply = {.seq = task->header.seq,
-                         .reply = {(uint32_t)result, atomic_exchange(&pending_error, 0)},
+                         .reply = {(uint32_t)result, atomic_load(&pending_error) ? atomic_exchange(&pending_error, 0) : 0},
                          .data = task->large,
                          .bytes = task->large ? task->large_bytes : (size_t)(task->out.at - start)};
-    pthread_mutex_lock(&out_lock);
+    lock_output();
     if (uses_shared) {
         reply.data = task->large ? task->large : (uint8_t *)(uintptr_t)start;
         emit_reply(&reply);
@@ -252,7 +276,7 @@ static void answer(struct task *task, CUresult result, const uint8_t *start, boo
         emit_reply(&reply);
         if (flush) flush_output();
     }
-    pthread_mutex_unlock(&out_lock);
+    unlock_output();
 }
 
 static void forget_replies(uint64_t received) {
@@ -347,6 +371,7 @@ static bool begin_beside(const struct operation *operation, const struct task *t
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         pthread_attr_setstacksize(&attributes, 256 << 10);
+        session_shares_output();
         atomic_fetch_add(&waiters, 1);
         if (pthread_create(&thread, &attributes, wait_beside, beside) == 0) return true;
         atomic_fetch_sub(&waiters, 1);
@@ -502,6 +527,7 @@ static bool welcome(const struct greeting *greeting) {
     if (good && transport.kind == 1) {
         good = memory >= 0 && shared_map(&shared, memory);
         if (good) {
+            shared_reader_init(&shared.control->executor);
             shared.control->magic = SHARED_MAGIC;
             uses_shared = true;
             atomic_store(&watched, connection);
@@ -580,22 +606,29 @@ static void loop_stream(void) {
 
 static void loop_shared(void) {
     struct shared_control *control = shared.control;
-    uint64_t head = 0;
+    uint64_t head = 0, tail = 0, said = 0;
     for (;;) {
-        uint64_t tail = atomic_load_explicit(&control->request_tail, memory_order_acquire);
-        if (tail == head) {
-            shared_wait(&control->request_tail, head, &control->executor_sleeps, 1000);
-            continue;
+        if (head == tail) { /* what has been seen is done; looking at the client's words costs cache lines, so not after each call */
+            if (said != head) atomic_store_explicit(&control->request_head, said = head, memory_order_release);
+            tail = atomic_load_explicit(&control->requests.at, memory_order_acquire);
+            if (tail == head) {
+                shared_wait(&control->requests, head, &control->executor, 1000);
+                continue;
+            }
         }
         if (tail - head > SHARED_RING_BYTES || tail - head < sizeof(struct wire_header)) violation("the ring is out of order");
-        struct wire_header header; /* copied once: what is checked is what is used */
-        memcpy(&header, shared.requests + head % SHARED_RING_BYTES, sizeof header);
-        size_t frame = (sizeof header + (size_t)header.len + 15) & ~(size_t)15;
+        /* Copied once: what is checked is what is used. */
+        struct wire_header header;
+        uint64_t last[SHARED_SHORT_WORDS];
+        bool beside = shared_beside(&control->requests, head, tail, last);
+        const uint8_t *at = beside ? (const uint8_t *)last : shared.requests + head % SHARED_RING_BYTES;
+        memcpy(&header, at, sizeof header);
+        size_t frame = shared_frame(header.len);
         if (frame > tail - head) violation("a frame is longer than the ring says");
-        memcpy(private_payload, shared.requests + head % SHARED_RING_BYTES + sizeof header, header.len);
+        if (!beside) memcpy(private_payload, at + sizeof header, header.len);
         head += frame;
-        atomic_store_explicit(&control->request_head, head, memory_order_release);
-        handle_frame(&header, private_payload);
+        if (header.flags & WIRE_REPLY_WANTED || head - said >= HEAD_BYTES) atomic_store_explicit(&control->request_head, said = head, memory_order_release);
+        handle_frame(&header, beside ? at + sizeof header : private_payload);
     }
 }
 

@@ -87,6 +87,7 @@ struct link {
     /* Sending: what is written is under send_lock, what is sent under feed_lock, which comes second. So calls go on being written
      * while a batch of them is sent. Positions are bytes since the beginning. */
     pthread_mutex_t send_lock, feed_lock;
+    bool send_locked; /* under it */
     uint8_t *ring;
     _Atomic uint64_t tail, sent;
     uint64_t acknowledged, next_seq, wire_context, received_told;
@@ -101,7 +102,8 @@ struct link {
     /* Receiving: `reading` is a role; the rest under receive_lock. */
     pthread_mutex_t receive_lock;
     pthread_cond_t received;
-    bool reading;
+    _Atomic bool reading;
+    _Atomic unsigned sleeping; /* threads that wait for `received` */
     _Atomic bool broken;
     struct call *waiting;
     uint64_t last_reply;
@@ -112,6 +114,8 @@ struct link {
 
     bool uses_shared;
     struct shared shared;
+    uint64_t short_frame[SHARED_SHORT_WORDS]; /* one that is not in the ring yet */
+    uint64_t request_head; /* as last seen: looking costs a cache line */
     uint64_t slot_seq[SHARED_BULK_SLOTS];
     pthread_mutex_t slot_lock;
 
@@ -187,7 +191,9 @@ uint64_t stream_context(uint64_t stream); /* the current one for a default strea
 static inline uint64_t handle_name(const struct link *link, uint64_t handle) { return wire_with_server(handle, link->index); }
 uint64_t handle_found(struct link *link, unsigned kind, uint64_t wire);
 
-uint64_t context_current(void);
+/* Every call asks for it. Initial-exec: found without a call of the loader; these 8 bytes come out of what it keeps free for such libraries. */
+extern _Thread_local uint64_t context_now __attribute__((tls_model("initial-exec")));
+static inline uint64_t context_current(void) { return context_now; }
 void context_forget(uint64_t context);
 CUresult context_error(void);           /* that of the current context */
 void context_failed(CUresult result);   /* what a call in it ended with */

@@ -18,7 +18,13 @@ static _Thread_local struct own_stream *own_streams;
 static pthread_key_t own_streams_key;
 static pthread_once_t own_streams_once = PTHREAD_ONCE_INIT;
 
-uint64_t context_current(void) { return current.depth ? current.stack[current.depth - 1] : 0; }
+_Thread_local uint64_t context_now;
+
+/* Sets how many there are on this thread's stack. */
+static void set_depth(int depth) {
+    current.depth = depth;
+    context_now = depth ? current.stack[depth - 1] : 0;
+}
 
 CUresult context_needed(struct link **link) {
     uint64_t context = context_current();
@@ -119,7 +125,8 @@ static CUresult check(CUcontext context) {
 
 static CUresult push(uint64_t context) {
     if (current.depth == STACK) return CUDA_ERROR_INVALID_VALUE;
-    current.stack[current.depth++] = context;
+    current.stack[current.depth] = context;
+    set_depth(current.depth + 1);
     return CUDA_SUCCESS;
 }
 
@@ -132,7 +139,8 @@ API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (current.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    uint64_t popped = current.stack[--current.depth];
+    uint64_t popped = context_now;
+    set_depth(current.depth - 1);
     if (context != NULL) *context = (CUcontext)(uintptr_t)popped;
     return CUDA_SUCCESS;
 }
@@ -141,12 +149,13 @@ API CUresult cuCtxSetCurrent(CUcontext context) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (context == NULL) {
-        if (current.depth) current.depth--;
+        if (current.depth) set_depth(current.depth - 1);
         return CUDA_SUCCESS;
     }
     if ((result = check(context)) != CUDA_SUCCESS) return result;
-    if (current.depth == 0) current.depth = 1;
-    current.stack[current.depth - 1] = (uint64_t)(uintptr_t)context;
+    int depth = current.depth ? current.depth : 1;
+    current.stack[depth - 1] = (uint64_t)(uintptr_t)context;
+    set_depth(depth);
     return CUDA_SUCCESS;
 }
 
@@ -213,7 +222,7 @@ API CUresult cuCtxDestroy_v2(CUcontext context) {
         if (primary[i].context == context && primary[i].references) result = CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_unlock(&primary_lock);
     if (result != CUDA_SUCCESS) return result;
-    if (context_current() == (uint64_t)(uintptr_t)context) current.depth--;
+    if (context_current() == (uint64_t)(uintptr_t)context) set_depth(current.depth - 1);
     result = forward_cuCtxDestroy_v2(context);
     if (result == CUDA_SUCCESS) {
         context_forget((uint64_t)(uintptr_t)context);

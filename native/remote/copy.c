@@ -10,6 +10,8 @@
 
 #include <sched.h>
 
+#include "egpu_streaming.h"
+
 #define POSTED_BYTES (32u << 10)
 #define IN_PIECE (1u << 20)
 #define OUT_PIECE (256u << 10) /* what the executor has just read from the card is in its cache when it sends it */
@@ -106,7 +108,7 @@ static CUresult in_shared(const struct where *where, uint64_t to, const uint8_t 
         bool last = done + piece == bytes;
         unsigned slot = slot_take(link);
         if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-        memcpy(link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT, from + done, piece);
+        copy_streaming(link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT, from + done, piece);
         struct call call;
         call_start(&call, OP_COPY_IN_SHARED);
         call.link = link;
@@ -207,7 +209,7 @@ static CUresult out_shared(const struct where *where, uint8_t *to, uint64_t from
         CUresult came = call_wait(&calls[first % OUT_AHEAD]);
         call_end(&calls[first % OUT_AHEAD]);
         unsigned slot = slots[first % OUT_AHEAD];
-        if (came == CUDA_SUCCESS) memcpy(to + got, link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT, sizes[first % OUT_AHEAD]);
+        if (came == CUDA_SUCCESS) copy_streaming(to + got, link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT, sizes[first % OUT_AHEAD]);
         slot_used(link, slot, 0);
         got += sizes[first % OUT_AHEAD];
         first++;

@@ -45,6 +45,21 @@ static int64_t now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* A program that has one thread needs no lock; glibc says so (2.32 and later). Nobody makes a thread under this one. */
+extern char __libc_single_threaded __attribute__((weak));
+
+static void lock_sending(struct link *link) {
+    if (&__libc_single_threaded != NULL && __libc_single_threaded) return;
+    pthread_mutex_lock(&link->send_lock);
+    link->send_locked = true;
+}
+
+static void unlock_sending(struct link *link) {
+    if (!link->send_locked) return;
+    link->send_locked = false;
+    pthread_mutex_unlock(&link->send_lock);
+}
+
 CUresult call_ready(void) { return atomic_load_explicit(&initialised, memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 
 static void die(struct link *link, const char *why) {
@@ -242,6 +257,7 @@ static enum greeting greet(struct link *link, int fd) {
     if (descriptor >= 0) link->direct = true;
     bool shared = !resume && descriptor >= 0 && shared_map(&link->shared, descriptor);
     if (!resume) link->uses_shared = shared;
+    if (shared) shared_reader_init(&link->shared.control->client);
     struct {
         struct wire_header header;
         uint32_t kind, zero;
@@ -320,12 +336,33 @@ static bool feed(struct link *link) {
 
 static bool unsent_bytes(struct link *link) { return link->sent != link->tail || link->external_sent != link->external_end; }
 
+/* The role of the reader: one thread has it, for all. */
+static bool start_reading(struct link *link) {
+    bool nobody = false;
+    return atomic_compare_exchange_strong(&link->reading, &nobody, true);
+}
+
+/* Not under receive_lock. */
+static void stop_reading(struct link *link) {
+    atomic_store(&link->reading, false);
+    if (atomic_load(&link->sleeping) == 0) return;
+    pthread_mutex_lock(&link->receive_lock);
+    pthread_cond_broadcast(&link->received);
+    pthread_mutex_unlock(&link->receive_lock);
+}
+
+/* Until whoever reads has read something, or nobody does. Under receive_lock. */
+static void await_reader(struct link *link) {
+    atomic_fetch_add(&link->sleeping, 1);
+    if (atomic_load(&link->reading)) pthread_cond_wait(&link->received, &link->receive_lock);
+    atomic_fetch_sub(&link->sleeping, 1);
+}
+
 /* A new connection for the session, for as long as the grace lasts. Under send_lock, and not reading. */
 static void recover(struct link *link) {
     shutdown(link->fd, SHUT_RDWR); /* whoever reads from it comes back */
     pthread_mutex_lock(&link->receive_lock);
-    while (link->reading) pthread_cond_wait(&link->received, &link->receive_lock);
-    link->reading = true;
+    while (!start_reading(link)) await_reader(link);
     pthread_mutex_unlock(&link->receive_lock);
     pthread_mutex_lock(&link->feed_lock);
     int64_t deadline = now_ms() + GRACE_SECONDS * 1000;
@@ -356,10 +393,7 @@ static void recover(struct link *link) {
         usleep(RETRY_MS * 1000);
     }
     pthread_mutex_unlock(&link->feed_lock);
-    pthread_mutex_lock(&link->receive_lock);
-    link->reading = false;
-    pthread_cond_broadcast(&link->received);
-    pthread_mutex_unlock(&link->receive_lock);
+    stop_reading(link);
     if (lost != NULL) die(link, lost);
 }
 
@@ -381,9 +415,9 @@ static void flush_locked(struct link *link) {
 }
 
 void link_flush(struct link *link) {
-    pthread_mutex_lock(&link->send_lock);
+    lock_sending(link);
     if (!atomic_load(&link->dead) && unsent_bytes(link)) flush_locked(link);
-    pthread_mutex_unlock(&link->send_lock);
+    unlock_sending(link);
 }
 
 /* What is posted and not followed by anything goes out after a moment: a shorter one when the GPU may have nothing to do. */
@@ -402,15 +436,15 @@ static void *flusher(void *argument) {
             batch.tv_nsec = BATCH_NS;
             if (!unsent_bytes(link) || atomic_load(&link->dead)) continue;
             if (!fed(link, false)) { /* it broke: under the first lock, whoever comes first begins anew */
-                pthread_mutex_lock(&link->send_lock);
+                lock_sending(link);
                 if (!atomic_load(&link->dead)) flush_locked(link);
-                pthread_mutex_unlock(&link->send_lock);
+                unlock_sending(link);
             }
             idle = 0;
         }
-        pthread_mutex_lock(&link->send_lock); /* nobody who saw us awake has written and gone */
+        lock_sending(link); /* nobody who saw us awake has written and gone */
         if (!unsent_bytes(link) || atomic_load(&link->dead)) atomic_store(&link->unsent, 0);
-        pthread_mutex_unlock(&link->send_lock);
+        unlock_sending(link);
     }
     return NULL;
 }
@@ -419,8 +453,22 @@ static void *flusher(void *argument) {
 
 void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *callback);
 
-/* One frame whose payload is all there. Returns what of it is data for `into`. */
-static void dispatch(struct link *link, const struct wire_header *header, const uint8_t *payload) {
+static void deliver(struct call *call, const struct wire_reply *reply, const uint8_t *data, size_t bytes) {
+    call->result = (CUresult)reply->result;
+    if (call->into != NULL) {
+        call->into_got = bytes < call->into_bytes ? bytes : call->into_bytes;
+        memcpy(call->into, data, call->into_got);
+    } else {
+        call->reply = bytes <= sizeof call->small ? call->small : malloc(bytes);
+        call->reply_bytes = call->reply == NULL ? 0 : bytes;
+        if (call->reply_bytes) memcpy(call->reply, data, bytes);
+        call->in = (struct reader){call->reply, call->reply_bytes, false};
+    }
+    call->done = true;
+}
+
+/* One frame whose payload is all there. Whose reply `mine` is knows it without a look at who else waits. */
+static void dispatch(struct link *link, const struct wire_header *header, const uint8_t *payload, struct call *mine) {
     if (header->op == WIRE_CALLBACK && header->len == sizeof(struct wire_callback)) {
         struct wire_callback callback;
         memcpy(&callback, payload, sizeof callback);
@@ -439,24 +487,17 @@ static void dispatch(struct link *link, const struct wire_header *header, const 
         uint32_t none = 0;
         atomic_compare_exchange_strong(&link->pending_error, &none, reply.pending);
     }
+    size_t bytes = header->len - sizeof reply;
+    const uint8_t *data = payload + sizeof reply;
+    if (mine != NULL && mine->seq == header->seq) {
+        deliver(mine, &reply, data, bytes);
+        return;
+    }
     pthread_mutex_lock(&link->receive_lock);
     struct call *call = link->waiting;
     while (call != NULL && call->seq != header->seq) call = call->next;
-    if (call != NULL) {
-        size_t bytes = header->len - sizeof reply;
-        const uint8_t *data = payload + sizeof reply;
-        call->result = (CUresult)reply.result;
-        if (call->into != NULL) {
-            call->into_got = bytes < call->into_bytes ? bytes : call->into_bytes;
-            memcpy(call->into, data, call->into_got);
-        } else {
-            call->reply = bytes <= sizeof call->small ? call->small : malloc(bytes);
-            call->reply_bytes = call->reply == NULL ? 0 : bytes;
-            if (call->reply != NULL) memcpy(call->reply, data, bytes);
-            call->in = (struct reader){call->reply, call->reply_bytes, false};
-        }
-        call->done = true;
-    }
+    if (call != NULL) deliver(call, &reply, data, bytes);
+    if (call != NULL && atomic_load(&link->sleeping)) pthread_cond_broadcast(&link->received); /* we may go on reading for long */
     pthread_mutex_unlock(&link->receive_lock);
 }
 
@@ -523,51 +564,52 @@ static void receive_stream(struct link *link) {
             link->input_head = link->input_tail;
             break;
         }
-        dispatch(link, &header, link->input + (link->input_head + sizeof header) % INPUT_BYTES);
+        dispatch(link, &header, link->input + (link->input_head + sizeof header) % INPUT_BYTES, NULL);
         link->input_head += sizeof header + header.len;
     }
     if (failed) atomic_store(&link->broken, true);
 }
 
-static void receive_shared(struct link *link) {
+static void receive_shared(struct link *link, struct call *mine) {
     struct shared_control *control = link->shared.control;
     uint64_t head = atomic_load_explicit(&control->reply_head, memory_order_relaxed);
-    if (!shared_wait(&control->reply_tail, head, &control->client_sleeps, LOOK_MS)) {
+    if (!shared_wait(&control->replies, head, &control->client, LOOK_MS)) {
         char byte;
         ssize_t got = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) die(link, "the executor is gone");
         return;
     }
     struct wire_header header;
-    memcpy(&header, link->shared.replies + head % SHARED_RING_BYTES, sizeof header);
-    uint64_t ready = atomic_load_explicit(&control->reply_tail, memory_order_acquire) - head, frame = (sizeof header + (uint64_t)header.len + 15) & ~15ull;
+    uint64_t last[SHARED_SHORT_WORDS], tail = atomic_load_explicit(&control->replies.at, memory_order_acquire), ready = tail - head;
+    const uint8_t *at = link->shared.replies + head % SHARED_RING_BYTES;
+    if (shared_beside(&control->replies, head, tail, last)) at = (const uint8_t *)last;
+    memcpy(&header, at, sizeof header);
+    uint64_t frame = shared_frame(header.len);
     if (ready > SHARED_RING_BYTES || frame > ready) { /* also: there would be something to read when it is long dead */
         die(link, "the executor sent nonsense");
         return;
     }
-    dispatch(link, &header, link->shared.replies + head % SHARED_RING_BYTES + sizeof header);
+    dispatch(link, &header, at + sizeof header, mine);
     atomic_store_explicit(&control->reply_head, head + frame, memory_order_release);
 }
 
 static void receive_once(struct link *link) {
     if (link->uses_shared)
-        receive_shared(link);
+        receive_shared(link, NULL);
     else
         receive_stream(link);
 }
 
 /* Reads once, or waits while somebody else does. Under receive_lock. */
 static void take_part(struct link *link) {
-    if (link->reading) {
-        pthread_cond_wait(&link->received, &link->receive_lock);
+    if (!start_reading(link)) {
+        await_reader(link);
         return;
     }
-    link->reading = true;
     pthread_mutex_unlock(&link->receive_lock);
     receive_once(link);
+    stop_reading(link);
     pthread_mutex_lock(&link->receive_lock);
-    link->reading = false;
-    pthread_cond_broadcast(&link->received);
 }
 
 void link_serve(struct link *link) {
@@ -576,9 +618,9 @@ void link_serve(struct link *link) {
     if (!broken) take_part(link);
     pthread_mutex_unlock(&link->receive_lock);
     if (atomic_load(&link->broken)) {
-        pthread_mutex_lock(&link->send_lock);
+        lock_sending(link);
         if (atomic_load(&link->broken) && !atomic_load(&link->dead)) recover(link);
-        pthread_mutex_unlock(&link->send_lock);
+        unlock_sending(link);
     }
 }
 
@@ -600,12 +642,14 @@ static void begin_again(struct link *link) {
 static uint8_t *room_for(struct link *link, size_t frame) {
     if (link->uses_shared) {
         struct shared_control *control = link->shared.control;
-        size_t whole = (frame + 15) & ~(size_t)15;
-        int64_t next_look = now_ms() + LOOK_MS;
-        for (unsigned spins = 0; link->tail + whole - atomic_load_explicit(&control->request_head, memory_order_acquire) > SHARED_RING_BYTES;) {
+        size_t whole = shared_frame(frame - sizeof(struct wire_header));
+        int64_t next_look = 0;
+        for (unsigned spins = 0; link->tail + whole - link->request_head > SHARED_RING_BYTES;) {
+            link->request_head = atomic_load_explicit(&control->request_head, memory_order_acquire);
             if (atomic_load(&link->dead)) return NULL;
             if (++spins < 200) continue;
             usleep(20);
+            if (next_look == 0) next_look = now_ms() + LOOK_MS;
             if (now_ms() < next_look) continue;
             next_look = now_ms() + LOOK_MS;
             char byte;
@@ -628,14 +672,18 @@ static uint8_t *room_for(struct link *link, size_t frame) {
 }
 
 /* Makes a frame visible. Under send_lock. */
-static void publish(struct link *link, size_t frame) {
+static void publish(struct link *link, size_t frame, const void *at) {
     uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed);
     if (link->uses_shared) {
         struct shared_control *control = link->shared.control;
-        tail += (frame + 15) & ~(size_t)15;
+        uint8_t *slot = link->shared.requests + tail % SHARED_RING_BYTES;
+        tail += shared_frame(frame - sizeof(struct wire_header));
         atomic_store_explicit(&link->tail, tail, memory_order_relaxed);
-        atomic_store_explicit(&control->request_tail, tail, memory_order_release);
-        shared_wake(&control->executor_sleeps);
+        if (at == link->short_frame)
+            shared_publish_short(&control->requests, tail, link->short_frame, frame, slot);
+        else
+            shared_publish(&control->requests, tail);
+        shared_wake(&control->executor);
         return;
     }
     atomic_store_explicit(&link->tail, tail + frame, memory_order_release);
@@ -644,10 +692,9 @@ static void publish(struct link *link, size_t frame) {
 static bool control_frame(struct link *link, uint16_t op, uint64_t seq, const void *payload, uint32_t bytes) {
     uint8_t *at = room_for(link, sizeof(struct wire_header) + bytes);
     if (at == NULL) return false;
-    struct wire_header header = {.op = op, .len = bytes, .seq = seq};
-    memcpy(at, &header, sizeof header);
-    if (bytes) memcpy(at + sizeof header, payload, bytes);
-    publish(link, sizeof header + bytes);
+    put_header(at, op, 0, bytes, seq);
+    if (bytes) memcpy(at + sizeof(struct wire_header), payload, bytes);
+    publish(link, sizeof(struct wire_header) + bytes, at);
     return true;
 }
 
@@ -660,7 +707,7 @@ CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
         CUresult error = context_error();
         if (error != CUDA_SUCCESS) return error;
     }
-    pthread_mutex_lock(&link->send_lock);
+    lock_sending(link);
     if (atomic_load_explicit(&link->dead, memory_order_relaxed)) goto dead;
     if (!pthread_equal(link->owner, pthread_self())) atomic_store_explicit(&link->concurrent, true, memory_order_relaxed);
     uint64_t wanted = context && links[wire_server(context)] == link ? wire_without_server(context) : 0;
@@ -678,13 +725,14 @@ CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
     }
     uint8_t *at = room_for(link, sizeof(struct wire_header) + bytes);
     if (at == NULL) goto dead;
+    if (mode == CALL_WAITS && link->uses_shared && sizeof(struct wire_header) + bytes <= sizeof link->short_frame) at = (uint8_t *)link->short_frame;
     call->header = (void *)at;
     call->out = (struct writer){at + sizeof(struct wire_header), bytes, false};
     call->seq = link->next_seq++;
     call->waits = mode == CALL_WAITS;
     return CUDA_SUCCESS;
 dead:
-    pthread_mutex_unlock(&link->send_lock);
+    unlock_sending(link);
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
@@ -692,18 +740,15 @@ dead:
 static void complete(struct call *call) {
     struct link *link = call->link;
     size_t inside = (size_t)(call->out.at - (uint8_t *)(call->header + 1));
-    struct wire_header header = {.op = call->op,
-                                 .flags = (uint16_t)((call->waits ? WIRE_REPLY_WANTED : 0) |
-                                                     (atomic_load_explicit(&link->concurrent, memory_order_relaxed) ? WIRE_CONCURRENT : 0)),
-                                 .len = (uint32_t)(inside + call->external_bytes),
-                                 .seq = call->seq};
-    memcpy(call->header, &header, sizeof header);
+    bool concurrent = atomic_load_explicit(&link->concurrent, memory_order_relaxed);
+    put_header(call->header, call->op, (call->waits ? WIRE_REPLY_WANTED : 0) | (concurrent ? WIRE_CONCURRENT : 0), (uint32_t)(inside + call->external_bytes),
+               call->seq);
     if (call->external != NULL && !link->uses_shared) {
         unsigned end = link->external_end;
-        link->externals[end % MAX_EXTERNALS] = (struct external){link->tail, link->tail + sizeof header + inside, call->external, call->external_bytes};
+        link->externals[end % MAX_EXTERNALS] = (struct external){link->tail, link->tail + sizeof(struct wire_header) + inside, call->external, call->external_bytes};
         atomic_store_explicit(&link->external_end, end + 1, memory_order_release);
     }
-    publish(link, sizeof header + inside);
+    publish(link, sizeof(struct wire_header) + inside, call->header);
 }
 
 CUresult call_post(struct call *call) {
@@ -719,7 +764,7 @@ CUresult call_post(struct call *call) {
             syscall(SYS_futex, &link->unsent, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
         }
     }
-    pthread_mutex_unlock(&link->send_lock);
+    unlock_sending(link);
     return CUDA_SUCCESS;
 }
 
@@ -731,7 +776,7 @@ CUresult call_send(struct call *call) {
     pthread_mutex_unlock(&link->receive_lock);
     complete(call);
     flush_locked(link);
-    pthread_mutex_unlock(&link->send_lock);
+    unlock_sending(link);
     return CUDA_SUCCESS;
 }
 
@@ -752,6 +797,16 @@ static bool synchronises(uint16_t op) {
     }
 }
 
+/* Its reply has come, or never will. */
+static CUresult concluded(struct call *call) {
+    struct link *link = call->link;
+    if (!call->done) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (call->result == CUDA_SUCCESS && synchronises(call->op) && atomic_load_explicit(&link->pending_error, memory_order_relaxed))
+        call->result = (CUresult)atomic_exchange(&link->pending_error, 0);
+    if (call->result != CUDA_SUCCESS) context_failed(call->result);
+    return call->result;
+}
+
 CUresult call_wait(struct call *call) {
     struct link *link = call->link;
     pthread_mutex_lock(&link->receive_lock);
@@ -761,9 +816,9 @@ CUresult call_wait(struct call *call) {
             continue;
         }
         pthread_mutex_unlock(&link->receive_lock);
-        pthread_mutex_lock(&link->send_lock);
+        lock_sending(link);
         if (atomic_load(&link->broken) && !atomic_load(&link->dead)) recover(link);
-        pthread_mutex_unlock(&link->send_lock);
+        unlock_sending(link);
         pthread_mutex_lock(&link->receive_lock);
     }
     struct call **at = &link->waiting;
@@ -771,16 +826,21 @@ CUresult call_wait(struct call *call) {
     *at = call->next;
     if (call->seq > link->last_reply) link->last_reply = call->seq;
     pthread_mutex_unlock(&link->receive_lock);
-    if (!call->done) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (call->result == CUDA_SUCCESS && synchronises(call->op) && atomic_load_explicit(&link->pending_error, memory_order_relaxed))
-        call->result = (CUresult)atomic_exchange(&link->pending_error, 0);
-    if (call->result != CUDA_SUCCESS) context_failed(call->result);
-    return call->result;
+    return concluded(call);
 }
 
 CUresult call_exchange(struct call *call) {
-    call_send(call);
-    return call_wait(call);
+    struct link *link = call->link;
+    /* In shared memory a reply is often there within a microsecond: whoever has the role of the reader before the call goes out gets it himself. */
+    if (!link->uses_shared || !start_reading(link)) {
+        call_send(call);
+        return call_wait(call);
+    }
+    complete(call);
+    unlock_sending(link);
+    while (!call->done && !atomic_load_explicit(&link->dead, memory_order_relaxed)) receive_shared(link, call);
+    stop_reading(link);
+    return concluded(call);
 }
 
 void call_end(struct call *call) {
@@ -791,9 +851,9 @@ void call_end(struct call *call) {
 bool link_done(struct link *link, uint64_t seq) { return atomic_load_explicit(&link->shared.control->taken, memory_order_acquire) >= seq; }
 
 void link_callback_done(struct link *link, uint64_t number) {
-    pthread_mutex_lock(&link->send_lock);
+    lock_sending(link);
     if (!atomic_load(&link->dead) && control_frame(link, WIRE_CALLBACK_DONE, number, NULL, 0)) flush_locked(link);
-    pthread_mutex_unlock(&link->send_lock);
+    unlock_sending(link);
 }
 
 bool link_send_fd(struct link *link, int fd) {
@@ -819,8 +879,9 @@ static void goodbye(void) {
     for (unsigned i = 0; i < link_count; i++) {
         struct link *link = links[i];
         if (pthread_mutex_trylock(&link->send_lock) != 0) continue; /* some thread is still at it: the socket's end says it as well */
+        link->send_locked = true;
         if (!atomic_load(&link->dead) && control_frame(link, WIRE_GOODBYE, 0, NULL, 0) && !link->uses_shared) fed(link, true);
-        pthread_mutex_unlock(&link->send_lock);
+        unlock_sending(link);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "egpu_streaming.h"
 
 #define CHARGE_NS 100000000u    /* a kernel that has the card for long is charged in such pieces */
 #define LAUNCH_OVERHEAD_NS 2000 /* of a kernel whose duration is derived from its work */
@@ -104,7 +105,11 @@ CUresult copy_run(const struct context *context, const struct copy *copy) {
     for (size_t row = 0; row < copy->rows; row++) {
       uint64_t to = copy->destination + slice * copy->destination_slice + row * copy->destination_pitch;
       uint64_t from = copy->source + slice * copy->source_slice + row * copy->source_pitch;
-      memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, copy->width);
+      bool apart = to - from >= copy->width && from - to >= copy->width;
+      if (apart)
+        copy_streaming((void *)(uintptr_t)to, (const void *)(uintptr_t)from, copy->width);
+      else
+        memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, copy->width);
     }
   return CUDA_SUCCESS;
 }

@@ -3,22 +3,32 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-_Static_assert(offsetof(struct shared_control, request_tail) == 64 && offsetof(struct shared_control, request_head) == 128 &&
-                   offsetof(struct shared_control, executor_sleeps) == 192 && offsetof(struct shared_control, reply_tail) == 256 &&
-                   offsetof(struct shared_control, reply_head) == 320 && offsetof(struct shared_control, client_sleeps) == 384,
+_Static_assert(offsetof(struct shared_control, requests) == 128 && offsetof(struct shared_control, request_head) == 256 &&
+                   offsetof(struct shared_control, executor) == 384 && offsetof(struct shared_control, replies) == 512 &&
+                   offsetof(struct shared_control, reply_head) == 640 && offsetof(struct shared_control, client) == 768 &&
+                   sizeof(struct shared_control) <= 4096,
                "the control page is as docs/wire.md says");
 
 /* A ping-pong partner answers within a few microseconds; longer spinning would take a core away from it. */
 #define SPIN_NS 20000
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/* A writer stores its tail and then looks whether the reader sleeps; a reader says that it sleeps and then looks at the tail. Each needs its
+ * two steps seen in this order. A fence would do it, but it waits for the cache line of the frame, at every call; so where the kernel can run
+ * a barrier on the other processors it is the reader that pays, when it goes to sleep. Writers register for that. */
+static bool registered;
+
+static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
 
 int shared_create(void) {
     int fd = memfd_create("egpu-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -60,7 +70,10 @@ bool shared_map(struct shared *shared, int fd) {
     shared->replies = map_twice(fd, 4096 + SHARED_RING_BYTES, SHARED_RING_BYTES);
     void *bulk = mmap(NULL, SHARED_BULK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4096 + 2 * (off_t)SHARED_RING_BYTES);
     shared->bulk = bulk == MAP_FAILED ? NULL : bulk;
-    if (shared->requests && shared->replies && shared->bulk) return true;
+    if (shared->requests && shared->replies && shared->bulk) {
+        registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+        return true;
+    }
     shared_unmap(shared);
     return false;
 }
@@ -79,10 +92,38 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-bool shared_wait(_Atomic uint64_t *tail, uint64_t seen, _Atomic uint32_t *sleeps, int milliseconds) {
+static void copy_words(void *to, const void *from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 8) memcpy((uint8_t *)to + at, (const uint8_t *)from + at, 8);
+}
+
+void shared_publish_short(struct shared_tail *tail, uint64_t end, const uint64_t frame[SHARED_SHORT_WORDS], size_t bytes, uint8_t *slot) {
+    atomic_store_explicit(&tail->beside, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (size_t i = 0; 8 * i < bytes; i++) atomic_store_explicit(&tail->frame[i], frame[i], memory_order_relaxed);
+    atomic_store_explicit(&tail->beside, end, memory_order_release);
+    shared_publish(tail, end);
+    /* Into the ring only now: getting hold of its cache line would have kept the reader waiting. Whoever does not find the frame beside
+     * the tail finds what comes next there, and that is written after this. */
+    copy_words(slot, frame, bytes);
+}
+
+bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end, uint64_t frame[SHARED_SHORT_WORDS]) {
+    if (end - start > SHARED_SHORT_BYTES || atomic_load_explicit(&tail->beside, memory_order_acquire) != end) return false;
+    for (size_t i = 0; 8 * i < end - start; i++) frame[i] = atomic_load_explicit(&tail->frame[i], memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load_explicit(&tail->beside, memory_order_relaxed) != end) return false; /* the writer has gone on: the frame is in the ring */
+    return shared_frame(frame[0] >> 32) == end - start; /* its length; else others are before it */
+}
+
+void shared_reader_init(struct shared_reader *reader) {
+    int known = membarrier(MEMBARRIER_CMD_QUERY);
+    atomic_store(&reader->barriers, known > 0 && known & MEMBARRIER_CMD_GLOBAL_EXPEDITED && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0);
+}
+
+bool shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds) {
     uint64_t end = 0;
     for (uint32_t i = 0;; i++) {
-        if (atomic_load_explicit(tail, memory_order_acquire) != seen) return true;
+        if (atomic_load_explicit(&tail->at, memory_order_acquire) != seen) return true;
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
@@ -92,18 +133,25 @@ bool shared_wait(_Atomic uint64_t *tail, uint64_t seen, _Atomic uint32_t *sleeps
             if (now > end) break;
         }
     }
-    atomic_store(sleeps, 1);
-    if (atomic_load(tail) == seen) {
-        struct timespec timeout = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
-        syscall(SYS_futex, sleeps, FUTEX_WAIT, 1, &timeout, NULL, 0);
+    atomic_store(&reader->sleeps, 1);
+    if (atomic_load_explicit(&reader->barriers, memory_order_relaxed) && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) {
+        atomic_store(&reader->barriers, 0); /* forbidden since: the writer has fences from now on, but may just have gone without one */
+        milliseconds = 1;
     }
-    atomic_store(sleeps, 0);
-    return atomic_load(tail) != seen;
+    if (atomic_load(&tail->at) == seen) {
+        struct timespec timeout = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+        syscall(SYS_futex, &reader->sleeps, FUTEX_WAIT, 1, &timeout, NULL, 0);
+    }
+    atomic_store(&reader->sleeps, 0);
+    return atomic_load(&tail->at) != seen;
 }
 
-void shared_wake(_Atomic uint32_t *sleeps) {
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(sleeps, memory_order_relaxed) == 0) return;
-    atomic_store(sleeps, 0);
-    syscall(SYS_futex, sleeps, FUTEX_WAKE, 1, NULL, NULL, 0);
+void shared_wake(struct shared_reader *reader) {
+    if (registered && atomic_load_explicit(&reader->barriers, memory_order_relaxed))
+        atomic_signal_fence(memory_order_seq_cst);
+    else
+        atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&reader->sleeps, memory_order_relaxed) == 0) return;
+    atomic_store(&reader->sleeps, 0);
+    syscall(SYS_futex, &reader->sleeps, FUTEX_WAKE, 1, NULL, NULL, 0);
 }

@@ -5,33 +5,47 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#include "wire.h"
 
 #pragma GCC visibility push(hidden)
 
-#define SHARED_MAGIC UINT64_C(0x314d485355504745) /* "EGPUSHM1" */
+#define SHARED_MAGIC UINT64_C(0x324d485355504745) /* "EGPUSHM2" */
 #define SHARED_RING_BYTES (1u << 20)
 #define SHARED_BULK_BYTES (4u << 20) /* small: what one side has written is still in a cache when the other one reads it */
 #define SHARED_BULK_SLOT (128u << 10)
 #define SHARED_BULK_SLOTS (SHARED_BULK_BYTES / SHARED_BULK_SLOT)
 #define SHARED_BYTES (4096u + 2 * SHARED_RING_BYTES + SHARED_BULK_BYTES)
 
+/* What is written by different processes is two cache lines apart: processors fetch the neighbour of a line as well. */
+#define SHARED_APART _Alignas(128)
+
+/* Where a writer has got to, and its last frame once more if that is short: what is waited for comes in one cache line instead of two. */
+#define SHARED_SHORT_WORDS 6
+#define SHARED_SHORT_BYTES (8 * SHARED_SHORT_WORDS)
+struct shared_tail {
+    SHARED_APART _Atomic uint64_t at;
+    _Atomic uint64_t beside; /* the tail that `frame` belongs to; 0 while it changes */
+    _Atomic uint64_t frame[SHARED_SHORT_WORDS];
+};
+
+/* What a writer has to know of the reader of its ring. */
+struct shared_reader {
+    SHARED_APART _Atomic uint32_t sleeps; /* futex: to be woken */
+    _Atomic uint32_t barriers;            /* it runs a barrier on all processors before it sleeps: its writer needs no fence */
+};
+
 struct shared_control {
     uint64_t magic;
-    uint64_t spare0[7];
-    _Atomic uint64_t request_tail;
-    uint64_t spare1[7];
-    _Atomic uint64_t request_head;
+    struct shared_tail requests;
+    SHARED_APART _Atomic uint64_t request_head;
     _Atomic uint64_t taken; /* seq of the last call that was begun */
-    uint64_t spare2[6];
-    _Atomic uint32_t executor_sleeps;
-    uint32_t spare3[15];
-    _Atomic uint64_t reply_tail;
-    uint64_t spare4[7];
-    _Atomic uint64_t reply_head;
-    uint64_t spare5[7];
-    _Atomic uint32_t client_sleeps;
-    uint32_t spare6[15];
+    struct shared_reader executor; /* of the requests */
+    struct shared_tail replies;
+    SHARED_APART _Atomic uint64_t reply_head;
+    struct shared_reader client; /* of the replies */
 };
 
 struct shared {
@@ -50,10 +64,22 @@ void shared_unmap(struct shared *shared);
 /* `bytes` (a multiple of the page size) of memory, mapped twice in a row. NULL without room. */
 uint8_t *doubled(uint32_t bytes);
 
-/* Waits until *tail differs from `seen`, spinning first; false after `milliseconds`. `sleeps` is where the writer looks. */
-bool shared_wait(_Atomic uint64_t *tail, uint64_t seen, _Atomic uint32_t *sleeps, int milliseconds);
-/* After *tail was stored: wakes the reader if it sleeps. */
-void shared_wake(_Atomic uint32_t *sleeps);
+/* To be called by the reader of a ring before its writer begins. */
+void shared_reader_init(struct shared_reader *reader);
+/* What a frame takes in a ring. */
+static inline uint64_t shared_frame(uint64_t payload_bytes) { return (sizeof(struct wire_header) + payload_bytes + 15) & ~UINT64_C(15); }
+
+/* The tail is now `end`: what was written into the ring before can be read. */
+static inline void shared_publish(struct shared_tail *tail, uint64_t end) { atomic_store_explicit(&tail->at, end, memory_order_release); }
+/* The same with a short frame of `bytes`, which has not been written into the ring: that is done here, `slot` is its place. */
+void shared_publish_short(struct shared_tail *tail, uint64_t end, const uint64_t frame[SHARED_SHORT_WORDS], size_t bytes, uint8_t *slot);
+/* Whether the frame from `start` to `end`, a header and its payload, stands beside the tail: then it is copied. */
+bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end, uint64_t frame[SHARED_SHORT_WORDS]);
+
+/* Waits until the tail differs from `seen`, spinning first; false after `milliseconds`. */
+bool shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds);
+/* After the tail was stored: wakes the reader if it sleeps. */
+void shared_wake(struct shared_reader *reader);
 
 #pragma GCC visibility pop
 

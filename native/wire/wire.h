@@ -15,7 +15,7 @@
 #endif
 
 #define WIRE_MAGIC "EGPUWIRE"
-#define WIRE_VERSION 1u
+#define WIRE_VERSION 2u
 #define WIRE_MAX_BULK (1u << 20)               /* data in one frame */
 #define WIRE_MAX_PAYLOAD (WIRE_MAX_BULK + (64u << 10))
 #define WIRE_MAX_TOKEN 128u
@@ -132,6 +132,12 @@ static inline unsigned wire_kind_of(uint64_t handle) { return handle >> 45 & 0xf
 static inline unsigned wire_server(uint64_t handle) { return handle >> 53 & 0xf; }
 static inline uint64_t wire_with_server(uint64_t handle, unsigned server) { return handle | (uint64_t)server << 53; }
 static inline uint64_t wire_without_server(uint64_t handle) { return handle & ((UINT64_C(1) << 53) - 1); }
+
+/* A header, written as the two words that it is: what has been written in parts is slow to be read as a whole. */
+static inline void put_header(void *at, uint16_t op, unsigned flags, uint32_t len, uint64_t seq) {
+    uint64_t words[2] = {(uint64_t)op | (uint64_t)flags << 16 | (uint64_t)len << 32, seq};
+    memcpy(at, words, sizeof words);
+}
 
 /* ---- payloads ---------------------------------------------------------------------------------------------------------- */
 
