@@ -15,7 +15,7 @@
 #endif
 
 #define WIRE_MAGIC "EGPUWIRE"
-#define WIRE_VERSION 2u
+#define WIRE_VERSION 1u
 #define WIRE_MAX_BULK (1u << 20)               /* data in one frame */
 #define WIRE_MAX_PAYLOAD (WIRE_MAX_BULK + (64u << 10))
 #define WIRE_MAX_TOKEN 128u
@@ -53,7 +53,7 @@ enum wire_status {
     WIRE_STATUS_DRIVER = 5,
 };
 
-enum { WIRE_FEATURE_SHARED = 1 };
+enum { WIRE_FEATURE_SHARED = 2 }; /* 1 was an older layout of the memory */
 enum { WIRE_HELLO_RESUME = 1 };
 
 struct wire_header {

@@ -21,7 +21,8 @@ from remotegpu import remote
 from simgpu import machine, until
 
 PAGE: Final = 4096
-REQUEST_TAIL, REQUEST_HEAD, EXECUTOR_SLEEPS = 64, 128, 192
+REQUEST_TAIL, REQUEST_BESIDE, REQUEST_SHORT, REQUEST_HEAD, EXECUTOR_SLEEPS = 128, 136, 144, 256, 384
+SHARED: Final = 2  # the feature
 HEADER: Final = struct.Struct("<HHIQ")
 FRAMES: Final = 400
 SYS_FUTEX, FUTEX_WAKE = 202, 1
@@ -41,7 +42,7 @@ class Shared:
         self.socket.settimeout(PATIENCE_SECONDS)
         self.socket.connect(str(path))
         said = bytearray(hello())
-        struct.pack_into("<I", said, HEADER.size + 12, 1)  # features: shared memory
+        struct.pack_into("<I", said, HEADER.size + 12, SHARED)
         self.socket.sendall(said)
         data, descriptors, _, _ = socket.recv_fds(self.socket, 65536, 4)
         op, _, length, _ = HEADER.unpack_from(data)
@@ -121,6 +122,38 @@ def test_headers_changed_while_they_are_read_cost_their_own_session_only(sim: Ma
         until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 24)
         reasons = {one["reason"] for one in executor.events if one.get("state") == "closed"}
         assert reasons <= {"violation", "client gone", "goodbye"}, reasons
+        assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
+
+
+def test_a_short_frame_that_changes_beside_the_tail_costs_its_own_session_only(sim: Machine, tmp_path: Path) -> None:
+    chance = random.Random(6)
+    with remote(sim, tmp_path, "shm") as (client, executor, _):
+        neighbour = Raw(client / "lease.sock")
+        for _ in range(12):
+            session = Shared(client / "lease.sock")
+            good = HEADER.pack(OPS["cuModuleGetLoadingMode"], 1, 8, 1) + struct.pack("<Q", 1) + bytes(8)
+            lengths = (0, 7, 8, 24, 32, 40, 48, 1 << 20, 2**32 - 1)
+            frames = [good] + [HEADER.pack(chance.randrange(300), 1, length, 1) + bytes(16) for length in lengths]
+            stop = threading.Event()
+
+            def write(session: Shared = session, frames: list[bytes] = frames, stop: threading.Event = stop) -> None:
+                while not stop.is_set():
+                    for frame in frames:
+                        session.memory[REQUEST_SHORT : REQUEST_SHORT + len(frame)] = frame
+
+            session.memory[PAGE : PAGE + 32] = good
+            struct.pack_into("<Q", session.memory, REQUEST_BESIDE, 32)
+            writing = threading.Thread(target=write)
+            writing.start()
+            try:
+                session.publish(32)
+                until(lambda session=session: session.word(REQUEST_HEAD) == 32 or session.ended())
+            finally:
+                stop.set()
+                writing.join()
+                session.socket.close()
+        assert executor.process.poll() is None, executor.stderr()
+        until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 12)
         assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
 
 

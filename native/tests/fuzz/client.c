@@ -22,11 +22,11 @@ static int passing_time(clockid_t clock, struct timespec *now) {
     *now = (struct timespec){ns / 1000000000, ns % 1000000000};
     return 0;
 }
-static bool look_once(_Atomic uint64_t *tail, uint64_t seen) { return atomic_load(tail) != seen; }
+static bool look_once(struct shared_tail *tail, uint64_t seen) { return atomic_load(&tail->at) != seen; }
 
 #define clock_gettime passing_time
 #define usleep(microseconds) ((void)0)
-#define shared_wait(tail, seen, sleeps, milliseconds) look_once(tail, seen)
+#define shared_wait(tail, seen, reader, milliseconds) look_once(tail, seen)
 #include "../../remote/link.c"
 #undef shared_wait
 
@@ -70,7 +70,7 @@ static int connect_lease(void) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) abort();
     for (int i = 0; i < 2; i++) setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     use_socket(lease, pair[0]);
-    lease->tail = lease->sent = lease->acknowledged = lease->received_told = lease->last_reply = lease->wire_context = 0;
+    lease->request_head = lease->tail = lease->sent = lease->acknowledged = lease->received_told = lease->last_reply = lease->wire_context = 0;
     lease->next_seq = 1;
     lease->taken = 0;
     lease->pending_error = 0;
@@ -113,11 +113,15 @@ static void say_shared(const uint8_t *data, size_t size, uint64_t last) {
         } else if (tail + sizeof header + length + 16 <= SHARED_RING_BYTES) {
             memcpy(executors.replies + tail, &header, sizeof header);
             memcpy(executors.replies + tail + sizeof header, data, length);
-            tail += (sizeof header + length + 15) & ~(size_t)15;
+            if (shared_frame(length) <= SHARED_SHORT_BYTES) { /* beside the tail as well; what is read there is what was said last */
+                memcpy((void *)control->replies.frame, executors.replies + tail, shared_frame(length));
+                control->replies.beside = tail + shared_frame(length);
+            }
+            tail += shared_frame(length);
         }
         data += length, size -= length;
     }
-    if (control->reply_tail == 0) control->reply_tail = tail;
+    if (control->replies.at == 0) control->replies.at = tail;
 }
 
 static void call_one(unsigned which) {

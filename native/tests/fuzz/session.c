@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum how { OVER_SHARED = 1, RAW = 2, RESUMES = 4, SENDS_FD = 8, READS_LATE = 16 };
+enum how { OVER_SHARED = 1, RAW = 2, RESUMES = 4, SENDS_FD = 8, READS_LATE = 16, BESIDE = 32 };
 enum form { CUT_AFTER = 1, LONGER = 2, POKE = 4 }; /* POKE: the payload is written over the control page, at `op` */
 
 enum { FIRST_SOCKET = 100000, WIRE_ROOM = 1 << 20 };
@@ -114,7 +114,7 @@ static int fuzz_thread(void *(*function)(void *), void *argument) { return funct
 static void client_reads(void);
 static void callback_answered(pthread_mutex_t *lock);
 static int fuzz_connects(void);
-bool fuzz_shared_wait(_Atomic uint64_t *tail, uint64_t seen, _Atomic uint32_t *sleeps, int milliseconds);
+bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds);
 
 #define _exit fuzz_exit
 #define malloc fuzz_malloc
@@ -142,7 +142,7 @@ CUresult status_read(uint32_t device, struct writer *out) { return put_word(out,
 bool sandbox_enter(void) { return true; }
 
 /* The reply ring is full. */
-static void client_reads(void) { atomic_store(&shared.control->reply_head, atomic_load(&shared.control->reply_tail)); }
+static void client_reads(void) { atomic_store(&shared.control->reply_head, atomic_load(&shared.control->replies.at)); }
 
 /* A callback is answered as soon as somebody waits for that: the client that never does is the one that has gone. */
 static void callback_answered(pthread_mutex_t *lock) {
@@ -164,20 +164,24 @@ static int fuzz_connects(void) {
 }
 
 /* The ring is empty: the next frame, or all of it. */
-bool fuzz_shared_wait(_Atomic uint64_t *tail, uint64_t seen, _Atomic uint32_t *sleeps, int milliseconds) {
-    (void)sleeps, (void)milliseconds;
+bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds) {
+    (void)reader, (void)milliseconds;
     for (unsigned i = 0; i < said.poke_count; i++)
         if (said.pokes[i].at == said.at)
             for (size_t n = 0; n < said.pokes[i].length; n++)
                 if (said.pokes[i].where % 4096 + n < sizeof(struct shared_control)) ((uint8_t *)shared.control)[said.pokes[i].where % 4096 + n] = said.pokes[i].bytes[n];
-    if (*tail != seen) return true; /* a poke */
+    if (tail->at != seen) return true; /* a poke */
     if (said.at >= said.size) end(EXIT_GONE);
     while (said.mark < said.mark_count && said.marks[said.mark] <= said.at) said.mark++;
     size_t until = said.mark < said.mark_count ? said.marks[said.mark] : said.size, bytes = until - said.at;
     if (bytes > SHARED_RING_BYTES) bytes = SHARED_RING_BYTES;
     memcpy(shared.requests + seen % SHARED_RING_BYTES, said.bytes + said.at, bytes);
     said.at += bytes;
-    *tail = seen + bytes;
+    if (bytes <= SHARED_SHORT_BYTES && said.how & BESIDE) {
+        memcpy((void *)tail->frame, shared.requests + seen % SHARED_RING_BYTES, bytes);
+        tail->beside = seen + bytes;
+    }
+    tail->at = seen + bytes;
     return true;
 }
 
@@ -260,6 +264,7 @@ static void forget(void) {
     over_unix = uses_shared = false;
     input_head = input_tail = output_bytes = 0;
     callbacks = NULL;
+    others_send = false;
     next_callback = 1;
     taken = told = bytes_since_told = current_context = thread_context = 0;
     atomic_store(&contexts_ended, 0);
