@@ -70,7 +70,7 @@ static int connect_lease(void) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) abort();
     for (int i = 0; i < 2; i++) setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     use_socket(lease, pair[0]);
-    lease->request_head = lease->tail = lease->sent = lease->acknowledged = lease->received_told = lease->last_reply = lease->wire_context = 0;
+    lease->tail = lease->sent = lease->request_head = lease->acknowledged = lease->received_told = lease->last_reply = lease->wire_context = 0;
     lease->next_seq = 1;
     lease->taken = 0;
     lease->pending_error = 0;

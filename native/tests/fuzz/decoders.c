@@ -18,6 +18,7 @@ enum { FITTED = 1, IN_CONTEXT = 2, LONGEST_FITTED = 1024 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 driver_pointer driver_function(egpu_driver_id id) { return agreeing_driver(id); }
+void session_shares_output(void) {}
 void session_callback(uint64_t id, CUresult status) { (void)id, (void)status; }
 int session_receive_fd(void) { return -1; }
 CUresult status_read(uint32_t device, struct writer *out) { return put_word(out, device), CUDA_SUCCESS; }

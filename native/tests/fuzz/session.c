@@ -114,6 +114,8 @@ static int fuzz_thread(void *(*function)(void *), void *argument) { return funct
 static void client_reads(void);
 static void callback_answered(pthread_mutex_t *lock);
 static int fuzz_connects(void);
+struct shared_tail;
+struct shared_reader;
 bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds);
 
 #define _exit fuzz_exit
