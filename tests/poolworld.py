@@ -2,10 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-from egpu.adapters.pool import messages
+import pytest
+
+from egpu.adapters import native
+from egpu.adapters.pool import executors, messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import Credentials, create_secret
@@ -18,6 +26,29 @@ from egpu.runtime.supervisor import Supervisor
 from patience import PATIENCE_SECONDS
 
 CARD_MIB = 80_000
+FAKE_EXECUTOR = Path(__file__).parent / "integration" / "programs" / "fake_executor.py"
+
+
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixture: FAKE_EXECUTOR runs in place of `egpu-executor`, as the script `tmp_path / "egpu-executor"`."""
+    script = tmp_path / "egpu-executor"
+    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE_EXECUTOR} "$@"\n')
+    script.chmod(0o755)
+    real = native.path
+    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
+
+
+def short() -> Iterator[Path]:
+    """A fixture: a directory with a short path, because sockets are made below it. Executors that are left there are
+    ended."""
+    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+    path.mkdir()
+    yield path
+    for directory in path.glob("*/*"):
+        for pid in executors.processes_of(directory):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def secret(directory: Path) -> Credentials:

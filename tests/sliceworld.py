@@ -17,6 +17,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.pages import DevicePolicy, Mode, Usage, UsageReader, create_usage, write_policy
+from egpu.apps.agent.slots import Slots
 from patience import PATIENCE_SECONDS
 from sanitizers import KIND as SANITIZER
 from sanitizers import preloaded
@@ -80,6 +81,16 @@ def build_driver(directory: Path) -> Path:
     if SANITIZER:
         compile_interposer(directory / LIBRARY)
     return directory
+
+
+def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fixture of a module: what `build_driver` makes."""
+    return build_driver(tmp_path_factory.mktemp("fake-driver"))
+
+
+def empty_slots(tmp_path: Path) -> Slots:
+    """A fixture: an agent's slots, none yet."""
+    return Slots(tmp_path / "slots")
 
 
 def interposer(driver: Path) -> Path:

@@ -19,15 +19,11 @@ from sliceworld import (
     OUT_OF_MEMORY,
     SOURCES,
     Slice,
-    build_driver,
+    driver_directory,
     eventually,
 )
 
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the fake libcuda.so.1 and the probe program."""
-    return build_driver(tmp_path_factory.mktemp("fake-driver"))
+driver = pytest.fixture(scope="module")(driver_directory)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.reconciling import LOOKS, Reconciler
 from egpu.apps.agent.slots import SlotRecord, Slots
 from egpu.errors import Unavailable
-from sliceworld import LIMIT, MIB, Slice, build_driver, uuid
+from sliceworld import LIMIT, MIB, Slice, driver_directory, empty_slots, uuid
 
 CARD = uuid("1")
 
@@ -41,14 +41,8 @@ class Driver:
         return {CARD: tuple(CardProcess(pid, used) for pid, used in self.held.items())}
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_driver(tmp_path_factory.mktemp("fake-driver"))
-
-
-@pytest.fixture
-def slots(tmp_path: Path) -> Slots:
-    return Slots(tmp_path / "slots")
+driver = pytest.fixture(scope="module")(driver_directory)
+slots = pytest.fixture(empty_slots)
 
 
 @pytest.fixture

@@ -17,17 +17,10 @@ from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.reconciling import Reconciler
 from egpu.apps.agent.sharing import Sharing
 from egpu.apps.agent.slots import SlotRecord, Slots
-from sliceworld import LIMIT, Slice, build_driver, eventually, uuid
+from sliceworld import LIMIT, Slice, driver_directory, empty_slots, eventually, uuid
 
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_driver(tmp_path_factory.mktemp("fake-driver"))
-
-
-@pytest.fixture
-def slots(tmp_path: Path) -> Slots:
-    return Slots(tmp_path / "slots")
+driver = pytest.fixture(scope="module")(driver_directory)
+slots = pytest.fixture(empty_slots)
 
 
 def a_slot(slots: Slots, driver: Path, token: str, *, core: int, core_limit: int = 0) -> Slice:

@@ -3,12 +3,9 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
-import sys
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from msgspec.structs import replace
 import nodeworld
 import poolworld
 import worlds
-from egpu.adapters import native
 from egpu.adapters.pool import authority, executors, messages
 from egpu.adapters.pool.client import answer_of, dial
 from egpu.adapters.pool.connection import Connection
@@ -35,29 +31,11 @@ from egpu.apps.agent.serving import Serving
 from egpu.apps.agent.slots import SlotRecord, Slots
 from egpu.errors import NotFound, Refused, Unavailable
 
-FAKE = Path(__file__).parent / "programs" / "fake_executor.py"
 SERVER, HERE, ELSEWHERE = "gpu-1", "cpu-1", "cpu-2"
 
 
-@pytest.fixture(autouse=True)
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "egpu-executor"
-    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE} "$@"\n')
-    script.chmod(0o755)
-    real = native.path
-    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A short path: sockets are made below it."""
-    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
-    path.mkdir()
-    yield path
-    for directory in (path / "served").glob("*"):
-        for pid in executors.processes_of(directory):
-            os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(path, ignore_errors=True)
+stand_in = pytest.fixture(autouse=True)(poolworld.stand_in)
+short = pytest.fixture(poolworld.short)
 
 
 def given(index: int = 0, *, server: str = SERVER) -> ContainerAllocation:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -16,7 +15,6 @@ import pytest
 
 import poolworld
 import simgpu
-from egpu.adapters import native
 from egpu.adapters.pages import read_policy
 from egpu.adapters.pool import authority, executors, messages
 from egpu.adapters.pool.bridge import GONE, Bridge, Target
@@ -32,8 +30,6 @@ from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from patience import PATIENCE_SECONDS
 
-FAKE = Path(__file__).parent / "programs" / "fake_executor.py"
-
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
@@ -42,24 +38,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "egpu-executor"
-    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE} "$@"\n')
-    script.chmod(0o755)
-    real = native.path
-    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
-
-
-@pytest.fixture
-def state_dir() -> Iterator[Path]:
-    """A short path: sockets are made below it."""
-    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
-    yield path
-    for directory in (path / "leases").glob("*"):
-        for pid in executors.processes_of(directory):
-            os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(path, ignore_errors=True)
+stand_in = pytest.fixture(autouse=True)(poolworld.stand_in)
+state_dir = pytest.fixture(poolworld.short)
 
 
 @contextlib.asynccontextmanager
@@ -310,7 +290,6 @@ async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Mac
 
 
 async def test_a_program_whose_executor_is_dead_is_told(tmp_path: Path, state_dir: Path) -> None:
-    os.mkdir(state_dir)
     dead = state_dir / "dead.sock"
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(dead))

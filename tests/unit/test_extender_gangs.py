@@ -1,6 +1,8 @@
 """Gangs against a pretend API server: bound all or none, whatever is killed, refused or lost in between."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
@@ -61,6 +63,18 @@ async def shown(one: Extender, api: FakeAPI) -> None:
     await until(all_there)
 
 
+@asynccontextmanager
+async def half_asked(cards: int) -> AsyncIterator[tuple[FakeAPI, Extender]]:
+    """A node, and a gang of two, a and b; the scheduler has asked about a."""
+    api = cluster(nodes=1, cards=cards)
+    async with extender(api) as one:
+        for name in ("a", "b"):
+            api.put("pods", member(name, size=2))
+        await shown(one, api)
+        await ask(one, "a")
+        yield api, one
+
+
 async def test_the_last_member_to_be_asked_about_binds_them_all():
     api = cluster(nodes=2, cards=2)
     async with extender(api) as one:
@@ -114,12 +128,7 @@ async def test_members_bound_at_the_same_time_are_bound_once_each():
 
 
 async def test_a_member_that_the_scheduler_changed_meanwhile_is_bound_all_the_same():
-    api = cluster(nodes=1, cards=2)
-    async with extender(api) as one:
-        for name in ("a", "b"):
-            api.put("pods", member(name, size=2))
-        await shown(one, api)
-        await ask(one, "a")
+    async with half_asked(cards=2) as (api, one):
         api.hold_watches = True
         api.put("pods", {**api.get("pods", "a", "ns"), "status": {"phase": "Pending"}})
         await schedule(one, api, "b")
@@ -266,12 +275,7 @@ async def test_a_whole_gang_is_left_alone_and_so_is_one_whose_rest_nobody_made_a
 
 
 async def test_a_gang_that_grew_while_the_lease_was_asked_for_is_decided_again():
-    api = cluster(nodes=1, cards=3)
-    async with extender(api) as one:
-        for name in ("a", "b"):
-            api.put("pods", member(name, size=2))
-        await shown(one, api)
-        await ask(one, "a")
+    async with half_asked(cards=3) as (api, one):
         await ask(one, "b")
         api.remove("pods", "b", "ns")
 
