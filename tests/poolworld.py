@@ -58,8 +58,13 @@ def secret(directory: Path) -> Credentials:
 
 
 @contextlib.asynccontextmanager
-async def broker(credentials: Credentials, listen: str = "127.0.0.1:0") -> AsyncIterator[Broker]:
-    made = Broker(BrokerConfig(credentials, listen=listen, tick_seconds=0.05, settle_seconds=PATIENCE_SECONDS))
+async def broker(
+    credentials: Credentials, listen: str = "127.0.0.1:0", *, gather_seconds: float = 0.0
+) -> AsyncIterator[Broker]:
+    config = BrokerConfig(
+        credentials, listen=listen, tick_seconds=0.05, settle_seconds=PATIENCE_SECONDS, gather_seconds=gather_seconds
+    )
+    made = Broker(config)
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(made.run(supervisor))
     try:

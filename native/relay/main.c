@@ -8,7 +8,7 @@
  *     S  far is a TCP socket, TLS, and we are its server       P  far is a TCP socket without TLS (loopback)
  *     C  far is a TCP socket, TLS, and we are its client       U  far is a unix socket; descriptors are carried, too
  *
- * Each has a thread. It first says on `near` how TLS went: u8 status (0: good), u16 length, then the peer's common name or the
+ * Each has a thread. It first says on `near` how TLS went: u8 status (0: good, 1: refused, 2: the connection ended, or nothing came), u16 length, then the peer's common name or the
  * reason. Then it copies both ways, until either end closes. Python talks over near as long as it likes; when it sends a
  * descriptor with its last byte, the connection goes on there, and near only tells that somebody is still interested: closing it
  * closes all. The byte is J to join, or G: when the process at the new near end dies, GOODBYE (docs/wire.md) is sent for it.
@@ -270,9 +270,10 @@ static bool greet(struct connection *c) {
         int64_t left = deadline - now_ms();
         struct pollfd ready[2] = {{.fd = c->far, .events = is == TLS_WANTS_READ ? POLLIN : POLLOUT}, {.fd = c->near, .events = POLLRDHUP}};
         if (is == TLS_FAILED) break;
+        if (is == TLS_LOST) return announce(c->near, 2, text), false;
         if (left <= 0 || (poll(ready, 2, (int)left) < 0 && errno != EINTR) || ready[1].revents != 0) {
             snprintf(text, sizeof text, "no TLS connection within %d s", HANDSHAKE_MS / 1000);
-            break;
+            return announce(c->near, 2, text), false;
         }
     }
     announce(c->near, 1, text);

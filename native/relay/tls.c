@@ -17,9 +17,13 @@
 #define SSL_MODE_ENABLE_PARTIAL_WRITE 1L
 #define SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER 2L
 #define TLS1_3_VERSION 0x0304
+#define SSL_ERROR_SSL 1
 #define SSL_ERROR_WANT_READ 2
 #define SSL_ERROR_WANT_WRITE 3
+#define SSL_ERROR_SYSCALL 5
 #define SSL_ERROR_ZERO_RETURN 6
+#define SSL_R_UNEXPECTED_EOF_WHILE_READING 294
+#define ERR_REASON_MASK 0x7FFFFFul
 #define NID_commonName 13
 #define READ_BUFFER (256u << 10)
 
@@ -42,7 +46,7 @@ static struct {
     void (*X509_free)(void *);
     void *(*X509_get_subject_name)(const void *);
     int (*X509_NAME_get_text_by_NID)(void *, int, char *, int);
-    unsigned long (*ERR_get_error)(void);
+    unsigned long (*ERR_get_error)(void), (*ERR_peek_error)(void);
     void (*ERR_clear_error)(void);
     void (*ERR_error_string_n)(unsigned long, char *, size_t);
 } openssl;
@@ -68,7 +72,7 @@ bool tls_load(const char *library, char *why, size_t room) {
     FIND(SSL_new); FIND(SSL_free); FIND(SSL_set_fd); FIND(SSL_do_handshake); FIND(SSL_get_error); FIND(SSL_shutdown);
     FIND(SSL_set_accept_state); FIND(SSL_set_connect_state); FIND(SSL_read); FIND(SSL_write); FIND(SSL_get1_peer_certificate);
     FIND(X509_free); FIND(X509_get_subject_name); FIND(X509_NAME_get_text_by_NID); /* of libcrypto, which came with it */
-    FIND(ERR_get_error); FIND(ERR_clear_error); FIND(ERR_error_string_n);
+    FIND(ERR_get_error); FIND(ERR_peek_error); FIND(ERR_clear_error); FIND(ERR_error_string_n);
 #undef FIND
     return true;
 }
@@ -143,8 +147,13 @@ int tls_handshake(struct tls *tls, char *why, size_t room) {
         tls->broken = false;
         return 0;
     }
-    int is = said(tls, result);
+    int kind = openssl.SSL_get_error(tls->ssl, result), is = said(tls, result);
     if (is == TLS_WANTS_READ || is == TLS_WANTS_WRITE) return is;
+    unsigned long error = openssl.ERR_peek_error();
+    if (kind == SSL_ERROR_SYSCALL || kind == SSL_ERROR_ZERO_RETURN || (kind == SSL_ERROR_SSL && (error & ERR_REASON_MASK) == SSL_R_UNEXPECTED_EOF_WHILE_READING)) {
+        snprintf(why, room, "the connection ended before TLS was agreed on");
+        return TLS_LOST;
+    }
     explain("no TLS connection", why, room);
     return TLS_FAILED;
 }

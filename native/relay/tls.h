@@ -20,11 +20,11 @@ bool tls_load(const char *library, char *why, size_t room);
 struct tls *tls_new(int fd, bool server, const struct tls_files *files, char *why, size_t room);
 void tls_free(struct tls *tls); /* says goodbye if that is possible at once; leaves the descriptor open */
 
-enum { TLS_WANTS_READ = -1, TLS_WANTS_WRITE = -2, TLS_FAILED = -3 };
+enum { TLS_WANTS_READ = -1, TLS_WANTS_WRITE = -2, TLS_FAILED = -3, TLS_LOST = -4 /* the connection ended: nobody refused anything */ };
 
 int tls_handshake(struct tls *tls, char *why, size_t room); /* 0: done, or one of the above */
 bool tls_peer(struct tls *tls, char *name, size_t room);    /* the common name of the peer's certificate */
-ssize_t tls_read(struct tls *tls, void *to, size_t bytes);  /* bytes, 0 at the end, or one of the above */
+ssize_t tls_read(struct tls *tls, void *to, size_t bytes);  /* bytes, 0 at the end, or one of the above but LOST */
 ssize_t tls_write(struct tls *tls, const void *from, size_t bytes);
 
 #endif

@@ -916,19 +916,32 @@ static struct link *link_new(unsigned index, const char *path) {
     return link;
 }
 
+/* The first connection of a link. One that breaks before the welcome is made anew, as any later one is, with a session of its own: what
+ * the executor has begun for the one before ends there. */
+static int first_connection(struct link *link) {
+    int64_t deadline = now_ms() + GRACE_SECONDS * 1000;
+    for (;;) {
+        int fd = connect_to(link);
+        if (fd < 0) {
+            fprintf(stderr, "egpu: cannot connect to %s: %s\n", link->path, strerror(errno));
+            return -1;
+        }
+        enum greeting greeting = greet(link, fd);
+        if (greeting == GREETED) return fd;
+        close(fd);
+        if (greeting == REFUSED || now_ms() > deadline || getrandom(link->session, sizeof link->session, 0) != sizeof link->session) {
+            fprintf(stderr, "egpu: %s: no welcome from the executor\n", link->path);
+            return -1;
+        }
+        usleep(RETRY_MS * 1000);
+    }
+}
+
 static CUresult link_open(unsigned index, const char *path) {
     struct link *link = link_new(index, path);
     if (link == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    int fd = connect_to(link);
-    if (fd < 0) {
-        fprintf(stderr, "egpu: cannot connect to %s: %s\n", path, strerror(errno));
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    }
-    if (greet(link, fd) != GREETED) {
-        fprintf(stderr, "egpu: %s: no welcome from the executor\n", path);
-        close(fd);
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    }
+    int fd = first_connection(link);
+    if (fd < 0) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     link->connected_once = true;
     use_socket(link, fd);
     pthread_t thread;

@@ -10,6 +10,7 @@ import pytest
 import poolworld
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
+from egpu.adapters.pool.keeping import KeptLease, Wanted
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
@@ -67,6 +68,36 @@ async def test_what_does_not_fit_says_why_and_changes_nothing(tmp_path: Path) ->
         assert len(broker.desk.pool.leases) == 1
         await client.close()
         await server.stop()
+
+
+async def test_what_may_fit_when_a_server_is_back_is_asked_again_and_not_refused(tmp_path: Path) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials) as broker:
+        server = poolworld.FakeServer("one", broker.address, credentials)
+        await server.start()
+        client = await poolworld.client(broker, credentials)
+        await server.stop()
+        await poolworld.eventually(lambda: broker.desk.pool.servers["one"].away_since is not None)
+        with pytest.raises(Unavailable, match="one may be back in a moment"):
+            await acquire(client)
+        kept = KeptLease(broker.address, credentials, Wanted("pod:a", 1, 50, 1000))
+        taking = asyncio.create_task(kept.take())
+        await asyncio.sleep(0.3)
+        assert not taking.done()
+        await server.start()
+        assert (await taking).lease in server.runs
+        await kept.close()
+        await client.close()
+        await server.stop()
+
+
+async def test_a_broker_that_has_just_started_refuses_nobody_for_want_of_servers(tmp_path: Path) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials, gather_seconds=PATIENCE_SECONDS) as broker:
+        client = await poolworld.client(broker, credentials)
+        with pytest.raises(Unavailable, match="started a moment ago"):
+            await acquire(client)
+        await client.close()
 
 
 async def test_the_same_machine_comes_first_then_the_fastest_link_then_several_servers(tmp_path: Path) -> None:

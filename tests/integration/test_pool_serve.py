@@ -295,13 +295,20 @@ async def test_a_program_whose_executor_is_dead_is_told(tmp_path: Path, state_di
         sock.bind(str(dead))
     part = messages.PartView(server="one", address="127.0.0.1:1", host=machine_id(), socket=str(dead), cards=1)
 
+    greeted = asyncio.Event()
+
     async def take() -> Target:
+        await greeted.wait()
         return Target("lease", (part,), "")
 
     bridge = Bridge(state_dir, poolworld.secret(tmp_path), take)
     await bridge.open()
     reader, writer = await asyncio.open_unix_connection(str(state_dir / "lease0.sock"))
-    assert await reader.read() == GONE
+    writer.write(b"a greeting that nobody will read")
+    await writer.drain()
+    greeted.set()
+    await asyncio.sleep(0.2)  # by now it is closed, where nobody waits for the greeting
+    assert await reader.readexactly(len(GONE)) == GONE
     writer.close()
     await bridge.close()
 

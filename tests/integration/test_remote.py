@@ -1,6 +1,7 @@
 """The executor and the remote client: cuts, deaths, hostile clients, quotas, several servers."""
 # ruff: noqa: E501  statements of the programs inside read better on one line
 
+import contextlib
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 
 from egpu.adapters.native import path
 from egpu.adapters.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.simulator import Card, Machine
 from patience import PATIENCE_SECONDS
 from remotegpu import Executor, client_dir, remote
@@ -219,6 +222,39 @@ def test_cuts_lose_no_call_and_double_none(sim: Machine, tmp_path: Path, cuts: i
         assert right
         assert launched == counted > 0
         assert [e for e in executor.events if e.get("state") == "closed"] == []
+
+
+@pytest.mark.parametrize("bytes_carried", [1, 50, 130, 300])
+def test_a_first_connection_that_breaks_is_made_anew(sim: Machine, tmp_path: Path, bytes_carried: int) -> None:
+    with remote(sim, tmp_path, "bridge") as (client, _, bridge):
+        assert bridge
+        bridge.cut_after = bytes_carried  # within the greeting, of either side
+        assert sample(client, "vectoradd").returncode == 0
+        assert bridge.cuts == 1
+
+
+def test_a_bridge_that_has_no_lease_to_give_says_so_and_is_not_asked_again(sim: Machine, tmp_path: Path) -> None:
+    client, asked = client_dir(tmp_path / "client"), 0
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(client / "lease.sock"))
+        listener.listen()
+
+        def answer() -> None:
+            nonlocal asked
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    asked += 1
+                    connection.recv(4096)
+                    connection.sendall(GONE)
+                    connection.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert "CUDA_ERROR_DEVICE_UNAVAILABLE" in sample(client, "vectoradd").stderr
+        assert asked == 1
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE_SECONDS)
 
 
 KERNEL_SECONDS = 60

@@ -20,7 +20,7 @@ from egpu.core.leases import (
     Wish,
 )
 from egpu.core.ledger import Card
-from egpu.errors import DoesNotFit, NotFound
+from egpu.errors import DoesNotFit, NotFound, Unavailable
 
 CARD_MIB = 1000
 SERVERS = ("alpha", "beta")
@@ -129,7 +129,7 @@ class PoolMachine(RuleBasedStateMachine):
                 Wish(cards=cards, core=core, memory_mib=memory, host=host), lease=f"l{self.epochs}-{self.numbers}",
                 key="k", holder="pod:a", peer="p", request=str(self.numbers), now=self.now,
             )  # fmt: skip
-        except DoesNotFit:
+        except (DoesNotFit, Unavailable):
             return
         assert len(made.cards) == cards
         self.send_orders()

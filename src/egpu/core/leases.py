@@ -32,7 +32,7 @@ from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand,
 from egpu.core.fitting import Request, choose, fits, refusal
 from egpu.core.ledger import Card, Holder, Ledger, NodeCards
 from egpu.core.policies import Policies
-from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused
+from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 
 TTL_SECONDS: Final = 30.0
 """How long a lease lives without a renewal: a network may be silent for this long."""
@@ -244,6 +244,7 @@ class Pool:
 
         Raises:
             DoesNotFit: no place now; the message says what each server lacks.
+            Unavailable: the same, but a server is away and may be back at any moment: ask again.
             Refused: the holder has too many leases, or the pool has.
         """
         known = self.leases.get(self._by_request.get((peer, request), ""))
@@ -424,6 +425,8 @@ class Pool:
                     break
             if not left:
                 return placed
+        if away := sorted(server.name for server in self.servers.values() if server.away_since is not None):
+            raise Unavailable(f"{self._refusal(wish, order)}; {', '.join(away[:8])} may be back in a moment")
         raise DoesNotFit(self._refusal(wish, order))
 
     def _preference(self, server: Server, wish: Wish) -> tuple[bool, int, int, str]:

@@ -33,7 +33,7 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import Credentials
-from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Refused
+from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +44,8 @@ LIBRARIES: Final = {
 """What a program without a GPU of its own loads, and the artefact it is."""
 GONE: Final = struct.pack("<HHIQIIII", 2, 0, 16, 0, 3, 1, 0, 0)
 """WELCOME that says that the session is not known: its executor will not come back."""
+GONE_SECONDS: Final = 2.0
+"""How long a program may take to hear it."""
 _MAX_SOCKET_PATH: Final = 107
 
 
@@ -124,12 +126,13 @@ class Bridge:
                 target = await self._taken()
                 if part < len(target.parts):
                     await self._carry(program, target, target.parts[part])
-            except (NotFound, Refused, ConnectionRefusedError) as error:
-                log.warning("a program's GPU is gone", part=part, reason=str(error))
-                with contextlib.suppress(OSError):
-                    program.send(GONE)
-            except (ElasticGPUError, OSError) as error:
-                log.warning("a program cannot reach its GPU", part=part, reason=str(error))
+            except (Unavailable, OSError) as error:
+                if isinstance(error, ConnectionRefusedError):
+                    await _say_gone(program, part, error)
+                else:
+                    log.warning("a program cannot reach its GPU", part=part, reason=str(error))
+            except ElasticGPUError as error:
+                await _say_gone(program, part, error)
 
     async def _taken(self) -> Target:
         """The lease; the sockets of all its parts are there when this returns."""
@@ -158,6 +161,18 @@ class Bridge:
             await connection.hand_over(program, farewell=True)
         finally:
             await connection.close()
+
+
+async def _say_gone(program: socket.socket, part: int, error: Exception) -> None:
+    """That it need not try again. A connection that is closed without a word is one to be made anew."""
+    log.warning("a program's GPU is gone", part=part, reason=str(error))
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(GONE_SECONDS):
+            await loop.sock_sendall(program, GONE)
+            # Closed with its greeting unread, the connection would be reset, and our word be lost with it.
+            while await loop.sock_recv(program, 1 << 16):
+                pass
 
 
 def _connectable(path: str) -> bool:

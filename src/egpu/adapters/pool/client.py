@@ -64,6 +64,8 @@ async def dial(
             connection = await (
                 _open(address, credentials) if relay is None else _open_relayed(address, credentials, relay)
             )
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError) as error:
+        raise Unavailable(f"{address} ended the connection before TLS was agreed on") from error
     except ssl.SSLError as error:
         raise Refused(f"{address} does not accept our certificate, or we not its: {error.reason or error}") from error
     except (OSError, TimeoutError) as error:

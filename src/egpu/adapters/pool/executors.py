@@ -40,6 +40,7 @@ from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Unavailable
 log = structlog.get_logger(__name__)
 
 EXECUTOR: Final = "egpu-executor"
+SESSION: Final = b"egpu-session"
 INTERPOSER: Final = "libegpu-interposer.so"
 SOCKET: Final = "lease.sock"
 RECORD: Final = "lease.json"
@@ -113,13 +114,19 @@ class Executor:
 
     def is_alive(self) -> bool:
         """Whether the process is there; reaps it when it was our child."""
+        # In this order: what is seen dead has then been reaped, however soon after our look it died.
+        alive = self.process.is_alive()
         if self._child is not None and self._child.poll() is not None:
             return False
-        return self.process.is_alive()
+        return alive
 
     def follow(self) -> None:
         """Read what it said since the last time."""
-        with contextlib.suppress(OSError), (self.directory / "events").open("rb") as file:
+        events = self.directory / "events"
+        with contextlib.suppress(OSError):
+            if events.stat().st_size <= self._events_read:  # mostly there is nothing new: look at no more than that
+                return
+        with contextlib.suppress(OSError), events.open("rb") as file:
             file.seek(self._events_read)
             whole, newline, _ = file.read(MIB).rpartition(b"\n")
             self._events_read += len(whole) + len(newline)
@@ -154,7 +161,7 @@ class Executor:
 
     def running(self) -> RunningLease:
         """What the broker is told."""
-        usage = self._usage.read()
+        usage = self._usage.read_totals()
         used = [0] * len(self.record.cards)
         gpu_ns = 0
         for place, device in enumerate(usage.devices[: len(used)]):
@@ -177,10 +184,7 @@ class Executor:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self._confinement.end(self._group)
-        while self.is_alive() or processes_of(self.directory):
-            for pid in processes_of(self.directory):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while self.is_alive() or (_group_exists(self.process.pid) and self._kill_members()):
             if time.monotonic() > deadline:
                 raise Unavailable(f"the executor of {self.record.lease} does not end (pid {self.process.pid})")
             time.sleep(_POLL_SECONDS)
@@ -188,6 +192,14 @@ class Executor:
         with contextlib.suppress(FileNotFoundError):
             self.directory.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
+
+    def _kill_members(self) -> bool:
+        """Whether anything of it still runs besides its parent. Looks at every process of the machine."""
+        members = {*processes_of(self.directory), *_sessions_of(self.process.pid)}
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(members)
 
     def launch(self, driver: Driver) -> None:
         """Start the process in its finished directory."""
@@ -345,6 +357,31 @@ def processes_of(directory: Path) -> list[int]:
                 words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
                 if b"--slice" in words and wanted in words and Process.of(int(entry.name)).is_alive():
                     found.append(int(entry.name))
+    return found
+
+
+def _group_exists(group: int) -> bool:
+    """Whether a process group has members: living ones, or dead ones that nobody has waited for."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _sessions_of(group: int) -> list[int]:
+    """Living sessions of the executor whose process group this was: they end a moment after it."""
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group and fields[0] not in ("Z", "X"):
+                    words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+                    if words[0] == SESSION:
+                        found.append(int(entry.name))
     return found
 
 

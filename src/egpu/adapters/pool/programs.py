@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Final
 
 from egpu.adapters import native
 from egpu.adapters.localrun import why_no_private_mounts
-from egpu.adapters.pool import messages
+from egpu.adapters.pool import messages, scratch
 from egpu.adapters.pool.bridge import Bridge, Target, fill
 from egpu.adapters.pool.keeping import KeptLease, Wanted
 from egpu.adapters.pool.security import Credentials
@@ -64,23 +62,22 @@ async def run_in_pool(
             note(f"no lease: {error}")
             raise
 
-    directory = Path(tempfile.mkdtemp(prefix="egpu-run-", dir=_short_directory()))
-    bridge = Bridge(directory, credentials, take)
-    try:
-        libraries = fill(directory)
-        await bridge.open()
-        status = await _execute(_arguments(command, directory, libraries, note))
-    finally:
-        await kept.close()
-        await bridge.close()
-        shutil.rmtree(directory, ignore_errors=True)
+    with scratch.directory("egpu-run-", _short_directory()) as directory:
+        bridge = Bridge(directory, credentials, take)
+        try:
+            libraries = fill(directory)
+            await bridge.open()
+            status = await _execute(_arguments(command, directory, libraries, note))
+        finally:
+            await kept.close()
+            await bridge.close()
     return Outcome(status, kept.lease)
 
 
-def _short_directory() -> str | None:
+def _short_directory() -> Path:
     """Socket paths are short: not below a long TMPDIR."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return runtime if 0 < len(runtime) < 60 and os.access(runtime, os.W_OK) else "/tmp"  # noqa: S108  mkdtemp: ours alone
+    return Path(runtime if 0 < len(runtime) < 60 and os.access(runtime, os.W_OK) else "/tmp")  # noqa: S108  ours alone
 
 
 def _places(lease: messages.LeaseView) -> str:

@@ -20,6 +20,7 @@ from egpu.errors import Refused, Unavailable
 PROGRAM: Final = "egpu-relay"
 START_SECONDS: Final = 10.0
 _HOW_IT_WENT: Final = struct.Struct("<BH")
+_ENDED: Final = 2
 _Role = Literal["S", "C", "P", "U"]
 
 
@@ -35,7 +36,8 @@ class Relay:
     async def secure(self, sock: socket.socket, *, server: bool) -> Connection:
         """Over a TCP socket, which is taken: its other side has proved to be `peer`, which is "" without TLS.
 
-        Raises Refused when there is no safe connection, Unavailable and NativeMissing when there is no relay.
+        Raises Refused when either side does not accept the other, Unavailable when the connection ended before that was
+        known or there is no relay, NativeMissing.
         """
         role: _Role = "P" if not self._credentials.tls else "S" if server else "C"
         return await self._begin(role, sock)
@@ -71,7 +73,7 @@ class Relay:
             raise
         if status:
             await connection.close()
-            raise Refused(text)
+            raise Unavailable(text) if status == _ENDED else Refused(text)
         connection.peer = text
         return connection
 

@@ -28,7 +28,9 @@ class Broker:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
-        self.desk = Desk(policy=config.policy, settle_seconds=config.settle_seconds)
+        self.desk = Desk(
+            policy=config.policy, settle_seconds=config.settle_seconds, gather_seconds=config.gather_seconds
+        )
         self.servers = ServerSessions(self.desk)
         self.door = Door(config.credentials, config.listen, self._come_in, max_connections=config.max_connections)
 

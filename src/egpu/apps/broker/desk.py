@@ -29,12 +29,20 @@ EXECUTOR_SOCKET: Final = "lease.sock"
 class Desk:
     """The only one that touches the pool. `push` is called with servers whose orders changed, at the end of a step."""
 
-    def __init__(self, *, policy: str, settle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        policy: str,
+        settle_seconds: float,
+        gather_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.pool = Pool(
             secrets.token_hex(8), Policies.named(policy, policy), unix_at_zero=round(time.time() - clock(), 3)
         )
         self._clock = clock
         self._settled = clock() + settle_seconds
+        self._gathered = clock() + gather_seconds
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._holding: dict[str, Callable[[str, str], None]] = {}
         self.push: Callable[[set[str]], None] = lambda _: None
@@ -48,16 +56,7 @@ class Desk:
         """
         if not 0 < len(asked.holder) <= 256 or not 0 < len(asked.request) <= 128:
             raise Refused("a lease needs a holder (up to 256 characters) and a request number (up to 128)")
-        wish = Wish(cards=asked.cards, core=asked.core, memory_mib=asked.memory_mib, host=asked.host)
-        lease = self.pool.grant(
-            wish,
-            lease=f"lease-{secrets.token_hex(8)}",
-            key=secrets.token_hex(32),
-            holder=asked.holder,
-            peer=peer,
-            request=asked.request,
-            now=self._clock(),
-        )
+        lease = self._grant(asked, peer)
         self._holding[lease.id] = told
         self.step()
         try:
@@ -68,6 +67,22 @@ class Desk:
             raise
         log.info("granted", lease=lease.id, holder=asked.holder, peer=peer, servers=list(lease.servers))
         return self.granted(asked.number, lease.id)
+
+    def _grant(self, asked: messages.Acquire, peer: str) -> Lease:
+        try:
+            return self.pool.grant(
+                Wish(cards=asked.cards, core=asked.core, memory_mib=asked.memory_mib, host=asked.host),
+                lease=f"lease-{secrets.token_hex(8)}",
+                key=secrets.token_hex(32),
+                holder=asked.holder,
+                peer=peer,
+                request=asked.request,
+                now=self._clock(),
+            )
+        except DoesNotFit as error:
+            if self._clock() < self._gathered:
+                raise Unavailable(f"{error}; this broker started a moment ago, servers may be on their way") from error
+            raise
 
     def attach(self, number: int, lease: str, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
         """Raises NotFound, Refused, Unavailable."""
