@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -149,8 +150,11 @@ class ServerSessions:
             self._desk.report(reported.report)
 
     async def _send_orders(self, name: str, connection: Connection, changed: asyncio.Event) -> None:
+        took = 0.0
         while True:
             await changed.wait()
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(max(GATHER_SECONDS, 2 * took))
             changed.clear()
+            began = time.thread_time()
             await connection.send(self._desk.orders(name))
+            took = time.thread_time() - began

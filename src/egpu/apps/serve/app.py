@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 
 import structlog
 
@@ -116,8 +117,10 @@ class Server:
                 async with asyncio.timeout(self.config.report_seconds):
                     await self.keeper.changed.wait()
             self.keeper.changed.clear()
+            began = time.thread_time()
             await connection.send(messages.Reported(report=self.report()))
-            await asyncio.sleep(REPORT_GAP_SECONDS)
+            # A report says everything: with many leases it takes long, and changes are gathered for as long.
+            await asyncio.sleep(max(REPORT_GAP_SECONDS, 2 * (time.thread_time() - began)))
 
     def report(self) -> Report:
         """What the broker is told now."""
