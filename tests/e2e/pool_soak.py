@@ -406,7 +406,9 @@ class Soak:
             self.tally.ended["resized"] += 1
         elif process.returncode == 1 and "Traceback" not in text:
             # The program has ended meanwhile, the broker is away, or there is no room: it says so.
-            self.tally.ended["not resized"] += 1
+            reasons = ("no lease", "ended", "for this lease", "not known yet", "did not put", "does not answer")
+            why = next((one for one in reasons if one in text), text[-100:])
+            self.tally.ended[f"not resized: {why}"] += 1
         else:
             self.problem(f"egpu resize {' '.join(options)} ended with {process.returncode}: {text[-600:]}")
 
@@ -595,7 +597,7 @@ def _done(last: str) -> bool:
 
 
 def _kind(command: str) -> str:
-    for name in ("egpu-relay", "egpu-executor", "egpu-enter", "egpu-sample", "mixed_load"):
+    for name in ("egpu-relay", "egpu-executor", "egpu-session", "egpu-enter", "egpu-sample", "mixed_load"):
         if name in command.split(" --", maxsplit=1)[0]:
             return name
     return "egpu run" if " run --pool" in command else "other"
