@@ -641,6 +641,7 @@ int session_run(const struct settings *given, int control) {
     setrlimit(RLIMIT_NOFILE, &files);
     mallopt(M_MMAP_THRESHOLD, 8 << 20); /* buffers of copies come and go: their pages stay */
     mallopt(M_TRIM_THRESHOLD, 32 << 20);
+    shared_register();
     struct greeting greeting;
     int fd = greeting_receive(control, &greeting);
     if (fd < 0) return 0;

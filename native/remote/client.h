@@ -96,6 +96,7 @@ struct link {
     unsigned external_first;
     size_t external_offset;
     _Atomic uint32_t unsent; /* futex of the flusher: there are bytes that wait */
+    _Atomic int64_t unsent_since; /* monotonic, ns */
     _Atomic bool concurrent; /* more than one thread, or callbacks */
     pthread_t owner;
 

@@ -39,10 +39,18 @@ unsigned link_count;
 
 static _Atomic int initialised; /* the pid, once cuInit has succeeded */
 
-static int64_t now_ms(void) {
+static int64_t now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int64_t now_ms(void) { return now_ns() / 1000000; }
+
+static void pause_briefly(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
 }
 
 /* A program that has one thread needs no lock; glibc says so (2.32 and later). Nobody makes a thread under this one. */
@@ -430,9 +438,11 @@ static void *flusher(void *argument) {
             struct timespec second = {1, 0};
             syscall(SYS_futex, &link->unsent, FUTEX_WAIT_PRIVATE, 0, &second, NULL, 0);
         }
-        struct timespec batch = {0, FIRST_BATCH_NS};
+        /* Being woken has taken part of the time, often more than that; a sleep for the rest would take as long again. */
+        while (now_ns() < atomic_load_explicit(&link->unsent_since, memory_order_relaxed) + FIRST_BATCH_NS && unsent_bytes(link)) pause_briefly();
+        struct timespec batch = {0, 0};
         for (int idle = 0; idle < IDLE_BATCHES; idle++) { /* stays awake while calls keep coming: being woken costs the program */
-            nanosleep(&batch, NULL);
+            if (batch.tv_nsec) nanosleep(&batch, NULL);
             batch.tv_nsec = BATCH_NS;
             if (!unsent_bytes(link) || atomic_load(&link->dead)) continue;
             if (!fed(link, false)) { /* it broke: under the first lock, whoever comes first begins anew */
@@ -760,6 +770,7 @@ CUresult call_post(struct call *call) {
         } else if (link->tail - link->sent >= BATCH_BYTES) {
             if (!fed(link, false)) recover(link);
         } else if (atomic_load_explicit(&link->unsent, memory_order_relaxed) == 0) {
+            atomic_store_explicit(&link->unsent_since, now_ns(), memory_order_relaxed);
             atomic_store(&link->unsent, 1);
             syscall(SYS_futex, &link->unsent, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
         }

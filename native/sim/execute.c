@@ -6,6 +6,7 @@
 #include <string.h>
 #include "egpu_streaming.h"
 
+#define NEAR_BYTES (512u << 10)         /* what stays in a cache of one processor */
 #define CHARGE_NS 100000000u    /* a kernel that has the card for long is charged in such pieces */
 #define LAUNCH_OVERHEAD_NS 2000 /* of a kernel whose duration is derived from its work */
 
@@ -106,8 +107,10 @@ CUresult copy_run(const struct context *context, const struct copy *copy) {
       uint64_t to = copy->destination + slice * copy->destination_slice + row * copy->destination_pitch;
       uint64_t from = copy->source + slice * copy->source_slice + row * copy->source_pitch;
       bool apart = to - from >= copy->width && from - to >= copy->width;
-      if (apart)
+      if (apart && (copy->destination_device || copy->width >= NEAR_BYTES))
         copy_streaming((void *)(uintptr_t)to, (const void *)(uintptr_t)from, copy->width);
+      else if (apart && copy->width < NEAR_BYTES) /* to the host, where so little is still in a cache when it is used */
+        copy_near((void *)(uintptr_t)to, (const void *)(uintptr_t)from, copy->width);
       else
         memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, copy->width);
     }

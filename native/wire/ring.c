@@ -28,6 +28,8 @@ _Static_assert(offsetof(struct shared_control, requests) == 128 && offsetof(stru
  * a barrier on the other processors it is the reader that pays, when it goes to sleep. Writers register for that. */
 static bool registered;
 
+extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 and later */
+
 static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
 
 int shared_create(void) {
@@ -71,7 +73,7 @@ bool shared_map(struct shared *shared, int fd) {
     void *bulk = mmap(NULL, SHARED_BULK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4096 + 2 * (off_t)SHARED_RING_BYTES);
     shared->bulk = bulk == MAP_FAILED ? NULL : bulk;
     if (shared->requests && shared->replies && shared->bulk) {
-        registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+        shared_register();
         return true;
     }
     shared_unmap(shared);
@@ -113,6 +115,10 @@ bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end, uint6
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&tail->beside, memory_order_relaxed) != end) return false; /* the writer has gone on: the frame is in the ring */
     return shared_frame(frame[0] >> 32) == end - start; /* its length; else others are before it */
+}
+
+void shared_register(void) {
+    if (!registered && &__libc_single_threaded != NULL && __libc_single_threaded) registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
 }
 
 void shared_reader_init(struct shared_reader *reader) {

@@ -14,8 +14,8 @@
 
 #define SHARED_MAGIC UINT64_C(0x324d485355504745) /* "EGPUSHM2" */
 #define SHARED_RING_BYTES (1u << 20)
-#define SHARED_BULK_BYTES (4u << 20) /* small: what one side has written is still in a cache when the other one reads it */
-#define SHARED_BULK_SLOT (128u << 10)
+#define SHARED_BULK_BYTES (4u << 20)
+#define SHARED_BULK_SLOT (512u << 10)
 #define SHARED_BULK_SLOTS (SHARED_BULK_BYTES / SHARED_BULK_SLOT)
 #define SHARED_BYTES (4096u + 2 * SHARED_RING_BYTES + SHARED_BULK_BYTES)
 
@@ -64,6 +64,9 @@ void shared_unmap(struct shared *shared);
 /* `bytes` (a multiple of the page size) of memory, mapped twice in a row. NULL without room. */
 uint8_t *doubled(uint32_t bytes);
 
+/* So that this process, as a writer, needs no fences. With more than one thread it would take some 10 ms; then nothing is done, and each
+ * call has its fence. Mapping shared memory does it as well. */
+void shared_register(void);
 /* To be called by the reader of a ring before its writer begins. */
 void shared_reader_init(struct shared_reader *reader);
 /* What a frame takes in a ring. */
