@@ -60,6 +60,7 @@ static uint8_t *private_payload;
 
 static pthread_mutex_t out_lock = PTHREAD_MUTEX_INITIALIZER; /* output, kept replies, callbacks */
 static uint8_t output[OUTPUT_BYTES];
+static uint64_t reply_tail, reply_head; /* shared memory: ours, and the client's as last seen; looking there costs a cache line */
 static size_t output_bytes;
 static struct kept kept[KEPT_REPLIES];
 static unsigned kept_count;
@@ -203,25 +204,24 @@ static void emit(const struct wire_header *header, const void *head, size_t head
     if (uses_shared) {
         struct shared_control *control = shared.control;
         size_t frame = shared_frame(whole - sizeof *header);
-        uint64_t tail = atomic_load_explicit(&control->replies.at, memory_order_relaxed);
         if (frame > SHARED_RING_BYTES) end(EXIT_VIOLATION);
-        static uint64_t taken_by_client; /* as last seen: looking costs a cache line */
-        while (tail + frame - taken_by_client > SHARED_RING_BYTES) {
-            taken_by_client = atomic_load_explicit(&control->reply_head, memory_order_acquire);
-            if (tail + frame - taken_by_client > SHARED_RING_BYTES) usleep(50); /* its own problem */
+        while (reply_tail + frame - reply_head > SHARED_RING_BYTES) {
+            reply_head = atomic_load_explicit(&control->reply_head, memory_order_acquire);
+            if (reply_tail + frame - reply_head > SHARED_RING_BYTES) usleep(50); /* its own problem */
         }
         uint64_t last[SHARED_SHORT_WORDS] = {0}; /* what pads a frame says nothing of us */
-        uint8_t *slot = shared.replies + tail % SHARED_RING_BYTES, *at = frame <= sizeof last ? (uint8_t *)last : slot;
+        uint8_t *slot = shared.replies + reply_tail % SHARED_RING_BYTES, *at = frame <= sizeof last ? (uint8_t *)last : slot;
         put_header(at, header->op, header->flags, header->len, header->seq);
         if (head_bytes == sizeof(struct wire_reply))
             memcpy(at + sizeof *header, head, sizeof(struct wire_reply)); /* no call */
         else if (head_bytes)
             memcpy(at + sizeof *header, head, head_bytes);
         if (bytes) memcpy(at + sizeof *header + head_bytes, data, bytes);
+        reply_tail += frame;
         if (at != slot)
-            shared_publish_short(&control->replies, tail + frame, last, whole, slot);
+            shared_publish_short(&control->replies, reply_tail, last, whole, slot);
         else
-            shared_publish(&control->replies, tail + frame);
+            shared_publish(&control->replies, reply_tail);
         shared_wake(&control->client);
         return;
     }

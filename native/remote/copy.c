@@ -14,8 +14,8 @@
 
 #define POSTED_BYTES (32u << 10)
 #define IN_PIECE (1u << 20)
-#define OUT_PIECE (256u << 10) /* what the executor has just read from the card is in its cache when it sends it */
-#define OUT_AHEAD 4        /* pieces that are asked for before the first has come */
+#define OUT_PIECE (480u << 10) /* what the executor has just read from the card is in its cache when it sends it */
+#define OUT_AHEAD 3        /* pieces that are asked for before the first has come */
 
 struct where {
     struct link *link;

@@ -56,8 +56,10 @@ static void pause_briefly(void) {
 /* A program that has one thread needs no lock; glibc says so (2.32 and later). Nobody makes a thread under this one. */
 extern char __libc_single_threaded __attribute__((weak));
 
+static bool alone(void) { return &__libc_single_threaded != NULL && __libc_single_threaded; }
+
 static void lock_sending(struct link *link) {
-    if (&__libc_single_threaded != NULL && __libc_single_threaded) return;
+    if (alone()) return;
     pthread_mutex_lock(&link->send_lock);
     link->send_locked = true;
 }
@@ -347,12 +349,15 @@ static bool unsent_bytes(struct link *link) { return link->sent != link->tail ||
 /* The role of the reader: one thread has it, for all. */
 static bool start_reading(struct link *link) {
     bool nobody = false;
-    return atomic_compare_exchange_strong(&link->reading, &nobody, true);
+    if (!alone()) return atomic_compare_exchange_strong(&link->reading, &nobody, true);
+    if (atomic_load_explicit(&link->reading, memory_order_relaxed)) return false;
+    atomic_store_explicit(&link->reading, true, memory_order_relaxed);
+    return true;
 }
 
 /* Not under receive_lock. */
 static void stop_reading(struct link *link) {
-    atomic_store(&link->reading, false);
+    atomic_store_explicit(&link->reading, false, alone() ? memory_order_relaxed : memory_order_seq_cst);
     if (atomic_load(&link->sleeping) == 0) return;
     pthread_mutex_lock(&link->receive_lock);
     pthread_cond_broadcast(&link->received);

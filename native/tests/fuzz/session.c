@@ -267,6 +267,7 @@ static void forget(void) {
     input_head = input_tail = output_bytes = 0;
     callbacks = NULL;
     others_send = false;
+    reply_tail = reply_head = 0;
     next_callback = 1;
     taken = told = bytes_since_told = current_context = thread_context = 0;
     atomic_store(&contexts_ended, 0);
