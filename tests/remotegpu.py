@@ -107,6 +107,9 @@ class Bridge:
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
         self.lock = threading.Lock()
         self.carried = 0
+        self.answers = 0
+        """How often the executor has said something after the client had: the round trips, when one thread asks."""
+        self._client_spoke = False
         self.cut_after: int | None = None
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -136,9 +139,9 @@ class Bridge:
             with self.lock:
                 self.pairs.append((near, far))
             for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._copy, args=(one, other, one is near), daemon=True).start()
 
-    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+    def _copy(self, one: socket.socket, other: socket.socket, from_client: bool) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 18):
                 if self.cut_after is not None:
@@ -149,6 +152,9 @@ class Bridge:
                         other.sendall(data[: max(0, len(data) + now)])  # at any byte
                         self.cut()
                         return
+                with self.lock:
+                    self.answers += self._client_spoke and not from_client
+                    self._client_spoke = from_client
                 other.sendall(data)
                 self.carried += len(data)
         for end in (one, other):

@@ -185,6 +185,27 @@ def test_cards_of_two_servers_are_ordinals_of_one_program(tmp_path: Path) -> Non
                 executor.stop()
 
 
+def test_a_small_program_starts_in_four_round_trips(sim: Machine, tmp_path: Path) -> None:
+    code = f"""
+        context()
+        f = function({COUNT!r}, "count")
+        p = ok(d.cuMemAlloc(4))
+        ok(launch(f, 1, 1, p, (1, ctypes.c_uint32)))
+        say("started")
+        import select
+        select.select([sys.stdin], [], [])
+        say(int(download(p, np.zeros(1, np.uint32))[0]))
+    """
+    with remote(sim, tmp_path, "bridge") as (client, _, bridge), Program(client, code) as program:
+        assert bridge
+        assert program.hear() == "started"
+        trips = bridge.answers  # welcome, context, module, memory; the launch is not waited for
+        program.go()
+        assert isinstance(program.hear(), int)
+        assert 1 <= trips <= 4, trips
+        assert bridge.answers > trips
+
+
 # ---- cuts and deaths --------------------------------------------------------------------------------------------------
 
 
