@@ -253,7 +253,9 @@ static void unlock_output(void) {
     if (others_send) pthread_mutex_unlock(&out_lock);
 }
 
-void session_shares_output(void) { others_send = true; }
+void session_shares_output(void) {
+    if (!others_send) others_send = true; /* once: they read it */
+}
 
 static void answer(struct task *task, CUresult result, const uint8_t *start, bool flush) {
     struct kept reply = {.seq = task->header.seq,
