@@ -544,13 +544,14 @@ class Soak:
         began = time.monotonic()
         try:
             await self.epoch(lambda: self.numbers >= WARM_UP_PROGRAMS)
+            warm = time.monotonic()  # a busy machine takes its time for that
             pause = min(1.0, seconds / 60)
             halves = ((STRIKES, 0.5), (tuple(kind for kind in STRIKES if kind not in LASTING), 1.0))
             for kinds, share in halves:
                 first = len(self.tally.settled)
-                late = began + share * seconds + PATIENCE_SECONDS
+                late = warm + share * seconds + 2 * PATIENCE_SECONDS
                 while not self.tally.problems and (
-                    time.monotonic() - began < share * seconds
+                    time.monotonic() - warm < share * seconds
                     or ({*kinds} - {*self.tally.strikes} and time.monotonic() < late)
                 ):
                     end = time.monotonic() + max(LEAST_EPOCH_SECONDS, seconds / 30)
