@@ -12,11 +12,13 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,8 @@ from simgpu import environment, machine  # noqa: E402
 DELAYS_US: Final = {50: 0.97, 200: 0.93}
 SHARE_PERCENT: Final = 30
 SHARE_GOAL_POINTS: Final = 3.0
+START_TRIPS: Final = 4
+DEATH_SECONDS: Final = 2.0
 Figures = dict[str, float]
 
 
@@ -53,16 +57,24 @@ def run(report: Report) -> dict[str, Any]:
             for name, measure in _cases(sim, nothing, program, scale).items():
                 report.progress(f"round {number + 1} of {rounds}: {name}")
                 found.setdefault(name, []).append(measure(Path(scratch) / f"{number}-{name.replace(' ', '-')}"))
+        report.progress("start-up and death")
+        trips = _trips(sim, program, Path(scratch))
+        deaths = {name: _deaths(sim, program, Path(scratch), name, rounds) for name in ("shm", "tcp")}
         shares = {name: _shares(sim, Path(scratch), name, rounds) for name in ("local", "shm", "tcp")}
     rows = _rows(report, found)
     report.table("remote GPU", ("", "ours", "baseline", "", "ratio"), rows)
+    report.verdict("start-up of a small program, round trips", str(trips), f"≤ {START_TRIPS}", trips <= START_TRIPS)
+    for name, seconds in deaths.items():
+        longest = max(seconds)
+        what = f"{name}: a killed executor is an error in the client, after"
+        report.verdict(what, f"{longest:.3f} s", f"≤ {DEATH_SECONDS:g} s", longest <= DEATH_SECONDS)
     for name, percents in shares.items():
         error = max(abs(percent - SHARE_PERCENT) for percent in percents)
         report.verdict(
             f"{name}: error of a {SHARE_PERCENT} % share over one second, the worst",
             f"{error:.1f} points", f"≤ {SHARE_GOAL_POINTS:g}", error <= SHARE_GOAL_POINTS,
         )  # fmt: skip
-    return {"runs": found, "share_percent": shares}
+    return {"runs": found, "share_percent": shares, "death_seconds": deaths, "start_round_trips": trips}
 
 
 @dataclass(frozen=True)
@@ -193,6 +205,38 @@ def _relayed(folder: Path, client: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def _trips(sim: Machine, program: Path, folder: Path) -> int:
+    """How often a small program waits for the executor until its first kernel is launched."""
+    with remote(sim, folder / "start", "bridge") as (client, _, bridge):
+        env = environment(client)
+        with subprocess.Popen([program, "start"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as small:
+            assert bridge
+            assert small.stdout
+            small.stdout.readline()
+            trips = bridge.answers
+            small.communicate(b"\n")
+        return trips
+
+
+def _deaths(sim: Machine, program: Path, folder: Path, transport: Any, rounds: int) -> list[float]:
+    """Seconds from the SIGKILL of the session's process to the error in a program that uses the GPU all the time."""
+    found: list[float] = []
+    for number in range(rounds):
+        with (
+            remote(sim, folder / f"death-{transport}-{number}", transport) as (client, executor, _),
+            subprocess.Popen(
+                [program, "outlive"], env=environment(client), stdout=subprocess.PIPE, text=True
+            ) as asking,
+        ):
+            assert asking.stdout
+            asking.stdout.readline()
+            (session,) = executor.children()
+            killed = time.monotonic()
+            os.kill(session, signal.SIGKILL)
+            found.append(float(asking.stdout.readline()) - killed)
+    return found
 
 
 def _shares(sim: Machine, folder: Path, way: str, rounds: int) -> list[float]:

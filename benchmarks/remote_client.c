@@ -95,6 +95,31 @@ static void calls(double scale) {
     printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f}\n", async_ns, middle(each, rounds));
 }
 
+/* Asks until the other side is dead, and says when that was known: seconds of the monotonic clock. */
+static void outlive(void) {
+    open_driver();
+    puts("ready");
+    fflush(stdout);
+    while (query(NULL) == 0) {
+    }
+    printf("%.6f\n", now());
+}
+
+/* Up to the first kernel of a small program. */
+static void start(void) {
+    void *module, *function;
+    pointer p;
+    unsigned value = 1;
+    open_driver();
+    find(&load, "cuModuleLoadData"), find(&get, "cuModuleGetFunction"), find(&launch, "cuLaunchKernel"), find(&alloc, "cuMemAlloc_v2");
+    OK(load(&module, ptx)), OK(get(&function, module, "work")), OK(alloc(&p, 4));
+    void *arguments[] = {&p, &value};
+    OK(launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
+    puts("started");
+    fflush(stdout);
+    getchar();
+}
+
 static void client(double scale) {
     void *module, *function, *event;
     pointer p;
@@ -335,6 +360,8 @@ int main(int argc, char **argv) {
     double scale = argc > 2 ? atof(argv[2]) : 1;
     if (strcmp(what, "client") == 0) client(scale);
     else if (strcmp(what, "calls") == 0) calls(scale);
+    else if (strcmp(what, "outlive") == 0) outlive();
+    else if (strcmp(what, "start") == 0) start();
     else if (strcmp(what, "bare-shm") == 0) bare_shm(scale);
     else if (strcmp(what, "bare-tcp") == 0) bare_tcp(scale);
     else if (strcmp(what, "delay") == 0 && argc > 3) delay(atoi(argv[2]), atof(argv[3]));
