@@ -578,7 +578,7 @@ def test_memory_stays_within_the_slice_for_all_sessions_together(sim: Machine, t
         """
         assert run(client, fill) == 212
         write_policy(directory / "policy", [limits(card, memory_bytes=2 * limit)])
-        assert run(client, fill) == 724
+        until(lambda: run(client, fill) == 724)  # what the program before held is back a moment after its end
         program.go()
         assert program.hear() == 1
 
