@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -60,6 +61,7 @@ GROWTH_KIB_PER_PROGRAM: Final = 2
 """How much more of its own memory a broker or a daemon may have at the end of the second half than at its beginning.
 The second is for the 4,096 ended leases that a broker remembers; what leaks a connection leaks more."""
 MOST_PROBLEMS: Final = 20
+LOG_LINES: Final = 200
 T = TypeVar("T")
 
 
@@ -93,12 +95,16 @@ class Tally:
     programs: Counter[str] = field(default_factory=Counter[str])
     ended: Counter[str] = field(default_factory=Counter[str])
     strikes: Counter[str] = field(default_factory=Counter[str])
+    struck: list[str] = field(default_factory=list[str])
+    """The last strikes, with their times."""
     most_leases: int = 0
     slowest: dict[str, float] = field(default_factory=dict[str, float])
     highest_rss_mib: dict[str, float] = field(default_factory=dict[str, float])
     settled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     growth_kib: dict[str, Any] = field(default_factory=dict[str, Any])
     problems: list[str] = field(default_factory=list[str])
+    logs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The end of what broker and daemons wrote, where there are problems."""
 
     def slow(self, what: str, seconds: float) -> None:
         self.slowest[what] = max(self.slowest.get(what, 0.0), round(seconds, 2))
@@ -166,7 +172,9 @@ class Soak:
 
     def problem(self, text: str) -> None:
         if len(self.tally.problems) < MOST_PROBLEMS:
-            self.tally.problems.append(text)
+            self.tally.problems.append(f"{datetime.now(UTC):%H:%M:%S}: {text}")
+        for path in self.world.directory.glob("*.log"):
+            self.tally.logs[path.stem] = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
 
     async def ask(self, question: Callable[[PoolClient], Awaitable[T]]) -> T:
         """Raises ElasticGPUError while no broker answers."""
@@ -296,6 +304,7 @@ class Soak:
             kind = self.bag.pop()
             if await self.strike_soon(kind, until):
                 self.tally.strikes[kind] += 1
+                self.tally.struck = [*self.tally.struck[-LOG_LINES:], f"{datetime.now(UTC):%H:%M:%S} {kind}"]
             else:
                 self.missed.add(kind)  # nobody was there: in the next round before others
 

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.skipif(not pools.built(), reason="the executor and the 
 @pytest.mark.timeout(SECONDS + 600)
 async def test_nothing_is_lost_wrong_or_left_while_pieces_of_the_pool_are_killed() -> None:
     tally = await soak(SECONDS, SEED)
-    assert not tally.problems, "\n".join(tally.problems)
+    assert not tally.problems, "\n".join(
+        [*tally.problems, *tally.struck, *(f"{k}: {v}" for k, v in tally.logs.items())]
+    )
     assert {*tally.strikes} == {*STRIKES}, f"it was over before everything was struck: {tally.strikes}"
     assert tally.ended["right"] > 0

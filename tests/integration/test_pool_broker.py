@@ -70,6 +70,27 @@ async def test_what_does_not_fit_says_why_and_changes_nothing(tmp_path: Path) ->
         await server.stop()
 
 
+async def test_orders_that_were_on_their_way_to_a_replaced_connection_are_sent_again(tmp_path: Path) -> None:
+    credentials = poolworld.secret(tmp_path)
+    async with poolworld.broker(credentials) as broker:
+        deaf = poolworld.FakeServer("one", broker.address, credentials)
+        await deaf.start()
+        await poolworld.eventually(lambda: deaf.read[0] != "")
+        assert deaf.task is not None
+        deaf.task.cancel()  # what is sent to it from now on is lost, and nobody has noticed that its connection is
+        client = await poolworld.client(broker, credentials)
+        asking = asyncio.create_task(acquire(client))
+        await poolworld.eventually(lambda: bool(broker.desk.pool.leases))
+        await asyncio.sleep(0.2)
+        again = poolworld.FakeServer("one", broker.address, credentials)
+        again.read = deaf.read
+        await again.start()
+        assert (await asking).lease.lease in again.runs
+        await client.close()
+        await again.stop()
+        await deaf.stop()
+
+
 async def test_what_may_fit_when_a_server_is_back_is_asked_again_and_not_refused(tmp_path: Path) -> None:
     credentials = poolworld.secret(tmp_path)
     async with poolworld.broker(credentials) as broker:

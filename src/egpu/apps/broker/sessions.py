@@ -129,6 +129,10 @@ class ServerSessions:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send_orders(name, connection, changed))
+                await self._receive(name, connection, still)
+                # What the connection before had been told may have been lost with it, whether or not we saw it end.
+                if still():
+                    changed.set()
                 while still():
                     await self._receive(name, connection, still)
                 raise Refused(f"another connection reports as {name} now")
