@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from benchmarks.report import Report, median
 from egpu.adapters import native
-from egpu.adapters.pages import DevicePolicy, Mode, create_usage, write_policy
-from egpu.adapters.simulator import Machine, create_machine, destroy
+from egpu.adapters.simulator.machine import Machine, create_machine, destroy
+from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.sharing import BUSY_SECONDS, Sharing
-from egpu.apps.agent.slots import SlotRecord, Slots
+from egpu.apps.agent.limits.sharing import BUSY_SECONDS, Sharing
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 
 ROOT: Final = Path(__file__).parents[1]
 HERE: Final = Path(__file__).parent

@@ -26,18 +26,18 @@ from typing import Any, Final
 
 from benchmarks.report import Report, median
 from egpu.adapters import native
-from egpu.adapters.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.bridge import Bridge, Target
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
-from egpu.adapters.simulator import Machine
+from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # an executor and its client, as the tests make them
 
-from remotegpu import remote  # noqa: E402
-from simgpu import environment, machine  # noqa: E402
+from support.remote_gpu import remote  # noqa: E402
+from support.simulated_gpu import environment, machine  # noqa: E402
 
 DELAYS_US: Final = {50: 0.97, 200: 0.93}
 SHARE_PERCENT: Final = 30

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import sanitizers
+from support import sanitizers
 
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")

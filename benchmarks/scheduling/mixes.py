@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from egpu.core.packing.shapes import WHOLE_CARD, Machine, Shape
+from egpu.core.policies.shapes import WHOLE_CARD, Machine, Shape
 
 Pods = list[Shape]
 

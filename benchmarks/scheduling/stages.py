@@ -15,7 +15,7 @@ from rich.progress import track
 
 from benchmarks.scheduling.mixes import all_mixes
 from egpu.adapters.traces import read_nodes, read_pods
-from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.replay import Outcome, run
 from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
 

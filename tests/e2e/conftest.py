@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Place
+
+from support.commands import Place
 
 
 @pytest.fixture

@@ -20,14 +20,13 @@ from typing import Any, Final
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import levels
-import pools
-
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.messages import Granted
 from egpu.adapters.pool.security import Credentials
 from egpu.errors import DoesNotFit
-from patience import PATIENCE_SECONDS
+from support import levels
+from support import pool_processes as pools
+from support.deadlines import PATIENCE_SECONDS
 
 MEMORY_MIB: Final = 64
 MOST_CARDS: Final = 16

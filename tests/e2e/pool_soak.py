@@ -29,17 +29,15 @@ from typing import Any, Final, TypeVar
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import levels
-import mixed_load
-import pools
-from cuttable import Cuttable
-
-import simgpu
-from egpu.adapters import simulator
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.security import Credentials
+from egpu.adapters.simulator import machine as simulator
 from egpu.errors import ElasticGPUError
-from patience import PATIENCE_SECONDS
+from support import levels, mixed_load
+from support import pool_processes as pools
+from support import simulated_gpu as simgpu
+from support.cuttable import Cuttable
+from support.deadlines import PATIENCE_SECONDS
 
 CLIENTS: Final = 4
 CARDS: Final = 2

@@ -13,13 +13,13 @@ from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.core.feed import rebuild
+from egpu.core.placement.cache import rebuild
 from egpu.embedded import manifests
 from egpu.embedded.apiserver.access import service_account
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import NotFound, Refused
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

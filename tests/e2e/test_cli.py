@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import Place, up
 
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from egpu.embedded.apiserver import Config, serve
-from patience import PATIENCE_SECONDS
+from support.commands import Place, up
+from support.deadlines import PATIENCE_SECONDS
 
 
 @dataclass

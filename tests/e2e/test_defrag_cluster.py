@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Place, up
 
-from control import until
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.traces import read_nodes, read_pods
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
+from support.commands import Place, up
+from support.control_plane import until
 
 
 def a_pod(name: str, limits: dict[str, int], **spec: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Place
 
 from egpu.embedded.demo import SCENES
-from patience import PATIENCE_SECONDS
+from support.commands import Place
+from support.deadlines import PATIENCE_SECONDS
 
 PROMISED = (
     # each example manifest, and what came of it

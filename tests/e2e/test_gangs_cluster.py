@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from control import until
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
@@ -16,10 +15,11 @@ from egpu.api.kubernetes import Pod
 from egpu.cli import views
 from egpu.cli.explain import explain_in
 from egpu.cli.snapshot import load
-from egpu.core.policies import Policies
+from egpu.core.placement.preference import Policies
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError
+from support.control_plane import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CARDS = 3

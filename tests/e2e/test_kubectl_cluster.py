@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import Place, up
 
 from egpu.api import names
 from integration.kubectl import Kubectl, debian_kubectl
-from patience import PATIENCE_SECONDS
+from support.commands import Place, up
+from support.deadlines import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OURS = "egpu,egpuc,egpuclass"

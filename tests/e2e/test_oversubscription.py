@@ -4,14 +4,13 @@ import asyncio
 import json
 from typing import Any
 
-from commands import PATIENCE_SECONDS, Place
-
 from egpu.adapters import native
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPUClaim
 from egpu.embedded import manifests
 from egpu.embedded.cluster import ClusterConfig, cluster
+from support.commands import PATIENCE_SECONDS, Place
 
 MIB = 1024 * 1024
 SHARE, MOST = 1024 * MIB, 1536 * MIB

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from pools import FAR, World, built, place, sample, until
 
-from egpu.adapters.pool import executors
-from egpu.core.leases import TTL_SECONDS
-from patience import PATIENCE_SECONDS
+from egpu.adapters.executors import supervisor as executors
+from egpu.core.leasing.leases import TTL_SECONDS
+from support.deadlines import PATIENCE_SECONDS
+from support.pool_processes import FAR, World, built, place, sample, until
 
 pytestmark = pytest.mark.skipif(not built(), reason="the executor and the remote client are not built")
 

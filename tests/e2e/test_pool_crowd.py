@@ -2,9 +2,10 @@
 
 import os
 
-import pools
 import pytest
 from pool_crowd import crowd
+
+from support import pool_processes as pools
 
 LEASES = int(os.environ.get("EGPU_TEST_CROWD_LEASES", "100"))
 

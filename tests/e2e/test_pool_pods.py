@@ -8,16 +8,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from commands import PATIENCE_SECONDS, Place
-
 from egpu.adapters import native
+from egpu.adapters.executors.supervisor import processes_of
 from egpu.adapters.kubernetes import Client
-from egpu.adapters.pool.executors import processes_of
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu.api.kubernetes import Node, Pod
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from support.commands import PATIENCE_SECONDS, Place
 
 MIB = 1024 * 1024
 WITHOUT_GPUS = {"elasticgpu.io/gpu-count": "0"}

@@ -2,9 +2,10 @@
 
 import os
 
-import pools
 import pytest
 from pool_soak import STRIKES, soak
+
+from support import pool_processes as pools
 
 SECONDS = float(os.environ.get("EGPU_TEST_SOAK_SECONDS", "20"))
 """600 is the full run."""

@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
-from storm import Witness, check_container, manifests
 
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
-from egpu.core.feed import rebuild
+from egpu.core.placement.cache import rebuild
 from egpu.embedded import manifests as files
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError
+from support.storm import Witness, check_container, manifests
 
 SEEDS = [int(seed) for seed in os.environ.get("EGPU_STORM_SEEDS", "11").split(",")]
 """One in every run of the suite; more by EGPU_STORM_SEEDS=11,12,13."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.pages import read_policy
+from egpu.adapters.slices.pages import read_policy
 from egpu.api import names
 from egpu.api.allocation import PodAllocation, encode
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
-from nodeworld import NODE, World, card, processes_of, share, shell, until, vcuda, whole, world
+from support.node import NODE, World, card, processes_of, share, shell, until, vcuda, whole, world
 
 MIB = 1024 * 1024
 

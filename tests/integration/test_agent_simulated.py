@@ -16,11 +16,11 @@ from typing import Any
 import pytest_asyncio
 
 from egpu.adapters import native
-from egpu.adapters.pages import read_policy
-from egpu.adapters.simulator import Machine, create_machine, destroy
+from egpu.adapters.simulator.machine import Machine, create_machine, destroy
+from egpu.adapters.slices.pages import read_policy
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from nodeworld import NODE, World, shell, until, world
+from support.node import NODE, World, shell, until, world
 
 MIB = 1024 * 1024
 GPU = {"limits": {names.SLOT: "1"}}

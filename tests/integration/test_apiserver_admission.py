@@ -17,7 +17,7 @@ from test_apiserver_http import MAPS, PODS, api, binding, created, patched, pod 
 
 from egpu.adapters.certificates import issue
 from egpu.embedded.apiserver import Config, ServerHandle, serve
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 Decide = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -14,7 +14,7 @@ from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.apiserver.access import ADMIN
 from egpu.embedded.apiserver.app import BODY_LIMIT
 from egpu.errors import InvalidInput
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 PODS = "/api/v1/namespaces/default/pods"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from kubectl import ROOT, Kubectl, debian_kubectl
 
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 SEEDS = ["gpushare", "qgpu", "vcuda", "whole-card"]
 

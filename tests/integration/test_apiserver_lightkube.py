@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
 from egpu.embedded.apiserver import Config, ServerHandle, node_user, serve
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters import native
-from egpu.adapters.pool.confinement import Confinement, ConfinementConfig
-from egpu.adapters.pool.executors import Driver, Executor, Executors
-from egpu.adapters.simulator import Machine
+from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
+from egpu.adapters.executors.supervisor import Driver, Executor, Executors
+from egpu.adapters.simulator.machine import Machine
 from egpu.api.allocation import CardShare
-from egpu.apps.agent.executors import link_into
-from egpu.apps.agent.slots import Slots
-from egpu.core.leases import LeaseRecord
-from patience import PATIENCE_SECONDS
-from remotegpu import client_dir
-from simgpu import environment, machine, until
+from egpu.apps.agent.serving.executors import link_into
+from egpu.apps.agent.slots.directories import Slots
+from egpu.core.leasing.leases import LeaseRecord
+from support.deadlines import PATIENCE_SECONDS
+from support.remote_gpu import client_dir
+from support.simulated_gpu import environment, machine, until
 
 NOBODY = 65534
 
@@ -28,10 +28,10 @@ NOBODY = 65534
 SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
-from egpu.adapters.cgroups import DAEMON, Group, Hierarchy, Limits
-from egpu.adapters.pool.confinement import Confinement
+from egpu.adapters.executors.cgroups import DAEMON, Group, Hierarchy, Limits
+from egpu.adapters.executors.confinement import Confinement
 from test_confinement import sample, start, until
-from egpu.adapters.pool.executors import Driver, Executors
+from egpu.adapters.executors.supervisor import Driver, Executors
 
 class Plain(Limits):
     def files(self):

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from control import World, binding, extender, nodes_known, running, until, world
 from egpu.api import names
 from egpu.api.kubernetes import Event, Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.apps.controller import Controller, ControllerConfig
+from support.control_plane import World, binding, extender, nodes_known, running, until, world
 
 API = "elasticgpu.io/v1alpha1"
 

@@ -11,7 +11,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.processes import Process, start_time
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 FAILED, NOT_FOUND = 125, 127
 

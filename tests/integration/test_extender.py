@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from control import World, binding, extender, nodes_known, running, until, world
 from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
@@ -21,7 +20,8 @@ from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender, ExtenderConfig, scheduler_config
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
-from patience import PATIENCE_SECONDS
+from support.control_plane import World, binding, extender, nodes_known, running, until, world
+from support.deadlines import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import httpx2
 
-from control import World, free_port, install, until, world
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Lease, MutatingWebhookConfiguration, Node
 from egpu.api.objects import ElasticGPU, ObjectMeta
 from egpu.apps.extender.mix import ANNOTATION
 from egpu.embedded import apiserver
-from worlds import card
+from support.control_plane import World, free_port, install, until, world
+from support.objects import card
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
 

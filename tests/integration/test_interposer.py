@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters import native
-from patience import PATIENCE_SECONDS
-from sliceworld import (
+from support.deadlines import PATIENCE_SECONDS
+from support.slices import (
     LIBRARY,
     LIMIT,
     MIB,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from egpu.adapters import native
-from egpu.adapters.pages import DevicePolicy, Mode, create_usage, write_policy
-from egpu.adapters.simulator import Machine
-from simgpu import Program, machine, run
+from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
+from support.simulated_gpu import Program, machine, run
 
 LIMIT = 64 << 20
 LIBRARY = "libegpu-interposer.so"

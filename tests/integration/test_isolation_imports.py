@@ -10,13 +10,13 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.nvml import CardProcess
-from egpu.adapters.pages import DevicePolicy, Mode, UsageReader, create_usage, read_policy, write_policy
-from egpu.adapters.simulator import Machine
+from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, create_usage, read_policy, write_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.reconciling import LOOKS, Reconciler
-from egpu.apps.agent.slots import SlotRecord, Slots
-from simgpu import Program, machine
-from sliceworld import LIBRARY, MIB
+from egpu.apps.agent.limits.reconciling import LOOKS, Reconciler
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from support.simulated_gpu import Program, machine
+from support.slices import LIBRARY, MIB
 
 SIZE = 64 * MIB
 EXPORTER = f"""

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from egpu.adapters import native
-from egpu.adapters.pages import DevicePolicy, Mode, create_usage, write_policy
-from egpu.adapters.simulator import Machine
-from simgpu import Program, machine
-from sliceworld import LIBRARY, MIB
+from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
+from support.simulated_gpu import Program, machine
+from support.slices import LIBRARY, MIB
 
 READER = """
 import ctypes

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.pages import DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.sharing import BUSY_SECONDS, Sharing
-from egpu.apps.agent.slots import SlotRecord, Slots
-from sliceworld import NATIVE, SOURCES, compile_c, uuid
+from egpu.apps.agent.limits.sharing import BUSY_SECONDS, Sharing
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from support.slices import NATIVE, SOURCES, compile_c, uuid
 
 SHARES = (30, 70)
 #: What a look itself takes, and the thread's way to it.

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from egpu.adapters import guests
 from egpu.adapters.nvml import Card, CardProcess
-from egpu.adapters.pages import create_usage, read_policy
+from egpu.adapters.slices import membership as guests
+from egpu.adapters.slices.pages import create_usage, read_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.inventory import Inventory
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.limits.reconciling import LOOKS, Reconciler
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.reconciling import LOOKS, Reconciler
-from egpu.apps.agent.slots import SlotRecord, Slots
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import Unavailable
-from sliceworld import LIMIT, MIB, Slice, driver_directory, empty_slots, uuid
+from support.slices import LIMIT, MIB, Slice, driver_directory, empty_slots, uuid
 
 CARD = uuid("1")
 

@@ -10,14 +10,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from egpu.adapters.nvml import Card, CardProcess
-from egpu.adapters.pages import Mode, Policy, UsageReader, create_usage, read_policy
+from egpu.adapters.slices.pages import Mode, Policy, UsageReader, create_usage, read_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.inventory import Inventory
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.limits.reconciling import Reconciler
+from egpu.apps.agent.limits.sharing import Sharing
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.reconciling import Reconciler
-from egpu.apps.agent.sharing import Sharing
-from egpu.apps.agent.slots import SlotRecord, Slots
-from sliceworld import LIMIT, Slice, driver_directory, empty_slots, eventually, uuid
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from support.slices import LIMIT, Slice, driver_directory, empty_slots, eventually, uuid
 
 driver = pytest.fixture(scope="module")(driver_directory)
 slots = pytest.fixture(empty_slots)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sliceworld import LIBRARY, MIB, SANITIZER, SOURCES, Slice, build_driver, compile_interposer
+from support.slices import LIBRARY, MIB, SANITIZER, SOURCES, Slice, build_driver, compile_interposer
 
 ROUNDS = int(os.environ.get("EGPU_STORM_ROUNDS", "300" if SANITIZER else "1000"))
 BY_HAND = "EGPU_STORM_ROUNDS" in os.environ

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from egpu.api import names
 from egpu.api.kubernetes import Event, Lease, Node
-from nodeworld import NODE, World, processes_of, shell, until, world
+from support.node import NODE, World, processes_of, shell, until, world
 
 
 @pytest_asyncio.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from egpu.embedded.kubelet import runtime
 from egpu.embedded.kubelet.runtime import NeverStarted, Runtime
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)

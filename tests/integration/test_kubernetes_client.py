@@ -12,7 +12,7 @@ from egpu.api.kubernetes import Container, Lease, LeaseSpec, Node, Pod, PodSpec
 from egpu.api.objects import ObjectMeta
 from egpu.embedded import apiserver
 from egpu.errors import AlreadyExists, Conflict, Gone, InvalidInput, NotFound, Refused, Unavailable
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 
 def pod(name: str) -> Pod:

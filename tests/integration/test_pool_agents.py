@@ -13,23 +13,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import nodeworld
-import poolworld
-import worlds
-from egpu.adapters.pool import authority, executors, messages
+from egpu.adapters.executors import supervisor as executors
+from egpu.adapters.executors.supervisor import Driver, Executors
+from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.client import answer_of, dial
 from egpu.adapters.pool.connection import Connection
-from egpu.adapters.pool.executors import Driver, Executors
 from egpu.adapters.pool.security import Credentials
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.api.kubernetes import Node, Pod, PodStatus
 from egpu.api.objects import ObjectMeta
-from egpu.apps.agent.bridges import SlotBridges, link
-from egpu.apps.agent.inventory import Inventory
-from egpu.apps.agent.serving import Serving
-from egpu.apps.agent.slots import SlotRecord, Slots
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.serving.bridges import SlotBridges, link
+from egpu.apps.agent.serving.service import Serving
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import NotFound, Refused, Unavailable
+from support import node as nodeworld
+from support import objects as worlds
+from support import pool as poolworld
 
 SERVER, HERE, ELSEWHERE = "gpu-1", "cpu-1", "cpu-2"
 

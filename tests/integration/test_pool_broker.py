@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-import poolworld
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.keeping import KeptLease, Wanted
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
-from egpu.core.leases import TTL_SECONDS
+from egpu.core.leasing.leases import TTL_SECONDS
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
-from patience import PATIENCE_SECONDS
+from support import pool as poolworld
+from support.deadlines import PATIENCE_SECONDS
 
 
 async def acquire(client: PoolClient, request: str = "1", **wish: int | str) -> messages.Granted:

@@ -13,22 +13,23 @@ from pathlib import Path
 
 import pytest
 
-import poolworld
-import simgpu
-from egpu.adapters.pages import read_policy
-from egpu.adapters.pool import authority, executors, messages
+from egpu.adapters.executors import supervisor as executors
+from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.bridge import GONE, Bridge, Target
 from egpu.adapters.pool.client import PoolClient, dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.keeping import KeptLease, Wanted
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.simulator import Machine
+from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.pages import read_policy
 from egpu.apps.broker import Broker
 from egpu.apps.serve import ServeConfig, Server
-from egpu.core import tokens
+from egpu.core.leasing import tokens
 from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
-from patience import PATIENCE_SECONDS
+from support import pool as poolworld
+from support import simulated_gpu as simgpu
+from support.deadlines import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from egpu.adapters import simulator
-from patience import PATIENCE_SECONDS
+from egpu.adapters.simulator import machine as simulator
+from support.deadlines import PATIENCE_SECONDS
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
 

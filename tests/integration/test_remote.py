@@ -20,12 +20,12 @@ from typing import Any, Final
 import pytest
 
 from egpu.adapters.native import path
-from egpu.adapters.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 from egpu.adapters.pool.bridge import GONE
-from egpu.adapters.simulator import Card, Machine
-from patience import PATIENCE_SECONDS
-from remotegpu import Executor, client_dir, remote
-from simgpu import Program, environment, machine, run, until
+from egpu.adapters.simulator.machine import Card, Machine
+from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
+from support.deadlines import PATIENCE_SECONDS
+from support.remote_gpu import Executor, client_dir, remote
+from support.simulated_gpu import Program, environment, machine, run, until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TRANSPORTS: Final = ("shm", "tcp", "bridge")

@@ -15,10 +15,10 @@ from typing import Final
 import pytest
 from test_remote import OPS, Raw, hello
 
-from egpu.adapters.simulator import Machine
-from patience import PATIENCE_SECONDS
-from remotegpu import remote
-from simgpu import machine, until
+from egpu.adapters.simulator.machine import Machine
+from support.deadlines import PATIENCE_SECONDS
+from support.remote_gpu import remote
+from support.simulated_gpu import machine, until
 
 PAGE: Final = 4096
 REQUEST_TAIL, REQUEST_BESIDE, REQUEST_SHORT, REQUEST_HEAD, EXECUTOR_SLEEPS = 128, 136, 144, 256, 384

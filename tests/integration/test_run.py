@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from egpu.adapters import native, simulator
-from patience import PATIENCE_SECONDS
+from egpu.adapters import native
+from egpu.adapters.simulator import machine as simulator
+from support.deadlines import PATIENCE_SECONDS
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
 GIB = 1 << 30

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.localgpu import Book, Holder, LocalSlice, Wish
+from egpu.adapters.local.book import Book, Holder, LocalSlice, Wish
 from egpu.adapters.nvml import Card
-from egpu.adapters.pages import Mode, read_policy
 from egpu.adapters.processes import Process
+from egpu.adapters.slices.pages import Mode, read_policy
 from egpu.errors import DoesNotFit, InvalidInput
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 
 def card(index: int = 0, memory_mib: int = 1000) -> Card:

@@ -22,12 +22,12 @@ import test_sim_graphs
 import test_sim_memory
 
 from egpu.adapters import native
-from egpu.adapters.pages import DevicePolicy, Mode, create_usage, write_policy
-from egpu.adapters.simulator import Machine
+from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.errors import NativeMissing
-from patience import PATIENCE_SECONDS
-from remotegpu import Transport, remote
-from simgpu import environment, machine, source
+from support.deadlines import PATIENCE_SECONDS
+from support.remote_gpu import Transport, remote
+from support.simulated_gpu import environment, machine, source
 
 TRANSPORTS: Final = tuple(one for one in get_args(Transport) if one != "bridge")
 PROGRAMS: Final = Path(__file__).parent / "programs" / "answers"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from egpu.adapters.native import path
-from egpu.adapters.simulator import Machine
-from patience import PATIENCE_SECONDS
-from simgpu import machine
+from egpu.adapters.simulator.machine import Machine
+from support.deadlines import PATIENCE_SECONDS
+from support.simulated_gpu import machine
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.simulator import Machine
-from simgpu import machine, run
+from egpu.adapters.simulator.machine import Machine
+from support.simulated_gpu import machine, run
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.errors import NativeMissing
-from simgpu import environment, machine
+from support.simulated_gpu import environment, machine
 
 
 def program(name: str) -> Path:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters import simulator
-from egpu.adapters.simulator import Machine
-from egpu.adapters.simulator_clock import Clock
-from egpu.adapters.simulator_faults import EccError, FallOffBus, Restore, Xid, inject
+from egpu.adapters.simulator import machine as simulator
+from egpu.adapters.simulator.clock import Clock
+from egpu.adapters.simulator.faults import EccError, FallOffBus, Restore, Xid, inject
+from egpu.adapters.simulator.machine import Machine
 from egpu.errors import InvalidInput
-from simgpu import Program, environment, machine, run
+from support.simulated_gpu import Program, environment, machine, run
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_only_a_manual_clock_is_moved(sim: Machine) -> None:
 LEAVE = """
 import os, sys
 from pathlib import Path
-from egpu.adapters import simulator
+from egpu.adapters.simulator import machine as simulator
 made = simulator.create_machine(Path(sys.argv[1]), "T4", 1, "left", shared_memory=Path(sys.argv[2]), persistent=sys.argv[3] == "1")
 print(made.state, flush=True)
 sys.stdin.readline()

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from egpu.adapters.simulator import Machine
-from simgpu import machine, run
+from egpu.adapters.simulator.machine import Machine
+from support.simulated_gpu import machine, run
 
 HELPERS = """
 MIB = 1 << 20

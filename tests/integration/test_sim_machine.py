@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import sanitizers
-from egpu.adapters import simulator
-from egpu.adapters.simulator import Machine, list_machines, make_driver_dir, open_machine
+from egpu.adapters.simulator import machine as simulator
+from egpu.adapters.simulator.machine import Machine, list_machines, make_driver_dir, open_machine
 from egpu.errors import InvalidInput, NotSupported, Unavailable
-from simgpu import Program, machine, run, until
+from support import sanitizers
+from support.simulated_gpu import Program, machine, run, until
 
 HOLD = """
 context()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.simulator import Machine
-from simgpu import Program, machine, run, until
+from egpu.adapters.simulator.machine import Machine
+from support.simulated_gpu import Program, machine, run, until
 
 HELPERS = """
 MIB = 1 << 20

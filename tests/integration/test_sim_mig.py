@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from egpu.adapters.simulator import Machine, profiles
-from egpu.adapters.simulator_clock import Clock
-from simgpu import Program, environment, machine, run
+from egpu.adapters.simulator.clock import Clock
+from egpu.adapters.simulator.machine import Machine, profiles
+from support.simulated_gpu import Program, environment, machine, run
 
 MIB = 1 << 20
 

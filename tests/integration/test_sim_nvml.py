@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from egpu.adapters.simulator import Machine
-from simgpu import Program, machine, run, until
+from egpu.adapters.simulator.machine import Machine
+from support.simulated_gpu import Program, machine, run, until
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.simulator import Machine, profiles
-from egpu.adapters.simulator_clock import Clock
-from simgpu import Program, machine, run, until
+from egpu.adapters.simulator.clock import Clock
+from egpu.adapters.simulator.machine import Machine, profiles
+from support.simulated_gpu import Program, machine, run, until
 
 MS = 1_000_000
 BUCKET = 1 << 24  # nanoseconds; the account of the card's time is kept by these

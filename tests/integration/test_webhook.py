@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from control import admission, free_port, running, until, world
 from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
@@ -16,6 +15,7 @@ from egpu.api.allocation import decode_demand
 from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod, Secret
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.errors import Refused
+from support.control_plane import admission, free_port, running, until, world
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from egpu.api import names
 from egpu.api.kubernetes import Pod
-from egpu.core.feed import Feed, rebuild
-from egpu.core.ledger import Holder
-from egpu.core.policies import Policies
-from egpu.core.together import GangVerdict, place_gang
-from worlds import BINPACK, SPREAD, card, container, pod, slice_pod
+from egpu.core.gangs.placing import GangVerdict, place_gang
+from egpu.core.placement.cache import Feed, rebuild
+from egpu.core.placement.ledger import Holder
+from egpu.core.placement.preference import Policies
+from support.objects import BINPACK, SPREAD, card, container, pod, slice_pod
 
 shares = st.sampled_from([10, 25, 30, 50, 60, 100])
 policies = st.sampled_from([BINPACK, SPREAD, Policies.named("price", "price")])

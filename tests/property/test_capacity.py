@@ -15,10 +15,10 @@ from egpu.api import names
 from egpu.api.allocation import PodAllocation
 from egpu.api.kubernetes import Container, Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus
-from egpu.core.claims import claim_slices
-from egpu.core.feed import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
-from egpu.core.policies import Policies
-from worlds import BINPACK, SPREAD, card, claim, claim_pod, container, ended, gpu_class, placed, pod
+from egpu.core.claims.lifecycle import claim_slices
+from egpu.core.placement.cache import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
+from egpu.core.placement.preference import Policies
+from support.objects import BINPACK, SPREAD, card, claim, claim_pod, container, ended, gpu_class, placed, pod
 
 MEMORY_MIB = 8192
 NODES = ("n0", "n1", "n2")

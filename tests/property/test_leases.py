@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from egpu.core.leases import (
+from egpu.core.leasing.leases import (
     SERVER_GRACE_SECONDS,
     TTL_SECONDS,
     LeaseRecord,
@@ -19,7 +19,7 @@ from egpu.core.leases import (
     RunningLease,
     Wish,
 )
-from egpu.core.ledger import Card
+from egpu.core.placement.ledger import Card
 from egpu.errors import DoesNotFit, NotFound, Unavailable
 
 CARD_MIB = 1000

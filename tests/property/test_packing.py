@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.learner import LearningPrice
-from egpu.core.packing.learning import LearnedMix
-from egpu.core.packing.placer import Placer
-from egpu.core.packing.registry import NAMES, Setting, scorer
-from egpu.core.packing.shapes import WHOLE_CARD, Machine, Mix, Shape
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.learner import LearningPrice
+from egpu.core.policies.learning import LearnedMix
+from egpu.core.policies.placer import Placer
+from egpu.core.policies.registry import NAMES, Setting, scorer
+from egpu.core.policies.shapes import WHOLE_CARD, Machine, Mix, Shape
 
 MODELS = ("A", "B")
 machines = st.lists(

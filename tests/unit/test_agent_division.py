@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpu.adapters.pages import PPM
-from egpu.apps.agent.division import LONG_PERIOD_US, PERIOD_US, Tenant, divide
+from egpu.adapters.slices.pages import PPM
+from egpu.apps.agent.limits.division import LONG_PERIOD_US, PERIOD_US, Tenant, divide
 
 
 def tenant(

@@ -22,9 +22,9 @@ from egpu.api.kubernetes import (
     PodSpec,
     PodStatus,
 )
-from egpu.apps.agent.owners import Owners
+from egpu.apps.agent.slots.owners import Owners
 from egpu.errors import TerminalError, Unavailable
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 NODE = "node-a"
 

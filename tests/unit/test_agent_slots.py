@@ -11,8 +11,8 @@ import pytest
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.devices import DeviceFiles
-from egpu.apps.agent.slots import OWNER_FILE, SlotRecord, Slots
+from egpu.apps.agent.slots.devices import DeviceFiles
+from egpu.apps.agent.slots.directories import OWNER_FILE, SlotRecord, Slots
 from egpu.errors import CorruptData
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters import cgroups
-from egpu.adapters.cgroups import DAEMON, Hierarchy, delegated
-from egpu.adapters.pool.confinement import Confinement, ConfinementConfig
+from egpu.adapters.executors import cgroups
+from egpu.adapters.executors.cgroups import DAEMON, Hierarchy, delegated
+from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
 from egpu.api.allocation import CardShare
 from egpu.errors import InvalidInput, NotSupported
 

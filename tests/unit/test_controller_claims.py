@@ -10,8 +10,8 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim
 from egpu.apps.controller import Controller, ControllerConfig
 from egpu.errors import Conflict
-from fake_api import FakeAPI, Json
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
+from support.fake_api import FakeAPI, Json
 
 SHARE = {"uuid": "GPU-1", "index": 0, "minor": 0, "core": 50, "memoryMiB": 1024, "model": "T4"}
 ALLOCATION = {"node": "n0", "container": {"provisioner": names.VCUDA, "mode": "shared", "cards": [SHARE]}}

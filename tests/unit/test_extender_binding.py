@@ -15,8 +15,8 @@ from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.fence import FENCE
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from egpu.runtime.supervisor import Supervisor
-from fake_api import FakeAPI, Json, status
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
+from support.fake_api import FakeAPI, Json, status
 
 
 def card(node: str, index: int, memory_mib: int = 16384) -> Json:

@@ -14,7 +14,7 @@ from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
 from egpu.apps.extender.gangs import GangKeeper
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
-from fake_api import FakeAPI, Json, status
+from support.fake_api import FakeAPI, Json, status
 
 
 def member(name: str, gang: str = "g", size: int = 3, **more: str) -> Json:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpu.adapters import pages
-from egpu.adapters.pages import DevicePolicy, Mode, UsageReader, decode_usage, read_policy, write_policy
+from egpu.adapters.slices import pages
+from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, decode_usage, read_policy, write_policy
 from egpu.errors import CorruptData, InvalidInput
 
 INCLUDE = Path(__file__).parents[2] / "native" / "include"

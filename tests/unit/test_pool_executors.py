@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import simgpu
-from egpu.adapters.pool.confinement import Confinement
-from egpu.adapters.pool.executors import Executor
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.supervisor import Executor
 from egpu.adapters.processes import Process, start_time
-from egpu.core.leases import LeaseRecord
+from egpu.core.leasing.leases import LeaseRecord
+from support import simulated_gpu as simgpu
 
 RECORD = LeaseRecord(lease="lease-1", holder="h", peer="p", request="1", key="k", part=0, parts=1, cards=())
 WITH_SESSION = """

@@ -10,7 +10,7 @@ from egpu.errors import Conflict, Unavailable
 from egpu.runtime.reconcile import DONE, Loop, Result
 from egpu.runtime.supervisor import Supervisor, TaskEndedError
 from egpu.runtime.workqueue import WorkQueue, WorkQueueFullError
-from patience import PATIENCE_SECONDS
+from support.deadlines import PATIENCE_SECONDS
 
 
 async def test_a_key_added_twice_is_worked_on_once():

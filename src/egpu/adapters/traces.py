@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from egpu.core.packing.shapes import WHOLE_CARD, Machine, Shape
+from egpu.core.policies.shapes import WHOLE_CARD, Machine, Shape
 from egpu.errors import InvalidInput
 
 MAX_ROWS: Final = 5_000_000

@@ -103,7 +103,7 @@ def cards_annotation(container: str) -> str:
 
 def claim_annotations(annotations: dict[str, str]) -> dict[str, tuple[str, str]]:
     """Claims a pod names: container → (annotation key, claim name). When both spellings name one container the
-    first prefix of `CLAIM_PREFIXES` wins here; `egpu.core.demand` refuses the pod if they disagree."""
+    first prefix of `CLAIM_PREFIXES` wins here; `egpu.core.demand.pods` refuses the pod if they disagree."""
     found: dict[str, tuple[str, str]] = {}
     for prefix in CLAIM_PREFIXES:
         for key, value in annotations.items():

@@ -124,7 +124,7 @@ def agent(
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
-    from egpu.adapters.pool.confinement import ConfinementConfig  # noqa: PLC0415
+    from egpu.adapters.executors.confinement import ConfinementConfig  # noqa: PLC0415
     from egpu.apps.agent import AgentConfig, run  # noqa: PLC0415
 
     config = AgentConfig(

@@ -10,13 +10,13 @@ from egpu.adapters.traces import read_nodes, read_pods
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, Table, fail, note, show, show_value
 from egpu.cli.snapshot import Snapshot, load_from
-from egpu.core.export import shapes_of
-from egpu.core.moving import Movers
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.placer import Placer
-from egpu.core.packing.price import Price
-from egpu.core.packing.shapes import Mix, Shape
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.placer import Placer
+from egpu.core.policies.price import Price
+from egpu.core.policies.shapes import Mix, Shape
 from egpu.core.simulation.defrag import MAX_MOVES, Move, Placed, propose
+from egpu.core.simulation.export import shapes_of
+from egpu.core.simulation.moving import Movers
 from egpu.core.simulation.raising import raise_share
 from egpu.core.simulation.workload import published_arrivals
 from egpu.errors import InvalidInput

@@ -30,7 +30,7 @@ def demo(
 
 
 async def _demo(profile: str, *, stay: bool) -> int:
-    from egpu.core.policies import Policies  # noqa: PLC0415
+    from egpu.core.placement.preference import Policies  # noqa: PLC0415
     from egpu.embedded import manifests  # noqa: PLC0415
     from egpu.embedded.cluster import ClusterConfig, cluster  # noqa: PLC0415
     from egpu.embedded.demo import SCENES, Outcome, Scene, Stage, refusal  # noqa: PLC0415

@@ -9,8 +9,8 @@ import typer
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, console, fail, show_value
 from egpu.cli.snapshot import Snapshot, load_from
-from egpu.core.explain import Explanation, explain_pod
-from egpu.core.policies import Policies
+from egpu.core.placement.explain import Explanation, explain_pod
+from egpu.core.placement.preference import Policies
 
 COLOURS = {"waiting": "yellow", "invalid": "red", "placed": "green", "finished": "green"}
 

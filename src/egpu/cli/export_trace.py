@@ -9,7 +9,7 @@ from egpu.adapters.traces import write_nodes, write_pods
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import note
 from egpu.cli.snapshot import load_from
-from egpu.core.export import machines_of, trace_of
+from egpu.core.simulation.export import machines_of, trace_of
 
 
 def export_trace(

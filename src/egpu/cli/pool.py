@@ -128,7 +128,7 @@ def serve(
     log_level: LogLevel = "info",
 ) -> None:
     """On each machine with GPUs: gives its cards to a pool, one executor per lease."""
-    from egpu.adapters.pool.confinement import ConfinementConfig  # noqa: PLC0415
+    from egpu.adapters.executors.confinement import ConfinementConfig  # noqa: PLC0415
     from egpu.apps.serve import ServeConfig, run  # noqa: PLC0415
 
     called = name or socket.gethostname()
@@ -156,7 +156,7 @@ def serve(
 
 def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:
     """The driver directory of a simulated machine below `state`: the one that is there, or a new one."""
-    from egpu.adapters import simulator  # noqa: PLC0415
+    from egpu.adapters.simulator import machine as simulator  # noqa: PLC0415
     from egpu.errors import CorruptData, Unavailable  # noqa: PLC0415
 
     directory = state / "machine"

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from egpu.adapters.pages import Mode
 from egpu.adapters.processes import Process
+from egpu.adapters.slices.pages import Mode
 from egpu.api.quantities import parse_memory_mib
 from egpu.cli import pool
 from egpu.cli.output import EXIT_USAGE, Format, fail, note
@@ -70,8 +70,8 @@ def run(
         _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, output=output)
     if gpus != 1:
         fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
-    from egpu.adapters import localrun  # noqa: PLC0415
-    from egpu.adapters.localgpu import Wish  # noqa: PLC0415
+    from egpu.adapters.local import run as localrun  # noqa: PLC0415
+    from egpu.adapters.local.book import Wish  # noqa: PLC0415
 
     try:
         machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())

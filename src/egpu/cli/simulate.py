@@ -20,8 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from egpu.adapters.traces import read_gangs, read_nodes, read_pods
 from egpu.cli.output import Format, Table, errors, show
 from egpu.cli.plots import Line, write_plot
-from egpu.core.packing.registry import canonical
-from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.policies.registry import canonical
+from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation import whatif
 from egpu.core.simulation.replay import Outcome, run
 from egpu.core.simulation.summary import interval, paired

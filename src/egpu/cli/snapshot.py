@@ -11,7 +11,7 @@ from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.mix import kept_mix
 from egpu.cli.output import note
-from egpu.core.feed import Feed, rebuild
+from egpu.core.placement.cache import Feed, rebuild
 from egpu.errors import CorruptData, InvalidInput, NotFound, Refused, Unavailable
 
 

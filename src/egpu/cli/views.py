@@ -10,8 +10,8 @@ from egpu.api.objects import ElasticGPUClaim
 from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.cli.output import Table, bar
 from egpu.cli.snapshot import Snapshot
-from egpu.core.ledger import FREE, Card, Holder, mode_name
-from egpu.core.links import rank
+from egpu.core.placement.ledger import FREE, Card, Holder, mode_name
+from egpu.core.placement.links import rank
 from egpu.errors import CorruptData
 
 NONE = "-"

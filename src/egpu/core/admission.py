@@ -13,11 +13,18 @@ from egpu.api.allocation import ContainerDemand, PodDemand, encode
 from egpu.api.kubernetes import Binding, Container, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GPUSHARE
-from egpu.core.demand import PARAMETER_VALUES, claim_class, claim_demand, claim_resources, container_field, read_pod
-from egpu.core.gangs import disagreement
-from egpu.core.oversubscription import memory_limit_percent
-from egpu.core.policies import POLICY_NAMES
+from egpu.core.demand.pods import (
+    PARAMETER_VALUES,
+    claim_class,
+    claim_demand,
+    claim_resources,
+    container_field,
+    read_pod,
+)
+from egpu.core.gangs.membership import disagreement
+from egpu.core.placement.preference import POLICY_NAMES
 from egpu.core.provisioners import provisioner
+from egpu.core.provisioners.oversubscription import memory_limit_percent
 from egpu.errors import InvalidDemand, UnknownProvisioner
 
 Claims = Mapping[str, ElasticGPUClaim]

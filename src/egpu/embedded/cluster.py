@@ -28,14 +28,14 @@ from typing import Any
 
 import httpx2
 
-from egpu.adapters import simulator
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import authority
+from egpu.adapters.simulator import machine as simulator
 from egpu.api import names
 from egpu.api.crds import definitions
 from egpu.api.kubernetes import MutatingWebhookConfiguration, Node, ValidatingWebhookConfiguration
 from egpu.api.objects import ElasticGPU
-from egpu.core.policies import Policies
+from egpu.core.placement.preference import Policies
 from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.apiserver.access import node_user, service_account

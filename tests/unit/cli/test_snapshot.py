@@ -8,9 +8,9 @@ from egpu.api.kubernetes import Lease
 from egpu.api.objects import ObjectMeta
 from egpu.apps.extender.mix import ANNOTATION
 from egpu.cli.snapshot import use_kept_mix
-from egpu.core.feed import Feed
-from egpu.core.packing.learning import LearnedMix
-from egpu.core.packing.shapes import Shape
+from egpu.core.placement.cache import Feed
+from egpu.core.policies.learning import LearnedMix
+from egpu.core.policies.shapes import Shape
 from egpu.errors import Refused
 
 

@@ -29,9 +29,22 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
-from egpu.core.demand import pod_demand
+from egpu.core.demand.pods import pod_demand
 from egpu.errors import InvalidDemand
-from worlds import BINPACK, CORE, MEMORY, card, claim, claim_pod, container, gpu_class, placed, pod, slice_pod, world
+from support.objects import (
+    BINPACK,
+    CORE,
+    MEMORY,
+    card,
+    claim,
+    claim_pod,
+    container,
+    gpu_class,
+    placed,
+    pod,
+    slice_pod,
+    world,
+)
 
 CLAIMS = {"c": claim("c"), "d": claim("d")}
 CLASSES = {"shared": gpu_class()}

@@ -12,8 +12,8 @@ from egpu.api.allocation import CardShare
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUClass, Object
 from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
-from egpu.core.feed import CLAIM_CONTAINER, Feed
-from worlds import BINPACK, world
+from egpu.core.placement.cache import CLAIM_CONTAINER, Feed
+from support.objects import BINPACK, world
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

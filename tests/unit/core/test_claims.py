@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUStatus
-from egpu.core.claims import (
+from egpu.core.claims.lifecycle import (
     Action,
     AddFinalizer,
     CreateSlice,
@@ -17,8 +17,8 @@ from egpu.core.claims import (
     reconcile_claim,
     reconcile_slice,
 )
-from egpu.core.feed import CLAIM_CONTAINER
-from worlds import BINPACK, claim, claim_pod, ended, gpu_class, place, placed, world
+from egpu.core.placement.cache import CLAIM_CONTAINER
+from support.objects import BINPACK, claim, claim_pod, ended, gpu_class, place, placed, world
 
 
 class Store:

@@ -5,9 +5,9 @@ import pytest
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClaim
-from egpu.core.demand import claim_demand, pod_demand
+from egpu.core.demand.pods import claim_demand, pod_demand
 from egpu.errors import InvalidDemand
-from worlds import claim, claim_pod, container, gpu_class, pod
+from support.objects import claim, claim_pod, container, gpu_class, pod
 
 
 def demand_of(asks: dict[str, int | str], **annotations: str) -> ContainerDemand:

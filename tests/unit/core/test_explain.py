@@ -1,7 +1,7 @@
 """Why a pod waits, or why it is where it is."""
 
-from egpu.core.explain import explain_pod
-from worlds import BINPACK, claim, claim_pod, container, ended, gpu_class, place, placed, pod, slice_pod, world
+from egpu.core.placement.explain import explain_pod
+from support.objects import BINPACK, claim, claim_pod, container, ended, gpu_class, place, placed, pod, slice_pod, world
 
 
 def test_a_waiting_pod_is_explained_node_by_node_and_card_by_card() -> None:

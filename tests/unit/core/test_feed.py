@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.allocation import PodAllocation, encode
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus
-from egpu.core.claims import claim_slices
-from egpu.core.feed import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
-from worlds import (
+from egpu.core.claims.lifecycle import claim_slices
+from egpu.core.placement.cache import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
+from support.objects import (
     BINPACK,
     card,
     claim,

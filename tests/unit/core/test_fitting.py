@@ -2,10 +2,10 @@
 
 import pytest
 
-from egpu.core.feed import rebuild
-from egpu.core.policies import policy
+from egpu.core.placement.cache import rebuild
+from egpu.core.placement.preference import policy
 from egpu.errors import DoesNotFit, InvalidInput
-from worlds import BINPACK, CORE, MEMORY, SPREAD, card, container, fits, place, pod, slice_pod, why_not, world
+from support.objects import BINPACK, CORE, MEMORY, SPREAD, card, container, fits, place, pod, slice_pod, why_not, world
 
 
 def indexes(allocation, name: str = "app") -> list[int]:

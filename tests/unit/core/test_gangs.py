@@ -7,12 +7,12 @@ from egpu.api import names
 from egpu.api.kubernetes import Node, NodeStatus, Pod, PodStatus, ResourceRequirements
 from egpu.api.objects import ObjectMeta
 from egpu.core.admission import mutate_pod, validate_pod_create, validate_pod_update
-from egpu.core.explain import explain_pod
-from egpu.core.feed import Feed
-from egpu.core.gangs import DEFAULT_TIMEOUT_SECONDS, disagreement, gang_terms
-from egpu.core.together import GangVerdict, place_gang
+from egpu.core.gangs.membership import DEFAULT_TIMEOUT_SECONDS, disagreement, gang_terms
+from egpu.core.gangs.placing import GangVerdict, place_gang
+from egpu.core.placement.cache import Feed
+from egpu.core.placement.explain import explain_pod
 from egpu.errors import InvalidDemand
-from worlds import BINPACK, container, ended, gang_pod, place, placed, pod, slice_pod, world
+from support.objects import BINPACK, container, ended, gang_pod, place, placed, pod, slice_pod, world
 
 
 def show(feed: Feed, *members: Pod, nodes: tuple[str, ...] = ("n0", "n1")) -> None:

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from egpu.core.leases import Lease, Pool, Report, RunningLease, Wish
-from egpu.core.ledger import Card
+from egpu.core.leasing.leases import Lease, Pool, Report, RunningLease, Wish
+from egpu.core.placement.ledger import Card
 
 CARD = Card(uuid="GPU-0", index=0, minor=0, memory_mib=1000)
 

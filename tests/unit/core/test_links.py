@@ -12,11 +12,11 @@ from egpu.api.allocation import PodAllocation
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, Link
 from egpu.core.admission import validate_class, validate_pod_create
-from egpu.core.explain import explain_pod
-from egpu.core.feed import Feed, rebuild
-from egpu.core.links import LEAST, best_set, joined, rank
-from egpu.core.policies import Policies
-from worlds import (
+from egpu.core.placement.cache import Feed, rebuild
+from egpu.core.placement.explain import explain_pod
+from egpu.core.placement.links import LEAST, best_set, joined, rank
+from egpu.core.placement.preference import Policies
+from support.objects import (
     BINPACK,
     SPREAD,
     card,

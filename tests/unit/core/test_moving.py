@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ObjectMeta, OwnerReference
-from egpu.core.feed import Feed
-from egpu.core.moving import Movers
-from egpu.core.packing.baselines import BestFit
-from egpu.core.packing.fleet import Placement
-from egpu.core.packing.shapes import Shape
+from egpu.core.placement.cache import Feed
+from egpu.core.policies.baselines import BestFit
+from egpu.core.policies.fleet import Placement
+from egpu.core.policies.shapes import Shape
 from egpu.core.simulation.defrag import Move, Proposal, propose
-from worlds import SPREAD, container, gang_pod, place, placed, pod, slice_pod, world
+from egpu.core.simulation.moving import Movers
+from support.objects import SPREAD, container, gang_pod, place, placed, pod, slice_pod, world
 
 
 def shown(feed: Feed, what: Pod, node: str) -> Pod:

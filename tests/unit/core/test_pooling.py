@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.kubernetes import Node, NodeSpec, NodeStatus, Pod
 from egpu.api.objects import ClaimAllocation, Condition, ObjectMeta
-from egpu.core.explain import explain_pod
-from egpu.core.feed import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
-from worlds import (
+from egpu.core.placement.cache import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
+from egpu.core.placement.explain import explain_pod
+from support.objects import (
     BINPACK,
     CORE,
     MEMORY,

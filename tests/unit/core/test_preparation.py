@@ -5,12 +5,12 @@ import pytest
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.api.kubernetes import Pod
-from egpu.core.binding import binding_annotations
-from egpu.core.feed import Feed
-from egpu.core.ledger import Card
-from egpu.core.preparation import DeviceLimit, prepare
+from egpu.core.placement.binding import binding_annotations
+from egpu.core.placement.cache import Feed
+from egpu.core.placement.ledger import Card
+from egpu.core.provisioners.preparation import DeviceLimit, prepare
 from egpu.errors import NotSupported, Unavailable
-from worlds import BINPACK, claim, claim_pod, container, gpu_class, pod, slice_pod, world
+from support.objects import BINPACK, claim, claim_pod, container, gpu_class, pod, slice_pod, world
 
 CARDS = [Card(uuid=f"GPU-n0-{index}", index=index, minor=index, memory_mib=16384) for index in range(2)]
 

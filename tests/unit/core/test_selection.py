@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ObjectMeta
-from egpu.core.export import shapes_of
-from egpu.core.feed import Feed, rebuild
-from egpu.core.packing.learning import LearnedMix
-from worlds import card, container, pod
+from egpu.core.placement.cache import Feed, rebuild
+from egpu.core.policies.learning import LearnedMix
+from egpu.core.simulation.export import shapes_of
+from support.objects import card, container, pod
 
 ALL = np.ones(4, dtype=np.bool_)
 MODELS = {"n0": "A100", "n1": "A100", "n2": "T4", "n3": "V100"}

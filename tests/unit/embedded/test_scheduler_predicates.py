@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from egpu.api.kubernetes import Node, Pod
-from egpu.core.selection import selects
+from egpu.core.demand.selection import selects
 from egpu.embedded.scheduler.loop import summary
 from egpu.embedded.scheduler.predicates import reason_against, requests_of, unsupported
 from egpu.embedded.scheduler.usage import Usage

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from egpu.core.packing.baselines import BestFit
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.shapes import Machine, Shape
+from egpu.core.policies.baselines import BestFit
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.shapes import Machine, Shape
 from egpu.core.simulation.defrag import Placed, Proposal, propose
 
 HALF, WHOLE, PAIR = (Shape(1000, 1000, *rest) for rest in ((1, 500), (1, 1000), (2, 1000)))

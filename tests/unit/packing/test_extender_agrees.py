@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
 from egpu.api.objects import ObjectMeta
-from egpu.apps.agent.publisher import PRODUCT_LABEL
+from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
 from egpu.apps.extender.placing import Placing, policies_for
-from egpu.core.feed import Feed, rebuild
-from egpu.core.packing.shapes import Machine, Mix, Shape
-from egpu.core.policies import Policies
+from egpu.core.placement.cache import Feed, rebuild
+from egpu.core.placement.preference import Policies
+from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.replay import run
 from egpu.core.simulation.workload import Workload
-from worlds import CORE, MEMORY, card, ended, placed, pod
+from support.objects import CORE, MEMORY, card, ended, placed, pod
 
 NODES, CARDS, MEMORY_MIB, BLOCK_MIB = 6, 4, 16384, 256
 CPU_MILLI, RAM_MIB = 48_000, 98_304

@@ -2,13 +2,13 @@
 
 import pytest
 
-from egpu.core.packing.fgd import Fgd
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.placer import Placer
-from egpu.core.packing.price import Price, compute_prices
-from egpu.core.packing.registry import NAMES, Setting, canonical, scorer
-from egpu.core.packing.reserve import FINENESS, Reserve
-from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.policies.fgd import Fgd
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.placer import Placer
+from egpu.core.policies.price import Price, compute_prices
+from egpu.core.policies.registry import NAMES, Setting, canonical, scorer
+from egpu.core.policies.reserve import FINENESS, Reserve
+from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.errors import InvalidInput
 
 HALF = Shape(cpu_milli=1000, ram_mib=1000, cards=1, core_milli=500)

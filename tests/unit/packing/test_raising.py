@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egpu.core.packing.fgd import Fgd
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.policies.fgd import Fgd
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.defrag import Move, Placed
 from egpu.core.simulation.raising import Raising, raise_share
 

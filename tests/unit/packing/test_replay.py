@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from egpu.adapters.traces import read_nodes, read_pods
-from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation import whatif
 from egpu.core.simulation.replay import Outcome, run
 from egpu.core.simulation.summary import interval, paired

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from egpu.adapters.traces import read_gangs, read_pods, write_nodes, write_pods
 from egpu.api import names
 from egpu.cli.app import app
-from egpu.core.export import trace_of
-from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.policies.shapes import Machine, Mix, Shape
+from egpu.core.simulation.export import trace_of
 from egpu.core.simulation.replay import Outcome, run
 from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
-from worlds import container, gang_pod, pod, world
+from support.objects import container, gang_pod, pod, world
 
 WHOLE, HALF = Shape(1000, 1000, 1, 1000), Shape(1000, 1000, 1, 500)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from egpu.core.packing.chances import use_of_remainders
-from egpu.core.packing.patterns import Share, worth_of_remainders
+from egpu.core.policies.chances import use_of_remainders
+from egpu.core.policies.patterns import Share, worth_of_remainders
 
 
 def test_halves_and_what_fits_beside_them() -> None:

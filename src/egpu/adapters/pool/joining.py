@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+from egpu.adapters.executors.supervisor import Executor
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
-from egpu.adapters.pool.executors import Executor
-from egpu.core import tokens
+from egpu.core.leasing import tokens
 from egpu.errors import NotFound, Unavailable
 
 _NETWORK: Final = Path("/sys/class/net")

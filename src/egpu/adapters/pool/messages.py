@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from egpu.api.allocation import CardShare
-from egpu.core.leases import LeaseRecord, Report
+from egpu.core.leasing.leases import LeaseRecord, Report
 from egpu.errors import CorruptData
 
 VERSION: Final = 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from egpu.adapters import native
-from egpu.adapters.localrun import why_no_private_mounts
+from egpu.adapters.local.run import why_no_private_mounts
 from egpu.adapters.pool import messages, scratch
 from egpu.adapters.pool.bridge import Bridge, Target, fill
 from egpu.adapters.pool.keeping import KeptLease, Wanted

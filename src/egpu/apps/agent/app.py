@@ -9,30 +9,30 @@ import structlog
 from starlette.applications import Starlette
 
 from egpu.adapters import web
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.supervisor import Driver, Executors
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import NvmlInventory
-from egpu.adapters.pool.confinement import Confinement
-from egpu.adapters.pool.executors import Driver, Executors
 from egpu.adapters.pool.joining import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
-from egpu.apps.agent.bridges import SlotBridges
+from egpu.apps.agent.cards.inventory import CardSource, Inventory
+from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.config import AgentConfig
-from egpu.apps.agent.devices import DeviceFiles
-from egpu.apps.agent.executors import SlotExecutors
-from egpu.apps.agent.inventory import CardSource, Inventory
+from egpu.apps.agent.limits.reconciling import Reconciler
+from egpu.apps.agent.limits.sharing import Sharing
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.owners import Owners
-from egpu.apps.agent.plugin import SlotPlugin
 from egpu.apps.agent.pods import NodePods
-from egpu.apps.agent.preparer import Preparer
-from egpu.apps.agent.publisher import PoolMember, Publisher
-from egpu.apps.agent.reconciling import Reconciler
-from egpu.apps.agent.registrar import Registrar
-from egpu.apps.agent.serving import Serving
-from egpu.apps.agent.sharing import Sharing
-from egpu.apps.agent.slots import Slots
-from egpu.apps.agent.sweeper import Sweeper
+from egpu.apps.agent.serving.bridges import SlotBridges
+from egpu.apps.agent.serving.executors import SlotExecutors
+from egpu.apps.agent.serving.service import Serving
+from egpu.apps.agent.slots.devices import DeviceFiles
+from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.owners import Owners
+from egpu.apps.agent.slots.plugin import SlotPlugin
+from egpu.apps.agent.slots.preparer import Preparer
+from egpu.apps.agent.slots.registrar import Registrar
+from egpu.apps.agent.slots.sweeper import Sweeper
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpu.adapters.pool.confinement import UNCONFINED, ConfinementConfig
+from egpu.adapters.executors.confinement import UNCONFINED, ConfinementConfig
 
 #: Slot tokens per card: more containers than this never share one card. 64 cards at 64 tokens stay under 200 kB.
 TOKENS_PER_CARD = 48

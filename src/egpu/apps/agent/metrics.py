@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from egpu.adapters.pages import DeviceUsage, UsageReader
+from egpu.adapters.slices.pages import DeviceUsage, UsageReader
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.inventory import Inventory
-from egpu.apps.agent.reconciling import Finding, Key
-from egpu.apps.agent.slots import SlotRecord, Slots
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.limits.reconciling import Finding, Key
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 
 MIB = 1024 * 1024
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -13,7 +13,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.admission import validate_class
-from egpu.core.claims import (
+from egpu.core.claims.lifecycle import (
     Action,
     AddFinalizer,
     CreateSlice,
@@ -27,7 +27,7 @@ from egpu.core.claims import (
     reconcile_claim,
     reconcile_slice,
 )
-from egpu.core.demand import claims_by_container
+from egpu.core.demand.pods import claims_by_container
 from egpu.core.provisioners import provisioner
 from egpu.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
 from egpu.runtime.reconcile import DONE, Loop, Result

@@ -21,7 +21,7 @@ from egpu.apps.extender.mix import MixKeeper
 from egpu.apps.extender.placing import Placing
 from egpu.apps.extender.server import ExtenderServer
 from egpu.apps.extender.view import View
-from egpu.core.policies import Policies
+from egpu.core.placement.preference import Policies
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
 

@@ -27,10 +27,10 @@ from egpu.apps.extender.claims import ClaimWriter
 from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.placing import policies_for
 from egpu.apps.extender.view import View
-from egpu.core.binding import binding_annotations
-from egpu.core.feed import Request, claim_allocations
-from egpu.core.policies import Policies
-from egpu.core.together import place_gang
+from egpu.core.gangs.placing import place_gang
+from egpu.core.placement.binding import binding_annotations
+from egpu.core.placement.cache import Request, claim_allocations
+from egpu.core.placement.preference import Policies
 from egpu.errors import (
     Conflict,
     CorruptData,

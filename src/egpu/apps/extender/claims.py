@@ -17,7 +17,7 @@ from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.placing import policies_for
 from egpu.apps.extender.view import View
-from egpu.core.policies import Policies
+from egpu.core.placement.preference import Policies
 from egpu.errors import (
     Conflict,
     CorruptData,

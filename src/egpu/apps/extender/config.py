@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpu.core.packing.registry import DEFAULT_POLICY
+from egpu.core.policies.registry import DEFAULT_POLICY
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.view import View
-from egpu.core.gangs import Gang
+from egpu.core.gangs.membership import Gang
 from egpu.errors import Conflict, ElasticGPUError, NotFound
 
 LOOK_SECONDS = 1.0

@@ -11,10 +11,10 @@ import structlog
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Lease
-from egpu.core.packer import Packer
-from egpu.core.packing.learning import LearnedMix
-from egpu.core.packing.price import compute_prices
-from egpu.core.packing.shapes import Mix
+from egpu.core.placement.ranking import Packer
+from egpu.core.policies.learning import LearnedMix
+from egpu.core.policies.price import compute_prices
+from egpu.core.policies.shapes import Mix
 from egpu.errors import CorruptData, ElasticGPUError
 
 KEEP_SECONDS = 60.0

@@ -15,14 +15,14 @@ from egpu.api.extender import (
 )
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender.view import View
-from egpu.core import fitting
-from egpu.core.explain import explain_pod
-from egpu.core.feed import Feed
-from egpu.core.fitting import Request
-from egpu.core.gangs import Gang
-from egpu.core.ledger import Holder, Ledger
-from egpu.core.policies import Policies
-from egpu.core.together import place_gang
+from egpu.core.gangs.membership import Gang
+from egpu.core.gangs.placing import place_gang
+from egpu.core.placement import fit as fitting
+from egpu.core.placement.cache import Feed
+from egpu.core.placement.explain import explain_pod
+from egpu.core.placement.fit import Request
+from egpu.core.placement.ledger import Holder, Ledger
+from egpu.core.placement.preference import Policies
 from egpu.errors import CorruptData, InvalidInput
 
 MAX_SCORE = 10

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.core.feed import Feed
+from egpu.core.placement.cache import Feed
 
 
 class View:

@@ -9,18 +9,18 @@ import time
 
 import structlog
 
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.supervisor import Driver, Executors
 from egpu.adapters.nvml import Card, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
-from egpu.adapters.pool.confinement import Confinement
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
-from egpu.adapters.pool.executors import Driver, Executors
 from egpu.adapters.pool.joining import fastest_link_mbps, join
 from egpu.apps.serve.config import ServeConfig
 from egpu.apps.serve.keeper import Keeper
-from egpu.core import ledger
-from egpu.core.leases import Report
+from egpu.core.leasing.leases import Report
+from egpu.core.placement import ledger
 from egpu.errors import ElasticGPUError, NotFound, Refused
 from egpu.runtime.supervisor import Supervisor
 

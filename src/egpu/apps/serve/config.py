@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpu.adapters.pool.confinement import UNCONFINED, ConfinementConfig
+from egpu.adapters.executors.confinement import UNCONFINED, ConfinementConfig
 from egpu.adapters.pool.security import Credentials
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import structlog
 
+from egpu.adapters.executors.supervisor import Executor, Executors, failed
 from egpu.adapters.nvml import Card
 from egpu.adapters.pool import messages
-from egpu.adapters.pool.executors import Executor, Executors, failed
-from egpu.core.leases import LeaseRecord, RunningLease
+from egpu.core.leasing.leases import LeaseRecord, RunningLease
 from egpu.errors import ElasticGPUError
 
 log = structlog.get_logger(__name__)

@@ -26,7 +26,7 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
-from egpu.core.gangs import gang_terms
+from egpu.core.gangs.membership import gang_terms
 from egpu.errors import InvalidDemand, InvalidInput
 
 T = TypeVar("T", bound=Object)

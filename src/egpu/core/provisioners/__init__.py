@@ -1,7 +1,7 @@
 """The technologies that provide slices. Adding one is one file here and its line in the registry below.
 
-Not here: choosing cards (`egpu.core.fitting`), and doing anything on a node (`egpu.core.preparation` says what, the
-agent does it).
+Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node
+(`egpu.core.provisioners.preparation` says what, the agent does it).
 """
 
 from typing import Final

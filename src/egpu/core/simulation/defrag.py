@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.placer import Placer, Scorer
-from egpu.core.packing.shapes import Shape
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.placer import Placer, Scorer
+from egpu.core.policies.shapes import Shape
 
 MAX_MOVES: Final = 16
 """Moves for one demand; more would be a rebuilding of the cluster."""

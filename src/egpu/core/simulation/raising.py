@@ -1,9 +1,9 @@
 """Which pods to move so that more of the cluster can be given out: proposed, never done.
 
-What can be given out is what is, and of the free GPU what the job mix could use in expectation (`egpu.core.packing.fgd`
-says what it could not). Step by step, the moves that raise it most per move: one pod, or a few off one node, for a node
-is often worth something only when the last of them is gone. So any beginning of the steps is worth having, and they end
-where a move is worth too little.
+What can be given out is what is, and of the free GPU what the job mix could use in expectation
+(`egpu.core.policies.fgd` says what it could not). Step by step, the moves that raise it most per move: one pod, or a
+few off one node, for a node is often worth something only when the last of them is gone. So any beginning of the steps
+is worth having, and they end where a move is worth too little.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from egpu.core.arrays import IntArray
-from egpu.core.packing.fgd import Fgd
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.placer import Placer
-from egpu.core.packing.shapes import Mix, Shape
+from egpu.core.policies.fgd import Fgd
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.placer import Placer
+from egpu.core.policies.shapes import Mix, Shape
 from egpu.core.simulation.defrag import Move, Placed
 
 Accept = Callable[[Sequence[Move]], bool]

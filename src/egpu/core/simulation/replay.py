@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from egpu.core.arrays import FloatArray, IntArray
-from egpu.core.packing.fgd import Fgd
-from egpu.core.packing.fleet import Fleet, Placement
-from egpu.core.packing.learner import LearningPrice
-from egpu.core.packing.placer import Placer
-from egpu.core.packing.registry import Setting, scorer
-from egpu.core.packing.shapes import Machine, Mix, Shape
+from egpu.core.policies.fgd import Fgd
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.learner import LearningPrice
+from egpu.core.policies.placer import Placer
+from egpu.core.policies.registry import Setting, scorer
+from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.workload import Workload
 
 Clock = Callable[[], float]

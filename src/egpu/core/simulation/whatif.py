@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from egpu.core.packing.shapes import Machine
+from egpu.core.policies.shapes import Machine
 from egpu.errors import InvalidInput
 
 _FIELDS = ("cards", "model", "cpu_milli", "ram_mib", "card_memory_mib")

@@ -8,7 +8,7 @@ from typing import Final, Literal
 import numpy as np
 
 from egpu.core.arrays import FloatArray, IntArray
-from egpu.core.packing.shapes import Shape
+from egpu.core.policies.shapes import Shape
 from egpu.errors import InvalidInput
 
 MAX_EVENTS: Final = 50_000_000

@@ -10,10 +10,10 @@ from pathlib import Path
 class KubeletConfig:
     """One simulated node.
 
-    `driver_dir` is the driver directory of the node's simulated machine (see `egpu.adapters.simulator`); None is a
-    node without one, whose containers get no CUDA libraries.
-    A crashed container waits `backoff_seconds`, doubled at each crash up to `backoff_limit_seconds`: far less than a
-    real kubelet's 10 s to 5 min, so that people who try things do not wait. `seed` makes the random choices repeatable.
+    `driver_dir` is the driver directory of the node's simulated machine (see `egpu.adapters.simulator.machine`); None
+    is a node without one, whose containers get no CUDA libraries. A crashed container waits `backoff_seconds`, doubled
+    at each crash up to `backoff_limit_seconds`: far less than a real kubelet's 10 s to 5 min, so that people who try
+    things do not wait. `seed` makes the random choices repeatable.
     """
 
     node: str

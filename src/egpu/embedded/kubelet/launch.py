@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from egpu.adapters import simulator
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode
+from egpu.adapters.simulator import machine as simulator
 from egpu.api import names
 from egpu.embedded.kubelet import images
 from egpu.embedded.kubelet.config import KubeletConfig

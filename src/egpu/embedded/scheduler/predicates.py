@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from egpu.api.kubernetes import Container, Node, Pod, Taint, Toleration
-from egpu.core.selection import selects
+from egpu.core.demand.selection import selects
 from egpu.embedded.apiserver import quantity
 
 Resources = dict[str, Fraction]

@@ -1,0 +1,260 @@
+"""Slices of this machine's own GPUs, without a cluster: who holds how much of which card.
+
+The book is a directory of one small file per holder, guarded by a lock file (flock, which the kernel drops with its
+owner). A holder counts as long as any process of it lives: the one that took the slice, the command it started, or
+any process that the slice's own usage file names. Processes are told apart by pid *and* start time, so a dead
+holder's pid that somebody else got does not keep its share. Holders that are dead are removed whenever the book is
+opened.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from egpu.adapters import native
+from egpu.adapters.nvml import Card
+from egpu.adapters.processes import Process
+from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
+from egpu.errors import DoesNotFit, InvalidInput, NativeMissing
+
+WHOLE_CORE: Final = 100
+MIB: Final = 1024 * 1024
+INTERPOSER: Final = "libegpu-interposer.so"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """One slice that is given out. `core` is in percent of the card."""
+
+    name: str
+    uuid: str
+    core: int
+    memory_mib: int
+    command: str
+    processes: tuple[Process, ...]
+    directory: str
+
+    def is_alive(self) -> bool:
+        """Whether any process of it is left."""
+        if any(process.is_alive() for process in self.processes):
+            return True
+        users = UsageReader(Path(self.directory) / "usage").read().processes
+        return any(Process(user.pid, user.start_time).is_alive() for user in users)
+
+    def __str__(self) -> str:
+        return f"pid {self.processes[-1].pid} ({self.command}): {self.core} % and {self.memory_mib} MiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a run asks for: percent of a card's time and MiB of its memory; `gpu` pins the card by ordinal."""
+
+    core: int
+    memory_mib: int
+    gpu: int | None = None
+    mode: Mode = Mode.CAP
+
+    def __post_init__(self) -> None:
+        if not 0 < self.core <= WHOLE_CORE:
+            raise InvalidInput("--core", f"{self.core} is not a share of one card; give 1 to 100 percent")
+        if self.memory_mib <= 0:
+            raise InvalidInput("--memory", f"{self.memory_mib} MiB is nothing; give a size such as 2GiB")
+
+
+class Book:
+    """Who holds what on this machine. `directory` is made when missing; `shared` lets every user of the machine in."""
+
+    def __init__(self, directory: Path, *, shared: bool = False) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        if shared and directory.stat().st_uid == os.geteuid():
+            directory.chmod(0o1777)
+        self._lock_path = directory / "lock"
+        self._mode = 0o666 if shared else 0o600
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Nobody else reads or changes the book inside this block."""
+        try:
+            handle = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+            if os.fstat(handle).st_uid == os.geteuid():
+                os.fchmod(handle, self._mode)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def holders(self) -> list[Holder]:
+        """Everybody who still lives; what the dead left behind is removed. Call it inside `locked`."""
+        alive: list[Holder] = []
+        for path in sorted(self._directory.glob("*.holder")):
+            holder = _read_holder(path)
+            if holder is not None and holder.is_alive():
+                alive.append(holder)
+                continue
+            try:
+                path.unlink()
+            except PermissionError:
+                continue  # another user's: it does not count, and that user's next run removes it
+            if holder is not None:
+                shutil.rmtree(holder.directory, ignore_errors=True)
+        return alive
+
+    def take(self, cards: Sequence[Card], wish: Wish, *, command: str, processes: tuple[Process, ...]) -> "LocalSlice":
+        """Give out a slice: the fullest card that has room (binpack), or the one asked for.
+
+        Raises:
+            InvalidInput: no card has that ordinal, or none could ever have that much memory.
+            DoesNotFit: not now; the message names who holds what.
+        """
+        candidates = [card for card in cards if wish.gpu in (None, card.index)]
+        if not candidates:
+            known = ", ".join(str(card.index) for card in cards) or "none"
+            raise InvalidInput("--gpu", f"there is no GPU {wish.gpu} on this machine; there is {known}")
+        largest = max(candidates, key=lambda card: card.memory_mib)
+        if wish.memory_mib > largest.memory_mib:
+            raise InvalidInput(
+                "--memory",
+                f"{wish.memory_mib} MiB is more than a card has: GPU {largest.index} ({largest.model}) has "
+                f"{largest.memory_mib} MiB",
+            )
+        with self.locked():
+            holders = self.holders()
+            card = _fullest_with_room(candidates, wish, holders)
+            if card is None:
+                raise DoesNotFit(_refusal(candidates, wish, holders))
+            return self._give(card, wish, command, processes)
+
+    def _give(self, card: Card, wish: Wish, command: str, processes: tuple[Process, ...]) -> "LocalSlice":
+        name = f"{processes[0].pid}-{secrets.token_hex(4)}"
+        directory = self._directory / f"{name}.slice"
+        holder = Holder(
+            name=name,
+            uuid=card.uuid,
+            core=wish.core,
+            memory_mib=wish.memory_mib,
+            command=command,
+            processes=processes,
+            directory=str(directory),
+        )
+        local = LocalSlice(self, card, wish, holder, directory)
+        try:
+            local.write_files()
+            self.record(holder)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        return local
+
+    def record(self, holder: Holder) -> None:
+        """Write a holder down, whole or not at all. Call it inside `locked`."""
+        path = self._directory / f"{holder.name}.holder"
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(asdict(holder)))
+        draft.chmod(0o644)
+        draft.rename(path)
+
+    def remove(self, holder: Holder) -> None:
+        """Strike a holder out, with its slice directory."""
+        with self.locked():
+            (self._directory / f"{holder.name}.holder").unlink(missing_ok=True)
+            shutil.rmtree(holder.directory, ignore_errors=True)
+
+
+class LocalSlice:
+    """A slice that was given out: its card, and the directory with interposer, policy page and usage file."""
+
+    def __init__(self, book: Book, card: Card, wish: Wish, holder: Holder, directory: Path) -> None:
+        self._book = book
+        self.card = card
+        self.wish = wish
+        self.holder = holder
+        self.directory = directory
+
+    @property
+    def interposer(self) -> Path:
+        """The library as a command is to load it: it looks for its files beside this very path."""
+        return self.directory / INTERPOSER
+
+    def write_files(self) -> None:
+        """Fill the slice directory."""
+        library = native.path(INTERPOSER)
+        if any(character in str(self.directory) for character in " \t\n:#"):
+            raise NativeMissing(f"{self.directory}: ld.so.preload has no way to name such a path; choose another")
+        self.directory.mkdir()
+        self.interposer.symlink_to(library)
+        write_policy(
+            self.directory / "policy",
+            [
+                DevicePolicy(
+                    uuid=self.card.uuid,
+                    minor=self.card.minor,
+                    mode=self.wish.mode,
+                    core_ppm=self.wish.core * (PPM // WHOLE_CORE),
+                    memory_limit_bytes=self.wish.memory_mib * MIB,
+                )
+            ],
+        )
+        create_usage(self.directory / "usage")
+
+    def add_process(self, process: Process) -> None:
+        """The slice is held as long as this process lives, too."""
+        self.holder = replace(self.holder, processes=(*self.holder.processes, process))
+        with self._book.locked():
+            self._book.record(self.holder)
+
+    def give_back(self) -> None:
+        """Free the share, unless processes of the slice still run: then the last of them frees it by ending."""
+        survivors = UsageReader(self.directory / "usage").read().processes
+        if not any(Process(user.pid, user.start_time).is_alive() for user in survivors):
+            self._book.remove(self.holder)
+
+
+def _read_holder(path: Path) -> Holder | None:
+    """None for a file that is no holder's (then nobody holds anything by it)."""
+    try:
+        fields = json.loads(path.read_text())
+        processes = tuple(Process(int(p["pid"]), int(p["start_time"])) for p in fields.pop("processes"))
+        return Holder(processes=processes, **fields)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _free(card: Card, holders: Sequence[Holder]) -> tuple[int, int]:
+    """Percent and MiB of a card that nobody holds."""
+    mine = [holder for holder in holders if holder.uuid == card.uuid]
+    return WHOLE_CORE - sum(h.core for h in mine), card.memory_mib - sum(h.memory_mib for h in mine)
+
+
+def _fullest_with_room(cards: Sequence[Card], wish: Wish, holders: Sequence[Holder]) -> Card | None:
+    best: tuple[tuple[int, int, int], Card] | None = None
+    for card in cards:
+        core, memory_mib = _free(card, holders)
+        if not card.healthy or core < wish.core or memory_mib < wish.memory_mib:
+            continue
+        rank = (core, memory_mib, card.index)
+        if best is None or rank < best[0]:
+            best = (rank, card)
+    return None if best is None else best[1]
+
+
+def _refusal(cards: Sequence[Card], wish: Wish, holders: Sequence[Holder]) -> str:
+    lines = [f"no card has {wish.core} % and {wish.memory_mib} MiB free now:"]
+    for card in cards:
+        core, memory_mib = _free(card, holders)
+        state = "" if card.healthy else f", unhealthy: {card.reason}"
+        lines.append(
+            f"  GPU {card.index} ({card.model}): {core} % and {memory_mib} of {card.memory_mib} MiB free{state}"
+        )
+        lines += [f"    held by {holder}" for holder in holders if holder.uuid == card.uuid]
+    return "\n".join(lines)

@@ -1,0 +1,213 @@
+"""A command inside a local slice: which machine (real or simulated), how it is entered, signals and exit status."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from egpu.adapters import native
+from egpu.adapters.local.book import Book, LocalSlice
+from egpu.adapters.nvml import Card, NvmlInventory
+from egpu.adapters.processes import Process
+from egpu.adapters.simulator import machine as simulator
+from egpu.adapters.slices.pages import UsageReader
+from egpu.errors import CorruptData, InvalidInput, NativeMissing, Unavailable
+
+DEFAULT_PROFILE: Final = "A100-80G"
+SIMULATED_CARDS: Final = 1
+PROBE_SECONDS: Final = 10.0
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory: nothing kept there outlives a boot
+DRIVER_LOADED: Final = Path("/proc/driver/nvidia/version")
+NVML_LIBRARY: Final = "libnvidia-ml.so.1"
+_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_KERNEL: Final = 0x80  # si_code of a signal that a terminal sent to its whole foreground group
+
+
+@dataclass(frozen=True)
+class LocalMachine:
+    """Cards to take slices of. `simulated`: the simulated machine they belong to; None: they are real."""
+
+    name: str
+    book: Book
+    simulated: simulator.Machine | None
+
+    def cards(self) -> tuple[Card, ...]:
+        """The cards of the machine, by index.
+
+        Raises:
+            NativeMissing, Unavailable: NVML is not there or does not answer; there is no card.
+        """
+        inventory = NvmlInventory(None if self.simulated is None else self.simulated.driver_dir / NVML_LIBRARY)
+        try:
+            cards = inventory.read()
+        finally:
+            inventory.close()
+        if not cards:
+            raise Unavailable(f"NVML finds no GPU on the machine {self.name}")
+        return cards
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a command is started. `weaknesses` says, in sentences, what this machine does not let us do."""
+
+    arguments: tuple[str, ...]
+    weaknesses: tuple[str, ...]
+
+
+def default_root() -> Path:
+    """Where this user's simulated machines are kept, and the slices of their cards."""
+    return SHARED_MEMORY / f"egpu-{os.geteuid()}"
+
+
+def find_machine(profile: str | None, *, root: Path | None = None) -> LocalMachine:
+    """The machine's own GPUs; a simulated machine when there is no NVIDIA driver, or when a `profile` is given.
+
+    Raises:
+        InvalidInput: no such profile.
+        Unavailable: there is a driver, and it does not answer (then nothing is simulated behind the user's back).
+    """
+    if profile is None and _has_driver():
+        book = Book(root / "real") if root else Book(SHARED_MEMORY / "egpu-local", shared=True)
+        return LocalMachine("of this host", book, None)
+    return _simulated(profile or DEFAULT_PROFILE, root or default_root())
+
+
+def _has_driver() -> bool:
+    inventory = NvmlInventory()
+    try:
+        inventory.read()
+    except NativeMissing:
+        return False
+    except Unavailable:
+        if DRIVER_LOADED.exists():
+            raise
+        return False  # the library alone, as in many container images
+    finally:
+        inventory.close()
+    return True
+
+
+def _simulated(profile: str, root: Path) -> LocalMachine:
+    """The user's simulated machine of this profile: made by whoever comes first, then shared by all runs."""
+    name = profile.upper()
+    if name not in simulator.profiles():
+        raise InvalidInput("--simulate", f"no profile {profile!r}; there are {', '.join(sorted(simulator.profiles()))}")
+    book = Book(root / name)
+    directory = root / name / "machine"
+    with book.locked():
+        try:
+            machine = simulator.open_machine(directory)
+        except (InvalidInput, CorruptData, Unavailable):  # none yet, or what a reboot left of one
+            shutil.rmtree(directory, ignore_errors=True)
+            node = f"local-{os.geteuid()}-{name.lower()}"
+            machine = simulator.create_machine(directory, name, SIMULATED_CARDS, node, persistent=True)
+    return LocalMachine(name, book, machine)
+
+
+def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Plan:
+    """How to run `command` in the slice, as well as this machine allows.
+
+    Raises:
+        NativeMissing: egpu-enter was not built.
+    """
+    enter = str(native.path("egpu-enter"))
+    environment = {"NVIDIA_VISIBLE_DEVICES": local.card.uuid}
+    libraries = [local.interposer]
+    if machine.simulated is None:
+        environment["CUDA_VISIBLE_DEVICES"] = local.card.uuid
+    else:
+        driver = _driver_dir(machine.simulated, local)
+        libraries += [driver / name for name in simulator.LIBRARIES]
+        environment["LD_LIBRARY_PATH"] = _joined(str(driver), os.environ.get("LD_LIBRARY_PATH"))
+
+    refused = why_no_private_mounts(enter)
+    arguments = [enter]
+    if refused:
+        environment["LD_PRELOAD"] = _joined(*map(str, libraries), os.environ.get("LD_PRELOAD"))
+    else:
+        policy = str(local.directory / "policy")
+        arguments += ["--ro-bind", policy, policy]
+        for library in libraries:
+            arguments += ["--preload", str(library)]
+    for name, value in environment.items():
+        arguments += ["--env", f"{name}={value}"]
+    weaknesses = (
+        (
+            f"{refused}; so the slice is carried by LD_PRELOAD and LD_LIBRARY_PATH, and a command that clears its "
+            "environment, or starts a set-user-id program, leaves it",
+            "the policy page is not mounted read-only: a command of the same user can change its own limits",
+        )
+        if refused
+        else ()
+    )
+    return Plan((*arguments, "--", *command), weaknesses)
+
+
+def _joined(*parts: str | None) -> str:
+    return ":".join(part for part in parts if part)
+
+
+def why_no_private_mounts(enter: str) -> str:
+    """Empty where they are allowed."""
+    probe = subprocess.run([enter, "--probe"], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    return "" if probe.returncode == 0 else (probe.stdout or probe.stderr).strip() or "egpu-enter --probe failed"
+
+
+def _driver_dir(machine: simulator.Machine, local: LocalSlice) -> Path:
+    """The simulated driver as the slice sees it: one card, because only its device file is there."""
+    devices = local.directory / "devices"
+    devices.mkdir()
+    node = f"nvidia{local.card.minor}"
+    (devices / node).symlink_to(machine.device_dir / node)
+    return simulator.make_driver_dir(machine, local.directory / "driver", devices)
+
+
+def execute(plan: Plan, local: LocalSlice) -> int:
+    """Run the command to its end; signals sent to us go to it. Returns its exit status, 128 + N for signal N.
+
+    A signal from the terminal is not passed on: the command is in the same foreground group and got it itself.
+    """
+    watched = {signal.SIGCHLD, *_FORWARDED}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        child = subprocess.Popen(
+            plan.arguments,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509  we have one thread
+        )
+        local.add_process(Process.of(child.pid))
+        while child.poll() is None:
+            received = signal.sigwaitinfo(watched)
+            if received.si_signo != signal.SIGCHLD and received.si_code != _FROM_KERNEL:
+                with contextlib.suppress(ProcessLookupError):
+                    child.send_signal(received.si_signo)
+    finally:
+        while signal.sigtimedwait(watched, 0) is not None:
+            pass  # what came for the command after it ended is not for us
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def summary(local: LocalSlice, status: int) -> dict[str, Any]:
+    """What was given and what was used, for scripts; units are in the keys."""
+    usage = UsageReader(local.directory / "usage").read()
+    used = usage.devices[0] if usage.devices else None
+    return {
+        "gpu": local.card.index,
+        "uuid": local.card.uuid,
+        "model": local.card.model,
+        "corePercent": local.wish.core,
+        "memoryMiB": local.wish.memory_mib,
+        "mode": local.wish.mode.name.lower(),
+        "exitStatus": status,
+        "peakMemoryBytes": used.peak_bytes if used else 0,
+        "refusedAllocations": used.refusals if used else 0,
+        "launches": used.launches if used else 0,
+        "gpuSeconds": used.gpu_ns / 1e9 if used else 0.0,
+        "throttledSeconds": used.throttled_ns / 1e9 if used else 0.0,
+    }

@@ -1,0 +1,309 @@
+"""Simulated machines: making, finding and removing the state that the simulated CUDA driver and NVML share.
+
+A machine is one sparse file in /dev/shm (layout: native/sim/sim_machine.h) and a directory that points at it:
+
+    DIRECTORY/
+      machine.json              what was created, for `open_machine`
+      devices/nvidia0 …         one device file per card: "EGPUSIM1 " and the card's UUID
+      driver/                   the *driver directory*; programs run with LD_LIBRARY_PATH=DIRECTORY/driver
+        libcuda.so.1            ┐ links to the libraries
+        libnvidia-ml.so.1       ┘
+        machine                 link to the file in /dev/shm
+        dev                     link to DIRECTORY/devices
+
+A container gets a driver directory of its own (`make_driver_dir`) whose `dev` holds only the cards it was granted.
+"""
+
+import os
+import secrets
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from egpu.adapters import native
+from egpu.adapters.processes import start_time
+from egpu.adapters.simulator.state import (
+    FIFO,
+    MANUAL_CLOCK,
+    MAX_CARDS,
+    Card,
+    Profile,
+    bus_number,
+    has_users,
+    pid_namespace,
+    profiles,
+    read_header,
+    take_over,
+    write_state,
+)
+from egpu.errors import CorruptData, InvalidInput, NotSupported, Unavailable
+
+__all__ = [
+    "Card",
+    "Machine",
+    "Profile",
+    "StateFile",
+    "card_uuid",
+    "create_machine",
+    "destroy",
+    "keep",
+    "list_machines",
+    "make_driver_dir",
+    "open_machine",
+    "profiles",
+    "sweep",
+]
+
+DEFAULT_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory shared between processes is the point
+LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+_PREFIX: Final = "egpu-sim-"
+_MIN_FREE_BYTES: Final = 64 << 20
+_UUIDS: Final = uuid.UUID("6f1d7a3e-5a1c-4f0e-9f0b-2c7d0c5b8e11")  # of simulated cards
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A simulated machine: where it is and what cards it has."""
+
+    node_name: str
+    directory: Path
+    driver_dir: Path
+    device_dir: Path
+    state: Path
+    cards: tuple[Card, ...]
+
+
+class _Description(msgspec.Struct, frozen=True):
+    """machine.json: what the rest is derived from."""
+
+    node_name: str
+    state: str
+    profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A machine's file in shared memory, whoever made it."""
+
+    path: Path
+    node_name: str
+    cards: int
+    created_unix_ns: int
+
+
+def card_uuid(node_name: str, index: int) -> str:
+    """The UUID of a node's card: the same each time the machine is made again."""
+    return f"GPU-{uuid.uuid5(_UUIDS, f'{node_name}/{index}')}"
+
+
+def create_machine(
+    directory: Path,
+    profile: str | Sequence[str],
+    count: int | None = None,
+    node_name: str = "local",
+    *,
+    context_mib: int = 0,
+    timeslice_us: int = 2000,
+    clock: Literal["wall", "manual"] = "wall",
+    arbitration: Literal["timeslice", "fifo"] = "timeslice",
+    persistent: bool = False,
+    shared_memory: Path = DEFAULT_SHARED_MEMORY,
+) -> Machine:
+    """Make a machine in a new or empty directory.
+
+    Args:
+        directory: where its driver directory and device files go.
+        profile: the model of every card, or one model per card.
+        count: how many cards (0 to 16); not needed when `profile` lists them.
+        node_name: goes into the cards' UUIDs.
+        context_mib: card memory that each context costs, in MiB (real drivers take some hundreds).
+        timeslice_us: how long a process keeps the card while others have work for it, in microseconds.
+        clock: with "manual", simulated time goes on only through `egpu.adapters.simulator.clock.Clock`.
+        arbitration: between processes: time slices in turn, or kernels whole in the order in which they came.
+        persistent: it stays when this process ends; otherwise whoever makes the next machine removes what is left.
+        shared_memory: where the state lives; a tmpfs.
+
+    Raises:
+        InvalidInput: unknown profile, a count out of range, or the directory holds a machine already.
+        NotSupported: shared memory is missing or not writable.
+        Unavailable: shared memory is (nearly) full.
+        NativeMissing: the simulated libraries were not built.
+    """
+    models = _models(profile, count)
+    if context_mib < 0 or context_mib > 4096:
+        raise InvalidInput("context_mib", f"{context_mib} is not between 0 and 4096")
+    if not 10 <= timeslice_us <= 100_000:
+        raise InvalidInput("timeslice_us", f"{timeslice_us} is not between 10 and 100000")
+    if not node_name or len(node_name.encode()) > 253 or "/" in node_name:
+        raise InvalidInput("node_name", f"{node_name!r} is not a node's name")
+    if clock not in ("wall", "manual"):
+        raise InvalidInput("clock", f"{clock!r} is neither 'wall' nor 'manual'")
+    if arbitration not in ("timeslice", "fifo"):
+        raise InvalidInput("arbitration", f"{arbitration!r} is neither 'timeslice' nor 'fifo'")
+    directory = directory.absolute()
+    if (directory / "machine.json").exists():
+        raise InvalidInput("directory", f"{directory} holds a machine already; destroy it first")
+    libraries = {name: native.path(f"sim/{name}") for name in LIBRARIES}
+    _check_writable(shared_memory)
+    sweep(shared_memory)
+    _check_room(shared_memory)
+
+    device_dir = directory / "devices"
+    cards = tuple(_card(node_name, index, name, device_dir) for index, name in enumerate(models))
+    state = shared_memory / f"{_PREFIX}{node_name}-{secrets.token_hex(6)}"
+    machine = Machine(node_name, directory, directory / "driver", device_dir, state, cards)
+    try:
+        flags = (MANUAL_CLOCK if clock == "manual" else 0) | (FIFO if arbitration == "fifo" else 0)
+        write_state(
+            state,
+            node_name,
+            cards,
+            context_mib=context_mib,
+            timeslice_us=timeslice_us,
+            flags=flags,
+            persistent=persistent,
+        )
+        device_dir.mkdir(parents=True)
+        for card in cards:
+            card.device.write_text(f"EGPUSIM1 {card.uuid}")
+        _link_driver(machine, machine.driver_dir, device_dir, libraries)
+        (directory / "machine.json").write_bytes(msgspec.json.encode(_Description(node_name, str(state), models)))
+    except OSError as error:
+        state.unlink(missing_ok=True)
+        raise Unavailable(f"cannot create the simulated machine in {directory}: {error}") from error
+    return machine
+
+
+def open_machine(directory: Path) -> Machine:
+    """The machine that `create_machine` made in this directory.
+
+    Raises:
+        InvalidInput: there is none.
+        CorruptData: its description does not decode.
+        Unavailable: its state is gone (the computer was restarted, or somebody removed it).
+    """
+    directory = directory.absolute()
+    try:
+        found = msgspec.json.decode((directory / "machine.json").read_bytes(), type=_Description)
+    except FileNotFoundError as error:
+        raise InvalidInput("directory", f"{directory} holds no simulated machine") from error
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"{directory}/machine.json: {error}") from error
+    cards = tuple(
+        _card(found.node_name, index, name, directory / "devices") for index, name in enumerate(found.profiles)
+    )
+    machine = Machine(found.node_name, directory, directory / "driver", directory / "devices", Path(found.state), cards)
+    if read_header(machine.state) is None:
+        raise Unavailable(
+            f"the state of the machine in {directory} is gone, or of another version ({machine.state}); "
+            "destroy and make it again"
+        )
+    return machine
+
+
+def keep(machine: Machine) -> None:
+    """Make an open machine this process's own: one whose maker has ended is swept when the next one is made."""
+    take_over(machine.state)
+
+
+def make_driver_dir(machine: Machine, directory: Path, device_dir: Path) -> Path:
+    """Make a driver directory for a container: the machine's libraries and state, and the given device files.
+
+    Device files are found as ``device_dir/nvidia<minor>``; a card without one there does not exist for the container.
+    Returns the absolute directory.
+    """
+    directory = directory.absolute()
+    _link_driver(machine, directory, device_dir.absolute(), {name: native.path(f"sim/{name}") for name in LIBRARIES})
+    return directory
+
+
+def destroy(machine: Machine) -> None:
+    """Remove a machine with all contents of its cards. Programs that still run on it keep what they have open."""
+    machine.state.unlink(missing_ok=True)
+    shutil.rmtree(machine.directory, ignore_errors=True)
+
+
+def list_machines(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[StateFile, ...]:
+    """The machines whose state is in shared memory, for finding those that were left behind."""
+    found: list[StateFile] = []
+    for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
+        header = read_header(path)
+        if header is not None:
+            found.append(StateFile(path, header.node_name, header.cards, header.created_unix_ns))
+    return tuple(found)
+
+
+def sweep(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[Path, ...]:
+    """Remove the state of machines whose maker has died and which no process uses; returns what was removed.
+
+    Machines that were made to persist stay, and so do those of another version or of another pid namespace.
+    """
+    removed: list[Path] = []
+    for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
+        header = read_header(path)
+        if header is None or header.creator is None:
+            continue
+        pid, ticks, namespace = header.creator
+        if namespace != pid_namespace() or start_time(pid) == ticks or has_users(path):
+            continue
+        path.unlink(missing_ok=True)
+        removed.append(path)
+    return tuple(removed)
+
+
+def _models(profile: str | Sequence[str], count: int | None) -> tuple[str, ...]:
+    models = (profile,) * (1 if count is None else count) if isinstance(profile, str) else tuple(profile)
+    if not isinstance(profile, str) and count is not None and count != len(models):
+        raise InvalidInput("count", f"{count} cards, but {len(models)} profiles are listed")
+    if (count is not None and count < 0) or len(models) > MAX_CARDS:
+        raise InvalidInput("count", f"{len(models) if count is None else count} is not between 0 and {MAX_CARDS}")
+    known = {name.lower(): name for name in profiles()}
+    for name in models:
+        if name.lower() not in known:
+            raise InvalidInput("profile", f"{name!r} is not known; known are {', '.join(sorted(profiles()))}")
+    return tuple(known[name.lower()] for name in models)
+
+
+def _check_writable(path: Path) -> None:
+    if not path.is_dir():
+        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which is not a directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which this user cannot write")
+
+
+def _check_room(path: Path) -> None:
+    status = os.statvfs(path)
+    free = status.f_bavail * status.f_frsize
+    if free < _MIN_FREE_BYTES:
+        raise Unavailable(
+            f"{path} has {free >> 20} MiB left, a simulated machine needs at least {_MIN_FREE_BYTES >> 20}: remove "
+            "what fills it, or remount it with a larger size (in a container: --shm-size)"
+        )
+
+
+def _card(node_name: str, index: int, name: str, device_dir: Path) -> Card:
+    profile = profiles()[name]
+    return Card(
+        index=index,
+        minor=index,
+        uuid=card_uuid(node_name, index),
+        profile=name,
+        model=profile.name,
+        memory_mib=profile.memory_mib,
+        pci_bus_id=f"00000000:{bus_number(index):02X}:00.0",
+        device=device_dir / f"nvidia{index}",
+    )
+
+
+def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries: Mapping[str, Path]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, target in {**libraries, "machine": machine.state, "dev": device_dir}.items():
+        link = directory / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)

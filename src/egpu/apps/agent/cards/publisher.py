@@ -1,0 +1,227 @@
+"""Tells the cluster what this node has: an ElasticGPU per card, and the node's capacity under every vocabulary.
+
+Written when the cards change and again every minute, whatever we believe is there: somebody may have deleted an
+object, or registered the node anew. Cards that were published by an earlier run and are gone stay, as unhealthy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.nvml import Card
+from egpu.api import names
+from egpu.api.kubernetes import Node
+from egpu.api.objects import (
+    ElasticGPU,
+    ElasticGPUSpec,
+    ElasticGPUStatus,
+    Link,
+    ObjectMeta,
+    OwnerReference,
+    PhysicalGPU,
+    card_name,
+)
+from egpu.api.quantities import parse_count
+from egpu.api.vocabularies import node_capacity, pool_capacity
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 1.0
+PRODUCT_LABEL = f"{names.GROUP}/gpu-product"
+COUNT_LABEL = f"{names.GROUP}/gpu-count"
+GONE = "NotFound"
+UNHEALTHY = "Unhealthy"
+
+
+@dataclass(frozen=True)
+class PoolMember:
+    """What the cluster is told of a node that takes part in the pool. `tokens`: of the node, by its number of cards."""
+
+    address: str
+    link_mbps: int
+    tokens: Callable[[int], int]
+
+
+class Publisher:
+    """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
+    before it runs where the node takes part in the pool."""
+
+    def __init__(self, client: Client, node: str, inventory: Inventory, *, interval_seconds: float) -> None:
+        self.pool: PoolMember | None = None
+        self._client = client
+        self._node = node
+        self._inventory = inventory
+        self._interval_seconds = interval_seconds
+        self.published = 0
+
+    async def run(self) -> None:
+        changed = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._announce(changed))
+            while True:
+                changed.clear()
+                pause = self._interval_seconds
+                if self._inventory.version:
+                    pause = await self._publish_or_retry()
+                try:
+                    async with asyncio.timeout(pause):
+                        await changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def _announce(self, changed: asyncio.Event) -> None:
+        async for _ in self._inventory.changes():
+            changed.set()
+
+    async def _publish_or_retry(self) -> float:
+        version = self._inventory.version
+        try:
+            await self.publish(tuple(self._inventory.cards.values()))
+        except ElasticGPUError as error:
+            log.info("the cards are not published yet", reason=str(error))
+            return RETRY_SECONDS
+        self.published = version
+        return self._interval_seconds
+
+    async def publish(self, cards: tuple[Card, ...]) -> None:
+        """Write everything once. Raises whatever the API server refuses."""
+        node = await self._client.get(Node, self._node)
+        for card in cards:
+            await self._publish_card(card, node)
+        await self._disown({card.uuid for card in cards})
+        await self._publish_node(cards, node)
+
+    async def _publish_card(self, card: Card, node: Node) -> None:
+        wanted = card_object(self._node, card, node.uid)
+        found = await self._client.find(ElasticGPU, wanted.name)
+        if found is None:
+            try:
+                found = await self._client.create(ElasticGPU, wanted)
+            except AlreadyExists:
+                found = await self._client.get(ElasticGPU, wanted.name)
+        if found.spec.physical_gpu is None or (found.spec.node_name, found.spec.physical_gpu.uuid) != (
+            self._node,
+            card.uuid,
+        ):
+            log.error("the name of a card's object is taken by something else", name=wanted.name, uuid=card.uuid)
+            return
+        if (found.spec.physical_gpu, found.spec.capacity) != (wanted.spec.physical_gpu, wanted.spec.capacity):
+            spec: dict[str, Any] = msgspec.to_builtins(wanted.spec)
+            # A merge patch keeps what it does not name; what we wrote with its default must be named.
+            spec["physicalGPU"] = _complete(wanted.spec.physical_gpu)
+            await self._client.patch(ElasticGPU, wanted.name, {"spec": spec})
+        await self._publish_status(found, card_status(found, card))
+
+    async def _publish_status(self, found: ElasticGPU, status: ElasticGPUStatus) -> None:
+        if found.status != status:
+            await self._client.patch(ElasticGPU, found.name, {"status": _complete(status)}, subresource="status")
+
+    async def _disown(self, present: set[str]) -> None:
+        """Cards of this node that an earlier run published and nobody finds now."""
+        for found in await self._client.list(ElasticGPU):
+            physical = found.spec.physical_gpu
+            if physical is None or found.spec.node_name != self._node or physical.uuid in present:
+                continue
+            message = "the node's driver does not find this card"
+            await self._publish_status(
+                found, ElasticGPUStatus(phase="Failed", healthy=False, reason=GONE, message=message)
+            )
+
+    async def _publish_node(self, cards: tuple[Card, ...], node: Node) -> None:
+        capacity = _quantities(cards)
+        allocatable = _quantities(tuple(card for card in cards if card.healthy))
+        if self.pool is not None:
+            anywhere = {key: str(most) for key, most in pool_capacity(self.pool.tokens(len(cards))).items()}
+            capacity, allocatable = capacity | anywhere, allocatable | anywhere
+        if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
+            patch = {"status": {"capacity": capacity, "allocatable": allocatable}}
+            await self._client.patch(Node, self._node, patch, subresource="status")
+        labels = node_labels(cards)
+        annotations = pool_annotations(self.pool)
+        said = {key: node.annotations.get(key) for key in annotations}
+        if not _within(labels, node.metadata.labels) or said != annotations:
+            await self._client.patch(Node, self._node, {"metadata": {"labels": labels, "annotations": annotations}})
+
+
+def card_object(node: str, card: Card, node_uid: str) -> ElasticGPU:
+    """The object of one card. It goes with its node."""
+    owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=node_uid)
+    tflops = {} if card.tflops is None else {"fp32": card.tflops}
+    return ElasticGPU(
+        metadata=ObjectMeta(name=card_name(node, card.uuid), owner_references=[owner] if node_uid else None),
+        spec=ElasticGPUSpec(
+            node_name=node,
+            capacity={names.GPU_CORE: "100", names.GPU_MEMORY: str(card.memory_mib)},
+            physical_gpu=PhysicalGPU(
+                uuid=card.uuid,
+                index=card.index,
+                minor=card.minor,
+                model=card.model,
+                memory_mib=card.memory_mib,
+                compute_capability=card.compute_capability,
+                tflops=tflops,
+                numa=-1 if card.numa is None else card.numa,
+                links=[Link(uuid=uuid, kind=kind) for uuid, kind in card.links],
+            ),
+        ),
+    )
+
+
+def card_status(found: ElasticGPU, card: Card) -> ElasticGPUStatus:
+    """Health, and the phase that goes with it; whether the card is in use is not ours to say."""
+    if not card.healthy:
+        return ElasticGPUStatus(phase="Failed", healthy=False, reason=UNHEALTHY, message=card.reason)
+    phase = found.status.phase if found.status.phase in ("Bound", "Released") else "Available"
+    return ElasticGPUStatus(phase=phase, healthy=True)
+
+
+def node_labels(cards: tuple[Card, ...]) -> dict[str, str]:
+    """Labels for node selectors: the product (the first card's where they differ) and the number of cards."""
+    product = re.sub(r"[^A-Za-z0-9_.-]+", "-", cards[0].model)[:63].strip("-_.") if cards else ""
+    return {PRODUCT_LABEL: product, COUNT_LABEL: str(len(cards))}
+
+
+def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
+    """As a merge patch: a node that takes part no more says nothing."""
+    if pool is None:
+        return {names.POOL_ADDRESS: None, names.POOL_LINK: None}
+    return {names.POOL_ADDRESS: pool.address, names.POOL_LINK: str(pool.link_mbps)}
+
+
+def _quantities(cards: tuple[Card, ...]) -> dict[str, str]:
+    totals = node_capacity(
+        len(cards), sum(card.memory_mib for card in cards), sum(card.tflops or 0.0 for card in cards)
+    )
+    return {name: str(amount) for name, amount in totals.items()}
+
+
+def _within(wanted: Mapping[str, str], found: Mapping[str, Any] | None) -> bool:
+    """Whether `found` says all of `wanted`; the API server may write 2000 as "2k"."""
+    return found is not None and all(_same(value, found.get(key)) for key, value in wanted.items())
+
+
+def _same(wanted: str, found: Any) -> bool:
+    if found is None or str(found) == wanted:
+        return found is not None
+    try:
+        return parse_count(found, field="") == parse_count(wanted, field="")
+    except InvalidInput:
+        return False
+
+
+def _complete(value: msgspec.Struct | None) -> dict[str, Any]:
+    """Every field, those with their default included."""
+    if value is None:
+        return {}
+    encoded = {field.name: field.encode_name for field in msgspec.structs.fields(value)}
+    return {wire: msgspec.to_builtins(getattr(value, name)) for name, wire in encoded.items()}

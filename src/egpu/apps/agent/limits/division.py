@@ -1,0 +1,84 @@
+"""How a card's time is divided between the containers on it right now. Pure: from what they may and do use to grants.
+
+Who is idle leaves its share to those in mode `share`, by weight, each up to its ceiling; who wakes up finds its own
+share untouched. While several are active each gets a window of a common period, so that they run one after the other
+and what each is timed for is its own work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from egpu.adapters.slices.pages import PPM, Window
+
+PERIOD_US: Final = 20_000
+#: For kernels so long that few would fit into a window.
+LONG_PERIOD_US: Final = 100_000
+LONG_KERNEL_NS: Final = 2_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
+    """One container on one card. Shares in ppm of the card's time; `ceiling_ppm` equals `core_ppm` in mode `cap`.
+
+    `active`: it launched something lately. `wants_ppm`: what it would use if it could, the ceiling when held back.
+    `kernel_ns`: mean GPU time of its launches.
+    """
+
+    core_ppm: int
+    ceiling_ppm: int
+    weight: int
+    active: bool
+    wants_ppm: int
+    kernel_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What it may use now, and when it may start work (None: at any time)."""
+
+    ppm: int
+    window: Window | None
+
+
+def divide(tenants: Sequence[Tenant]) -> list[Grant]:
+    """One grant per tenant. Those of the active never add up to more than the card, unless their own shares do."""
+    shares = [tenant.core_ppm for tenant in tenants]
+    active = [index for index, tenant in enumerate(tenants) if tenant.active]
+    spare = PPM - sum(shares[index] for index in active)
+    # First what they would use, then, where that leaves something, what they might.
+    for goal in ("wants_ppm", "ceiling_ppm"):
+        spare = _hand_out(spare, tenants, active, shares, goal)
+    windows = _windows(tenants, active, shares) if len(active) > 1 else {}
+    return [Grant(min(share, PPM), windows.get(index)) for index, share in enumerate(shares)]
+
+
+def _hand_out(spare: int, tenants: Sequence[Tenant], active: Sequence[int], shares: list[int], goal: str) -> int:
+    """Raise `shares` towards each one's goal by weight; returns what is left."""
+    while spare > 0:
+        below = {
+            index: min(getattr(tenants[index], goal), tenants[index].ceiling_ppm) - shares[index] for index in active
+        }
+        below = {index: missing for index, missing in below.items() if missing > 0}
+        weights = sum(tenants[index].weight for index in below)
+        if not below or spare < len(below):
+            break
+        for index, missing in below.items():
+            part = min(missing, max(1, spare * tenants[index].weight // weights))
+            shares[index] += part
+        spare = PPM - sum(shares[index] for index in active)
+    return spare
+
+
+def _windows(tenants: Sequence[Tenant], active: Sequence[int], shares: Sequence[int]) -> dict[int, Window]:
+    long = any(tenants[index].kernel_ns >= LONG_KERNEL_NS for index in active)
+    period = LONG_PERIOD_US if long else PERIOD_US
+    whole = max(PPM, sum(shares[index] for index in active))
+    windows: dict[int, Window] = {}
+    start = 0
+    for index in active:
+        length = max(1, shares[index] * period // whole)
+        # All periods begin at the same times, however often this is written anew.
+        windows[index] = Window(epoch_ns=0, period_us=period, start_us=min(start, period - 1), length_us=length)
+        start += length
+    return windows

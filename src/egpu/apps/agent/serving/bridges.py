@@ -1,0 +1,136 @@
+"""From containers of this node to their executors on other nodes: one bridge per slot, closed when the slot is gone.
+
+A bridge's socket is linked into the slot, and another one put in its place when the agent starts again: the program
+connects once more, and goes on with its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.bridge import Bridge, Target
+from egpu.adapters.pool.client import answer_of, dial, parse_address
+from egpu.adapters.pool.security import Credentials
+from egpu.api import names
+from egpu.api.kubernetes import Node
+from egpu.apps.agent.serving.executors import SOCKET_FILE
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.errors import NotFound, Unavailable
+
+log = structlog.get_logger(__name__)
+
+SWEEP_SECONDS = 1.0
+OPEN_SECONDS = 15.0
+"""How long the other node may take to start an executor."""
+BRIDGE_SOCKET = "lease0.sock"
+
+
+class SlotBridges:
+    """The bridges of one node's slots."""
+
+    def __init__(self, directory: Path, credentials: Credentials, client: Client, slots: Slots) -> None:
+        self._directory = directory
+        self._credentials = credentials
+        self._client = client
+        self._slots = slots
+        self._open: dict[str, Bridge] = {}
+        self._preparing: set[str] = set()
+        # Sockets of an earlier run: nobody listens on them.
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, mode=0o700)  # nobody but us passes: the sockets in it are for containers
+
+    async def start(self, record: SlotRecord) -> Path:
+        """Open the bridge of a slot that is being made; returns its socket. Its executor runs by then.
+
+        Raises Refused, TerminalError or Unavailable, as the other node says.
+        """
+        self._preparing.add(_name(record))
+        await self._take(record)
+        return await self._listen(record)
+
+    def settled(self, record: SlotRecord) -> None:
+        """The slot is in its place, or was given up: from now on its bridge lives as long as it does."""
+        self._preparing.discard(_name(record))
+
+    async def run(self) -> None:
+        """Open the bridges of slots that are there; then close those of slots that are gone, for ever."""
+        for record in list(self._slots.records()):
+            if record.server and _name(record) not in self._open:
+                link(await self._listen(record), self._slots.path(record.token))
+                log.info("bridge opened again", token=record.token, server=record.server)
+        try:
+            while True:
+                await asyncio.sleep(SWEEP_SECONDS)
+                await self.sweep()
+        finally:
+            for bridge in self._open.values():
+                await bridge.close()
+
+    async def sweep(self) -> None:
+        """Close every bridge whose slot was given to somebody else, or removed."""
+        needed = {_name(record) for record in self._slots.records()} | self._preparing
+        for name in self._open.keys() - needed:
+            await self._open.pop(name).close()
+            shutil.rmtree(self._directory / name, ignore_errors=True)
+
+    async def _listen(self, record: SlotRecord) -> Path:
+        directory = self._directory / _name(record)
+        directory.mkdir(mode=0o711)
+        bridge = Bridge(directory, self._credentials, lambda: self._take(record))
+        await bridge.open()
+        self._open[_name(record)] = bridge
+        return directory / BRIDGE_SOCKET
+
+    async def _take(self, record: SlotRecord) -> Target:
+        """Ask the node that has the cards for the container's executor, and a token for it."""
+        try:
+            node = await self._client.get(Node, record.server)
+        except NotFound as error:
+            raise Unavailable(f"node {record.server}, which has the cards, is gone") from error
+        address = node.annotations.get(names.POOL_ADDRESS)
+        if not address:
+            raise Unavailable(f"node {record.server}, which has the cards, takes no part in the pool now")
+        connection, _ = await dial(
+            parse_address(address, names.POOL_ADDRESS),
+            self._credentials,
+            messages.Hello(role="pod"),
+            expect=f"server/{record.server}",
+        )
+        asked = messages.Open(
+            number=1, namespace=record.namespace, pod=record.pod, uid=record.pod_uid, container=record.container
+        )
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await connection.send(asked)
+                granted = answer_of(await connection.receive(), messages.Granted)
+        except TimeoutError as error:
+            raise Unavailable(f"{record.server} did not answer within {OPEN_SECONDS:g} s") from error
+        finally:
+            await connection.close()
+        part = messages.PartView(
+            server=record.server, address=address, host="", socket="", cards=len(record.allocation.cards)
+        )
+        return Target(granted.lease.lease, (part,), granted.token)
+
+
+def link(socket: Path, slot: Path) -> None:
+    """Put a bridge's socket into a slot, in place of one that may be there; for every user of the container, as
+    `executors.link_into` says."""
+    socket.chmod(0o666)
+    draft = slot / f".{SOCKET_FILE}"
+    with contextlib.suppress(FileNotFoundError):
+        draft.unlink()
+    os.link(socket, draft)
+    draft.rename(slot / SOCKET_FILE)
+
+
+def _name(record: SlotRecord) -> str:
+    return f"{record.token}-{record.generation}"

@@ -1,0 +1,153 @@
+"""The device plugin of `elasticgpu.io/slot`: a token per GPU container, filled in when the container starts.
+
+Allocate knows no container, so it answers with paths named by the token and with every minor of the node.
+PreStartContainer, called again before every start, finds out whose token it is and has those paths prepared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+
+from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
+from egpu.api import names
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.config import AgentConfig
+from egpu.apps.agent.metrics import AgentMetrics
+from egpu.apps.agent.pods import NodePods
+from egpu.apps.agent.slots import directories as layout
+from egpu.apps.agent.slots.devices import DeviceFiles, name
+from egpu.apps.agent.slots.owners import Owner, Owners
+from egpu.apps.agent.slots.preparer import Preparer
+from egpu.errors import ElasticGPUError, RetryableError, TerminalError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+#: kubelet gives up after 30 s; until then what may be only a passing failure is tried again.
+PRESTART_SECONDS = 20.0
+RETRY_SECONDS = 0.3
+
+
+class SlotPlugin:
+    """Implements `egpu.adapters.kubelet.deviceplugin.DevicePlugin`."""
+
+    options = PluginOptions(pre_start_required=True)
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        inventory: Inventory,
+        devices: DeviceFiles,
+        owners: Owners,
+        preparer: Preparer,
+        pods: NodePods,
+        metrics: AgentMetrics,
+    ) -> None:
+        self._config = config
+        self._inventory = inventory
+        self._devices = devices
+        self._owners = owners
+        self._preparer = preparer
+        self._pods = pods
+        self._metrics = metrics
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._marking: set[asyncio.Task[None]] = set()
+
+    def token_lock(self, token: str) -> asyncio.Lock:
+        """Held while the slot of `token` is being changed."""
+        return self._locks[token]
+
+    async def watch(self) -> AsyncIterator[Sequence[PluginDevice]]:
+        """Tokens by number of cards; a card that is lost for a while takes none of them away."""
+        sent: tuple[PluginDevice, ...] | None = None
+        async for cards in self._inventory.changes():
+            pooled = self._config.pool_pki is not None
+            usable = pooled or any(card.healthy for card in cards.values())
+            count = self._config.tokens(len(cards))
+            tokens = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
+            if tokens != sent:
+                sent = tokens
+                yield tokens
+
+    async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
+        """Paths of the one token of a container. Raises TerminalError for any other number of tokens."""
+        began = time.monotonic()
+        slot = self._config.slots_dir / _only(ids)
+        if not self._inventory.version:
+            raise Unavailable("the node's cards have not been read yet")
+        target = layout.CONTAINER_DIRECTORY
+        cards = [
+            DeviceNode(f"/dev/{name(minor)}", str(slot / layout.DEVICES / name(minor)))
+            for minor in self._inventory.minors
+        ]
+        control = [DeviceNode(f"/dev/{path.name}", str(path)) for path in self._devices.control()]
+        self._metrics.allocate_seconds.observe(time.monotonic() - began)
+        return ContainerDevices(
+            mounts=(
+                Mount(target, str(slot)),
+                Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
+                Mount("/etc/ld.so.preload", str(slot / layout.PRELOAD_FILE)),
+            ),
+            devices=(*cards, *control),
+        )
+
+    async def pre_start(self, ids: tuple[str, ...]) -> None:
+        """Make the token's slot what its container was given; raises, and so keeps it from starting, otherwise."""
+        token = _only(ids)
+        began = time.monotonic()
+        try:
+            async with self.token_lock(token):
+                owner = await self._prepared(token, deadline=began + PRESTART_SECONDS)
+        except ElasticGPUError as error:
+            self._metrics.refusals.labels(reason=type(error).__name__).inc()
+            log.warning("a container may not start", token=token, reason=str(error))
+            raise
+        self._metrics.prepare_seconds.observe(time.monotonic() - began)
+        self._mark(owner)
+
+    async def _prepared(self, token: str, *, deadline: float) -> Owner:
+        while True:
+            try:
+                owner = await self._owners.of(token)
+                await self._preparer.prepare(token, owner)
+            except RetryableError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return owner
+
+    def _mark(self, owner: Owner) -> None:
+        """gpushare's mark is for its own tools and nobody waits for it."""
+        if owner.allocation.vocabulary != "aliyun" and owner.pod.annotations.get(names.ALIYUN_MEM_ASSIGNED) is None:
+            return
+        task = asyncio.create_task(self._mark_patiently(owner))
+        self._marking.add(task)
+        task.add_done_callback(self._marking.discard)
+
+    async def _mark_patiently(self, owner: Owner, *, attempts: int = 5) -> None:
+        for attempt in range(attempts):
+            try:
+                await self._pods.mark_assigned(owner.pod)
+            except RetryableError as error:
+                log.info("not marked as assigned yet", pod=owner.pod.key, reason=str(error))
+                await asyncio.sleep(2**attempt)
+            except ElasticGPUError as error:
+                log.info("not marked as assigned", pod=owner.pod.key, reason=str(error))
+                return
+            else:
+                return
+
+
+def _only(ids: tuple[str, ...]) -> str:
+    if len(ids) != 1:
+        raise TerminalError(f"a GPU container holds exactly one {names.SLOT}, this one asks for {len(ids)}")
+    token = ids[0]
+    if not token.isdigit():
+        raise TerminalError(f"{token!r} is not a token of this agent")
+    return token

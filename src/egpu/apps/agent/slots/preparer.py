@@ -1,0 +1,204 @@
+"""From a container's allocation to what stands in its slot directory. Knows nothing of who asks.
+
+Cards are named by UUID in an allocation; where they are today (minor number, health) is looked up for every
+preparation, because a reboot changes it. Whatever is wrong is said, and nothing is prepared: no slice without limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from egpu.adapters import native
+from egpu.adapters.nvml import Card
+from egpu.adapters.pool.bridge import LIBRARIES
+from egpu.adapters.slices import pages
+from egpu.api.allocation import ContainerAllocation
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.serving import bridges
+from egpu.apps.agent.serving.bridges import SlotBridges
+from egpu.apps.agent.serving.executors import SlotExecutors, link_into
+from egpu.apps.agent.slots import directories as layout
+from egpu.apps.agent.slots.devices import DeviceFiles, name
+from egpu.apps.agent.slots.directories import SlotRecord, Slots, boot_id
+from egpu.apps.agent.slots.owners import Owner
+from egpu.core.placement.ledger import Card as LedgerCard
+from egpu.core.provisioners.preparation import PolicySpec, Preparation, prepare, prepare_elsewhere
+from egpu.errors import NotSupported, TerminalError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+INTERPOSER = "libegpu-interposer.so"
+MIB = 1024 * 1024
+
+
+class Preparer:
+    """Fills slot directories. `state_dir` also keeps this node's copy of the interposer; `bridges` lead to executors of
+    other nodes, on a node that takes part in the pool."""
+
+    def __init__(
+        self,
+        *,
+        slots: Slots,
+        state_dir: Path,
+        devices: DeviceFiles,
+        inventory: Inventory,
+        node: str = "",
+        executors: SlotExecutors | None = None,
+        bridges: SlotBridges | None = None,
+    ) -> None:
+        self._slots = slots
+        self._node = node
+        self._executors = executors
+        self._bridges = bridges
+        self._library_dir = state_dir / "lib"
+        self._devices = devices
+        self._inventory = inventory
+        self._boot_id = boot_id()
+
+    async def prepare(self, token: str, owner: Owner) -> SlotRecord:
+        """Make the slot of `token` what `owner` was given, with nothing left of whoever had it before.
+
+        Raises:
+            TerminalError: the allocation cannot be prepared on this node.
+            Unavailable: a card of it is unhealthy, or not read yet.
+        """
+        where = f"pod {owner.pod.key}, container {owner.container}"
+        server = owner.allocation.cards_node(self._node)
+        cards = await self._cards(where, owner.allocation) if server == self._node else []
+        record = SlotRecord(
+            token=token,
+            namespace=owner.pod.namespace,
+            pod=owner.pod.name,
+            pod_uid=owner.pod.uid,
+            container=owner.container,
+            generation=self._slots.next_generation(),
+            boot_id=self._boot_id,
+            allocation=owner.allocation,
+            minors={card.uuid: card.minor for card in cards},
+            server="" if server == self._node else server,
+        )
+        if record.server:
+            plan = prepare_elsewhere(owner.container, owner.allocation)
+        else:
+            plan = prepare(owner.container, owner.allocation, [_for_core(card) for card in cards])
+        node_minors = self._inventory.minors
+        try:
+            link = await self._executor(record, plan)
+            await asyncio.to_thread(self._slots.replace, record, lambda slot: self._fill(slot, plan, node_minors, link))
+        except OSError as error:
+            raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
+        finally:
+            if self._executors is not None:
+                self._executors.settled(record)
+            if self._bridges is not None:
+                self._bridges.settled(record)
+        log.info(
+            "prepared",
+            token=token,
+            pod=owner.pod.key,
+            uid=owner.pod.uid,
+            container=owner.container,
+            generation=record.generation,
+            provisioner=owner.allocation.provisioner,
+            minors=record.minors,
+            server=server,
+        )
+        return record
+
+    async def _cards(self, where: str, allocation: ContainerAllocation) -> list[Card]:
+        if not allocation.cards:
+            raise TerminalError(f"{where}: its allocation names no card")
+        if any(share.uuid not in self._inventory.cards for share in allocation.cards):
+            await self._inventory.refresh()
+        cards: list[Card] = []
+        for share in allocation.cards:
+            card = self._inventory.cards.get(share.uuid)
+            if card is None:
+                known = ", ".join(sorted(self._inventory.cards)) or "none"
+                raise TerminalError(f"{where}: card {share.uuid} is not on this node, which has {known}")
+            if not card.healthy:
+                raise Unavailable(f"{where}: card {share.uuid} is unhealthy: {card.reason}")
+            cards.append(card)
+        return cards
+
+    async def _executor(self, record: SlotRecord, plan: Preparation) -> Callable[[Path], None] | None:
+        """What links the executor that has the cards in the container's place into its slot; None where the container
+        has them itself."""
+        if not plan.remote:
+            return None
+        if record.server:
+            if self._bridges is None:
+                raise NotSupported(f"node {record.server} has the cards, and this one takes no part in the pool")
+            return partial(bridges.link, await self._bridges.start(record))
+        if self._executors is None:
+            raise TerminalError("this agent runs no executors")
+        return partial(link_into, executor=await self._executors.start(record, record.minors))
+
+    def _fill(
+        self,
+        slot: Path,
+        plan: Preparation,
+        node_minors: tuple[int, ...],
+        link: Callable[[Path], None] | None = None,
+    ) -> None:
+        if link is not None:
+            link(slot)
+            for file, artefact in LIBRARIES.items():
+                os.link(self._library(artefact), slot / file)
+            preloaded = "".join(f"{layout.CONTAINER_DIRECTORY}/{file}\n" for file in LIBRARIES)
+            (slot / layout.PRELOAD_FILE).write_text(preloaded)
+        elif plan.policy is None:
+            (slot / layout.PRELOAD_FILE).write_text("")
+        else:
+            pages.write_policy(slot / layout.POLICY_FILE, _policy_devices(plan.policy, plan))
+            os.link(self._library(INTERPOSER), slot / INTERPOSER)
+            (slot / layout.PRELOAD_FILE).write_text(f"{layout.CONTAINER_DIRECTORY}/{INTERPOSER}\n")
+        pages.create_usage(slot / layout.USAGE_FILE)
+        devices = slot / layout.DEVICES
+        devices.mkdir()
+        nowhere = self._devices.nowhere()
+        for minor in {*node_minors, *plan.minors}:
+            target = self._devices.card(minor) if minor in plan.minors else nowhere
+            (devices / name(minor)).symlink_to(target)
+
+    def _library(self, artefact: str) -> Path:
+        """A library of ours, copied once per build beside the slots: a hard link cannot leave its file system."""
+        source = native.path(artefact)
+        found = source.stat()
+        copy = self._library_dir / f"{found.st_mtime_ns:x}-{found.st_size:x}-{artefact.replace('/', '-')}"
+        if not copy.exists():
+            self._library_dir.mkdir(parents=True, exist_ok=True)
+            draft = copy.with_name(f".{copy.name}.{os.getpid()}")
+            shutil.copyfile(source, draft)
+            draft.chmod(0o755)
+            draft.rename(copy)
+        return copy
+
+
+def _for_core(card: Card) -> LedgerCard:
+    return LedgerCard(uuid=card.uuid, index=card.index, minor=card.minor, memory_mib=card.memory_mib, model=card.model)
+
+
+def _policy_devices(policy: PolicySpec, plan: Preparation) -> list[pages.DevicePolicy]:
+    """The policy page's lines, in the order in which the container sees its cards."""
+    minors = dict(zip(plan.uuids, plan.minors, strict=True))
+    shared = pages.Mode.SHARE if policy.work_conserving else pages.Mode.CAP
+    return [
+        pages.DevicePolicy(
+            uuid=device.uuid,
+            minor=minors[device.uuid],
+            mode=shared if device.core_percent else pages.Mode.UNLIMITED,
+            core_ppm=device.core_percent * pages.PPM // 100,
+            memory_limit_bytes=device.memory_bytes,
+            weight=device.weight,
+            spill_limit_bytes=device.spill_bytes,
+        )
+        for device in policy.devices
+    ]

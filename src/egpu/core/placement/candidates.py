@@ -1,0 +1,88 @@
+"""The cards of some nodes while containers of one pod are put on them, one after the other, without writing it down."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from egpu.api.allocation import ContainerDemand
+from egpu.core.arrays import BoolArray, IntArray
+from egpu.core.placement.ledger import EXCLUSIVE, FREE, Ledger, shared_mode
+from egpu.core.placement.preference import CardsView
+from egpu.core.provisioners import CardTotals, Needs
+
+
+@dataclass
+class Board:
+    """Cards of the candidate rows while containers are placed on them; arrays of shape (candidates, cards).
+
+    `core_free`, `memory_free` and `mode` change with every app and sidecar; `init_core`, `init_memory` only with
+    sidecars, for plain init containers run before the apps. `base_mode` is what other pods made of the card.
+    """
+
+    rows: IntArray
+    usable: BoolArray
+    totals: CardTotals
+    core_free: IntArray
+    memory_free: IntArray
+    mode: IntArray
+    base_mode: IntArray
+    init_core: IntArray
+    init_memory: IntArray
+    peak_core: IntArray
+    peak_memory: IntArray
+    """What is left when the pod uses the most, init containers included."""
+
+    @classmethod
+    def of(cls, ledger: Ledger, rows: IntArray) -> "Board":
+        core, memory, mode = ledger.core_free[rows], ledger.memory_free[rows], ledger.mode[rows]
+        tflops = {precision: figures[rows] for precision, figures in ledger.tflops.items()}
+        return cls(
+            rows=rows,
+            usable=ledger.present[rows] & ledger.healthy[rows],
+            totals=CardTotals(ledger.memory_mib[rows], tflops),
+            core_free=core,
+            memory_free=memory,
+            mode=mode,
+            base_mode=mode.copy(),
+            init_core=core.copy(),
+            init_memory=memory.copy(),
+            peak_core=core.copy(),
+            peak_memory=memory.copy(),
+        )
+
+    def view(self) -> CardsView:
+        return CardsView(self.usable, self.totals.memory_mib, self.core_free, self.memory_free)
+
+    def eligible(self, demand: ContainerDemand, needs: Needs, *, init: bool) -> BoolArray:
+        """Cards that can take `demand` now."""
+        core, memory = (self.init_core, self.init_memory) if init else (self.core_free, self.memory_free)
+        room = self.usable & needs.possible & (core >= needs.core) & (memory >= needs.memory_mib)
+        if demand.exclusive:
+            # An init container may own, for a while, a card that only its own pod uses.
+            return room & (self.base_mode == FREE if init else self.mode == FREE)
+        own = shared_mode(demand.provisioner)
+        fits_mode = (self.mode == FREE) | (self.mode == own)
+        if init:
+            fits_mode |= (self.mode == EXCLUSIVE) & (self.base_mode == FREE)
+        return room & fits_mode
+
+    def take(
+        self, demand: ContainerDemand, needs: Needs, at: tuple[IntArray, IntArray], *, init: bool, sidecar: bool
+    ) -> None:
+        """Give the cells `at` to a container."""
+        core, memory = needs.core[at], needs.memory_mib[at]
+        if init:
+            self.peak_core[at] = np.minimum(self.peak_core[at], self.init_core[at] - core)
+            self.peak_memory[at] = np.minimum(self.peak_memory[at], self.init_memory[at] - memory)
+            # Once exclusive, a card stays so for the pod's life.
+            kept = self.mode[at] == EXCLUSIVE
+            self.mode[at] = np.where(kept | demand.exclusive, EXCLUSIVE, shared_mode(demand.provisioner))
+            return
+        self.core_free[at] -= core
+        self.memory_free[at] -= memory
+        self.peak_core[at] = np.minimum(self.peak_core[at], self.core_free[at])
+        self.peak_memory[at] = np.minimum(self.peak_memory[at], self.memory_free[at])
+        self.mode[at] = EXCLUSIVE if demand.exclusive else shared_mode(demand.provisioner)
+        if sidecar:
+            self.init_core[at] -= core
+            self.init_memory[at] -= memory

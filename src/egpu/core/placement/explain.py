@@ -1,0 +1,177 @@
+"""Why a pod is where it is, or why it waits, card by card: from objects only, for the command line and for events."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from egpu.api import names
+from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
+from egpu.api.kubernetes import Pod
+from egpu.api.quantities import MIB_BYTES, format_mib
+from egpu.core.gangs.membership import Gang
+from egpu.core.gangs.placing import place_gang
+from egpu.core.placement.cache import Feed
+from egpu.core.placement.ledger import Holder
+from egpu.core.placement.links import slowest
+from egpu.core.placement.preference import Policies
+from egpu.core.placement.refusal import Refusal, describe
+from egpu.errors import CorruptData, InvalidDemand
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`state`: "no-gpu", "invalid", "waiting", "can-be-placed", "placed", "finished". `refusals` by node when it waits;
+    `scores` by node, best first, when it can be or is placed (then: as if it were placed now)."""
+
+    pod: str
+    state: str
+    summary: str
+    details: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    scores: tuple[tuple[str, float], ...] = ()
+
+    def lines(self) -> list[str]:
+        """Plain text, most important first."""
+        text = [f"pod {self.pod}: {self.summary}", *(f"  {detail}" for detail in self.details)]
+        for refusal in self.refusals:
+            text.append(f"  node {refusal.node}: {refusal.reason}")
+            text += [f"    card {card.index} ({card.uuid}) {card.reason}" for card in refusal.cards]
+        text += [f"  node {node}: fits, score {score:.2f}" for node, score in self.scores]
+        return text
+
+
+def explain_pod(pod: Pod, feed: Feed, nodes: Sequence[str], policies: Policies) -> Explanation:
+    """Explain `pod` by the objects that `feed` was shown, against `nodes` (names of the cluster's nodes)."""
+    text = pod.annotations.get(names.ALLOCATION)
+    if text is not None:
+        try:
+            return _explain_placed(pod, decode_allocation(text), feed, nodes=nodes, policies=policies)
+        except CorruptData as error:
+            return Explanation(pod.key, "invalid", f"its allocation cannot be read ({error})")
+    try:
+        request, gang = feed.request(pod), feed.gangs.of(pod)
+    except InvalidDemand as error:
+        return Explanation(pod.key, "invalid", f"what it asks for is not possible: {error}")
+    wishes = request.demand.containers
+    if not wishes:
+        return Explanation(pod.key, "no-gpu", "asks for no GPU; it is placed by the scheduler alone")
+    asked = tuple(f"container {name} asks for {describe(demand)}" for name, demand in wishes.items())
+    if request.waiting:
+        return Explanation(pod.key, "waiting", f"waits: {request.waiting}", asked)
+    if pod.spec.node_name:
+        summary = f"is on node {pod.spec.node_name} without an allocation: another scheduler put it there"
+        return Explanation(pod.key, "invalid", summary, asked)
+    if gang is not None:
+        return _explain_gang(pod, gang, feed, nodes=nodes, policies=policies, asked=asked)
+    filtered = feed.filter(request, nodes)
+    refusals = tuple(filtered.refusals().values())
+    if not filtered.fits:
+        summary = f"waits: none of {len(nodes)} nodes has room for it" if nodes else "waits: there is no node"
+        return Explanation(pod.key, "waiting", summary, asked, refusals)
+    scored = _ranked(feed.scores(request, filtered.fits, policies))
+    summary = f"is not placed yet; {len(filtered.fits)} of {len(nodes)} nodes have room for it"
+    return Explanation(pod.key, "can-be-placed", summary, asked, refusals, scored)
+
+
+def _explain_gang(
+    pod: Pod, gang: Gang, feed: Feed, *, nodes: Sequence[str], policies: Policies, asked: tuple[str, ...]
+) -> Explanation:
+    verdict = place_gang(
+        feed, gang, lambda _: policies, pod=pod, nodes=nodes, elsewhere=nodes, reasons=max(len(nodes), 1)
+    )
+    details = (*asked, _members(gang))
+    if verdict.reason:
+        return Explanation(pod.key, "waiting", f"waits: {verdict.reason}", details, verdict.refusals)
+    places = tuple(
+        f"{member.name} fits on node {verdict.allocations[member.uid].node}"
+        for member in gang.waiting
+        if member.uid in verdict.allocations
+    )
+    summary = f"is not placed yet; its gang {gang.terms.name} has room"
+    return Explanation(pod.key, "can-be-placed", summary, (*details, *places))
+
+
+def _members(gang: Gang) -> str:
+    """Who belongs to a gang, and who of them runs."""
+    terms = gang.terms
+    bound = ", ".join(pod.name for pod in gang.bound) or "none"
+    waiting = ", ".join(pod.name for pod in gang.waiting) or "none"
+    return (
+        f"gang {terms.name} of {terms.size} (undone when bound in part for {terms.timeout_seconds} s):"
+        f" bound {bound}; waiting {waiting}"
+    )
+
+
+def _explain_placed(
+    pod: Pod, allocation: PodAllocation, feed: Feed, *, nodes: Sequence[str], policies: Policies
+) -> Explanation:
+    details = [
+        line for name, container in allocation.containers.items() for line in _given(name, container, allocation, feed)
+    ]
+    try:
+        gang = feed.gangs.of(pod)
+    except InvalidDemand:
+        gang = None
+    if gang is not None:
+        details.append(_members(gang))
+    if pod.finished:
+        return Explanation(
+            pod.key, "finished", f"ran on node {allocation.node}; its cards were given back", tuple(details)
+        )
+    refusals, scored = _as_if_new(pod, feed, nodes, policies)
+    if refusals or scored:
+        details.append(f"were it placed now, by {policies.node.name} over nodes and {policies.card.name} over cards:")
+    return Explanation(pod.key, "placed", f"is on node {allocation.node}", tuple(details), refusals, scored)
+
+
+def _as_if_new(
+    pod: Pod, feed: Feed, nodes: Sequence[str], policies: Policies
+) -> tuple[tuple[Refusal, ...], tuple[tuple[str, float], ...]]:
+    """What each node would say of a placed pod if it held nothing: the choice is not recorded, but can be repeated."""
+    holder = Holder("pod", pod.uid)
+    held = feed.ledger.holding(holder)
+    feed.ledger.release(holder)
+    try:
+        request = feed.request(pod)
+        filtered = feed.filter(request, nodes)
+        return tuple(filtered.refusals().values()), _ranked(feed.scores(request, filtered.fits, policies))
+    except InvalidDemand:
+        return (), ()
+    finally:
+        if held is not None:
+            feed.ledger.hold(holder, held)
+
+
+def _ranked(scores: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(scores.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _given(name: str, container: ContainerAllocation, allocation: PodAllocation, feed: Feed) -> list[str]:
+    lines: list[str] = []
+    source = f" from claim {container.claim}" if container.claim else ""
+    node = container.cards_node(allocation.node)
+    if container.server:
+        source = (" of its own node" if node == allocation.node else f" of node {node}") + source
+    for share in container.cards:
+        card = f"card {share.index} {share.model} ({share.uuid})".replace("  ", " ")
+        if container.exclusive:
+            lines.append(f"container {name} has the whole {card}{source}, by {container.provisioner}")
+            continue
+        amounts = ([f"{share.core} %"] if share.core else []) + [format_mib(share.memory_mib)]
+        if container.memory_limit_percent:
+            most = format_mib(container.memory_limit_bytes(share) // MIB_BYTES)
+            amounts[-1] += f" (it may allocate {most}, the rest in managed memory)"
+        others = len(feed.ledger.card_holders(node, share.uuid)) - 1
+        company = f"; {others} more share{'s' if others == 1 else ''} it" if others > 0 else ""
+        lines.append(
+            f"container {name} has {' and '.join(amounts)} of {card}{source}, by {container.provisioner}{company}"
+        )
+    if text := _links(container, node, feed):
+        lines.append(f"container {name}'s {len(container.cards)} cards are {text}")
+    return lines
+
+
+def _links(container: ContainerAllocation, node: str, feed: Feed) -> str:
+    """What joins several cards of a container, by their slowest pair; "" where nothing is known of it."""
+    granted = {share.uuid for share in container.cards}
+    kind = slowest([card for card in feed.ledger.cards(node) if card.uuid in granted])
+    return f"joined by {kind}" if kind else ""

@@ -1,0 +1,355 @@
+"""Who holds what, and what is left: every card of every node as rows and columns of numpy arrays.
+
+The arrays are the truth that fitting and policies read, over all nodes at once; the holders per card are kept beside
+them and every cell is recomputed from its holders, so that giving back what was never taken, or taking twice, cannot
+shift a sum. Holders of cards that are not there (a driver was reloaded, an agent is away) are remembered, and count
+again when the card comes back.
+
+Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.placement.cache`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.placement.links import Ranks, ranks_of
+from egpu.core.provisioners import PROVISIONERS
+
+FREE: Final = 0
+EXCLUSIVE: Final = 1
+CONFLICT: Final = -1
+"""Held in two modes at once, which only a bad write from outside can bring about; takes nothing new."""
+_SHARED: Final = {entry.name: code for code, entry in enumerate(PROVISIONERS, start=2)}
+_MODE_NAMES: Final = {code: name for name, code in _SHARED.items()} | {EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
+
+
+def shared_mode(provisioner: str) -> int:
+    """The mode of a card that `provisioner` shares; CONFLICT for a technology that does not exist."""
+    return _SHARED.get(provisioner, CONFLICT)
+
+
+def mode_name(mode: int) -> str:
+    """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it."""
+    return _MODE_NAMES.get(mode, "")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card as its agent published it. `tflops` by precision; `numa` is -1 where the machine has none; `links` are the
+    kinds of connection to other cards of the node, by UUID."""
+
+    uuid: str
+    index: int
+    minor: int
+    memory_mib: int
+    model: str = ""
+    tflops: Mapping[str, float] = field(default_factory=dict[str, float])
+    numa: int = -1
+    healthy: bool = True
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class NodeCards:
+    """The cards of one node."""
+
+    name: str
+    cards: tuple[Card, ...]
+
+
+class Holder(NamedTuple):
+    """Who holds: a pod or claim by UID, a slice by the name of its ElasticGPU, a lease of the pool by LEASE@SERVER."""
+
+    kind: Literal["pod", "claim", "slice", "lease"]
+    id: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one holder takes of one card. `mode` as in the ledger's arrays."""
+
+    core: int
+    memory_mib: int
+    mode: int
+
+
+@dataclass(frozen=True)
+class OverCommit:
+    """A card that more was given out of than it has: somebody wrote an allocation that was not ours."""
+
+    node: str
+    uuid: str
+    reason: str
+
+
+class CardKey(NamedTuple):
+    """A card of a node."""
+
+    node: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class PoolNode:
+    """A node that takes part in the pool. `serving`: whether its cards may be given to pods elsewhere now."""
+
+    link_mbps: int
+    serving: bool
+
+
+class Ledger:
+    """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`, `numa`,
+    and `tflops` by precision. `changes` counts, per row, how often anything in it changed: caches of scores compare it.
+    """
+
+    def __init__(self) -> None:
+        self.present: BoolArray = np.zeros((0, 0), dtype=np.bool_)
+        self.healthy: BoolArray = np.zeros((0, 0), dtype=np.bool_)
+        self.memory_mib: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.core_free: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.memory_free: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.mode: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.numa: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.tflops: dict[str, FloatArray] = {}
+        self.changes: IntArray = np.zeros(0, dtype=np.int64)
+        self.pool: dict[str, PoolNode] = {}
+        """The nodes that take part in the pool, with cards or without."""
+        self.links: dict[int, Ranks] = {}
+        """How the cards of a row are joined; rows of which nothing is known are absent."""
+        self._rows: dict[str, int] = {}
+        self._free_rows: list[int] = []
+        self._cards: dict[str, tuple[Card, ...]] = {}
+        self._cells: dict[CardKey, tuple[int, int]] = {}
+        self._by_card: dict[CardKey, dict[Holder, Usage]] = {}
+        self._by_holder: dict[Holder, PodAllocation] = {}
+        self._overcommits: dict[CardKey, str] = {}
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def set_node(self, node: NodeCards) -> None:
+        """Add a node, or replace what is known of its cards. Whoever holds its cards keeps holding them."""
+        ordered = tuple(sorted(node.cards, key=lambda card: (card.index, card.uuid)))
+        if self._cards.get(node.name) == ordered:
+            return
+        row = self._row_for(node.name, len(ordered))
+        self._clear(node.name, row)
+        self._cards[node.name] = ordered
+        if (ranks := ranks_of(ordered)) is not None:
+            self.links[row] = ranks
+        for column, card in enumerate(ordered):
+            cell = (row, column)
+            self.present[cell] = True
+            self.healthy[cell] = card.healthy
+            self.memory_mib[cell] = card.memory_mib
+            self.numa[cell] = card.numa
+            for precision, figure in card.tflops.items():
+                if precision not in self.tflops:
+                    self.tflops[precision] = np.zeros(self.present.shape)
+                self.tflops[precision][cell] = figure
+            key = CardKey(node.name, card.uuid)
+            self._cells[key] = cell
+            self._recount(key)
+        self.changes[row] += 1
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node's cards. Its holders stay holders until they are released."""
+        row = self._rows.pop(name, None)
+        if row is not None:
+            self._clear(name, row)
+            self._cards.pop(name, None)
+            self._free_rows.append(row)
+            self.changes[row] += 1
+
+    def row(self, node: str) -> int | None:
+        """The row of a node in the arrays, or None when it has no cards that we know."""
+        return self._rows.get(node)
+
+    def nodes(self) -> list[str]:
+        return list(self._rows)
+
+    def cards(self, node: str) -> tuple[Card, ...]:
+        """The cards of a node in the order of the arrays' columns."""
+        return self._cards.get(node, ())
+
+    def largest_card_mib(self) -> int | None:
+        """Memory of the largest card, healthy or not; None when no card is known."""
+        return int(self.memory_mib.max()) if self._cells else None
+
+    # --- holders ----------------------------------------------------------------------------------------------------
+
+    def hold(self, holder: Holder, allocation: PodAllocation) -> None:
+        """Record that `holder` holds exactly `allocation`, in place of whatever it held before (so it is idempotent).
+
+        More than a card has is recorded too, reported by `overcommits()`, and the card then counts as full.
+        """
+        if self._by_holder.get(holder) == allocation:
+            return
+        self.release(holder)
+        self._by_holder[holder] = allocation
+        for key, usage in card_usage(allocation).items():
+            self._by_card.setdefault(key, {})[holder] = usage
+            self._recount(key)
+
+    def release(self, holder: Holder) -> None:
+        """Give back everything `holder` holds; nothing happens when it holds nothing."""
+        allocation = self._by_holder.pop(holder, None)
+        if allocation is None:
+            return
+        for key in card_usage(allocation):
+            holders = self._by_card[key]
+            del holders[holder]
+            if not holders:
+                del self._by_card[key]
+            self._recount(key)
+
+    def holding(self, holder: Holder) -> PodAllocation | None:
+        return self._by_holder.get(holder)
+
+    def holders(self) -> dict[Holder, PodAllocation]:
+        return dict(self._by_holder)
+
+    def card_holders(self, node: str, uuid: str) -> dict[Holder, Usage]:
+        """Who holds a card, and how much of it each."""
+        return dict(self._by_card.get(CardKey(node, uuid), {}))
+
+    def overcommits(self) -> list[OverCommit]:
+        return [OverCommit(key.node, key.uuid, reason) for key, reason in sorted(self._overcommits.items())]
+
+    def snapshot(self) -> dict[tuple[str, str], tuple[int, int, str, bool]]:
+        """(node, uuid) → (free core, free memory, mode name, healthy): for comparing two ledgers, and for people."""
+        return {
+            (key.node, key.uuid): (
+                int(self.core_free[cell]),
+                int(self.memory_free[cell]),
+                mode_name(int(self.mode[cell])),
+                bool(self.healthy[cell]),
+            )
+            for key, cell in self._cells.items()
+        }
+
+    # --- cells ------------------------------------------------------------------------------------------------------
+
+    def _recount(self, key: CardKey) -> None:
+        """Make a card's cell what its holders leave of it."""
+        usages = self._by_card.get(key, {}).values()
+        cell = self._cells.get(key)
+        total = int(self.memory_mib[cell]) if cell else None
+        reason = _overcommit(usages, total)
+        if reason:
+            self._overcommits[key] = reason
+        else:
+            self._overcommits.pop(key, None)
+        if cell is None or total is None:
+            return
+        modes = {usage.mode for usage in usages}
+        mode = modes.pop() if len(modes) == 1 else (CONFLICT if modes else FREE)
+        full = bool(reason) or mode in (EXCLUSIVE, CONFLICT)
+        self.mode[cell] = mode
+        self.core_free[cell] = 0 if full else 100 - sum(usage.core for usage in usages)
+        self.memory_free[cell] = 0 if full else total - sum(usage.memory_mib for usage in usages)
+        self.changes[cell[0]] += 1
+
+    def _row_for(self, name: str, width: int) -> int:
+        rows, columns = self.present.shape
+        row = self._rows.get(name)
+        if row is None:
+            row = self._free_rows.pop() if self._free_rows else len(self._rows)
+            self._rows[name] = row
+        if row >= rows or width > columns:
+            self._grow(max(rows, 8) * 2 if row >= rows else rows, max(columns, width))
+        return row
+
+    def _grow(self, rows: int, columns: int) -> None:
+        old_rows, old_columns = self.present.shape
+        pad = ((0, rows - old_rows), (0, columns - old_columns))
+        self.present = np.pad(self.present, pad)
+        self.healthy = np.pad(self.healthy, pad)
+        self.memory_mib = np.pad(self.memory_mib, pad)
+        self.core_free = np.pad(self.core_free, pad)
+        self.memory_free = np.pad(self.memory_free, pad)
+        self.mode = np.pad(self.mode, pad)
+        self.numa = np.pad(self.numa, pad)
+        self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
+        self.changes = np.pad(self.changes, pad[0])
+
+    def _clear(self, name: str, row: int) -> None:
+        self.links.pop(row, None)
+        for card in self._cards.get(name, ()):
+            self._cells.pop(CardKey(name, card.uuid), None)
+        for array in (self.memory_mib, self.core_free, self.memory_free, self.mode, self.numa, *self.tflops.values()):
+            array[row] = 0
+        self.present[row] = False
+        self.healthy[row] = False
+
+
+def _overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
+    held = list(usages)
+    if not held:
+        return None
+    modes = {usage.mode for usage in held}
+    if CONFLICT in modes:
+        return "is held in two modes, or by a technology that does not exist"
+    if len(modes) > 1:
+        return "is held in several modes at once: " + ", ".join(sorted(mode_name(mode) for mode in modes))
+    if modes == {EXCLUSIVE} and len(held) > 1:
+        return f"is given out whole to {len(held)} holders"
+    core, memory = sum(usage.core for usage in held), sum(usage.memory_mib for usage in held)
+    if core > 100:
+        return f"has 100 % of compute, {core} % are given out"
+    if total_mib is not None and memory > total_mib:
+        return f"has {total_mib} MiB, {memory} MiB are given out"
+    return None
+
+
+def card_usage(allocation: PodAllocation) -> dict[CardKey, Usage]:
+    """What an allocation takes of each card: per card the larger of what runs together at any time.
+
+    Plain init containers run one after another, before the others but beside the sidecars, so on each card the pod
+    takes max(apps + sidecars, each init + sidecars). Kubernetes counts a pod's effective requests the same way.
+    """
+    steady: dict[CardKey, Usage] = {}
+    lasting: dict[CardKey, Usage] = {}
+    for name, container in allocation.containers.items():
+        if name not in allocation.init:
+            _add(steady, container, allocation.node)
+        if name in allocation.sidecars:
+            _add(lasting, container, allocation.node)
+    peak = dict(steady)
+    # Those that own their cards first: what else runs there, at other times, is then a guest whatever its technology.
+    for name in sorted(allocation.init, key=lambda name: not _owns(allocation, name)):
+        if name in allocation.containers:
+            alone = dict(lasting)
+            _add(alone, allocation.containers[name], allocation.node)
+            for key, usage in alone.items():
+                peak[key] = _larger(peak[key], usage) if key in peak else usage
+    return peak
+
+
+def _owns(allocation: PodAllocation, name: str) -> bool:
+    return name in allocation.containers and allocation.containers[name].exclusive
+
+
+def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str) -> None:
+    mode = EXCLUSIVE if container.exclusive else shared_mode(container.provisioner)
+    for share in container.cards:
+        key = CardKey(container.cards_node(node), share.uuid)
+        usage = Usage(share.core, share.memory_mib, mode)
+        known = usages.get(key)
+        if known is None:
+            usages[key] = usage
+        elif known.mode == usage.mode and mode != EXCLUSIVE:
+            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, mode)
+        else:  # two containers at once on a card that one of them owns, or that two technologies share
+            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, CONFLICT)
+
+
+def _larger(one: Usage, other: Usage) -> Usage:
+    """Of two that do not run at once. A card that is exclusive for a while is exclusive for the pod's whole life."""
+    modes = {one.mode, other.mode}
+    owned = EXCLUSIVE in modes and CONFLICT not in modes
+    mode = EXCLUSIVE if owned else one.mode if len(modes) == 1 else CONFLICT
+    return Usage(max(one.core, other.core), max(one.memory_mib, other.memory_mib), mode)

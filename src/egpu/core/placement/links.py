@@ -1,0 +1,101 @@
+"""How fast the cards of a node are joined, and which several of them are joined best.
+
+A set of cards is worth what its slowest pair is, then the sum over its pairs: a ring of links is used along the ring.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+
+class Linked(Protocol):
+    """A card: `egpu.core.placement.ledger.Card`."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def links(self) -> Mapping[str, str]: ...
+
+
+Ranks = tuple[tuple[int, ...], ...]
+"""Per pair of columns how fast they are joined; more is faster, 0 is unknown."""
+
+NVLINK: Final = "nvlink"
+_RANKS: Final = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5, "internal": 5}
+"""The kinds of connection that NVML tells apart: over the sockets' link, within a NUMA node, over the host bridge, over
+several PCIe switches, over one, on one board. NVLink is above all."""
+_NVLINK_RANK: Final = 6
+LEAST: Final[Mapping[str, int]] = {NVLINK: _NVLINK_RANK, "pcie": _RANKS["PHB"], "numa": _RANKS["NODE"]}
+"""What a demand may require of every pair, and the least rank that meets it."""
+WORDS: Final[Mapping[str, str]] = {
+    NVLINK: "joined by NVLink",
+    "pcie": "under one PCIe host bridge",
+    "numa": "on one NUMA node",
+}
+MAX_STEPS: Final = 20_000
+"""Cards tried per node before the best set so far is taken. All-to-all links need a handful, eight of sixteen cards in
+a ring some thousands; beyond, a pod that requires links may be told to wait although a set exists."""
+
+
+def rank(kind: str) -> int:
+    """How fast a connection of this kind is, as the agent published it; 0 for one that we do not know."""
+    return _NVLINK_RANK if kind.upper().startswith("NV") else _RANKS.get(kind, 0)
+
+
+def ranks_of(cards: Sequence[Linked]) -> Ranks | None:
+    """How the cards (in the order of columns) are joined; None when nothing is known of it."""
+    if not any(card.links for card in cards):
+        return None
+    return tuple(tuple(rank(card.links.get(other.uuid, "")) for other in cards) for card in cards)
+
+
+def joined(ranks: Ranks | None, columns: Iterable[int], links: str) -> bool:
+    """Whether every pair of the columns meets the requirement (a key of LEAST, or "" for none)."""
+    if not links:
+        return True
+    chosen = list(columns)
+    if ranks is None:
+        return len(chosen) < 2
+    return all(ranks[a][b] >= LEAST[links] for at, a in enumerate(chosen) for b in chosen[:at])
+
+
+def slowest(cards: Sequence[Linked]) -> str:
+    """The kind of connection of the slowest pair; "" for fewer than two cards, or where it is not known."""
+    kinds = [card.links.get(other.uuid, "") for at, card in enumerate(cards) for other in cards[:at]]
+    return min(kinds, key=rank, default="")
+
+
+class _Search:
+    """Depth first over sets in the order of the candidates, without what cannot beat the best so far."""
+
+    def __init__(self, ranks: Ranks, candidates: Sequence[int], count: int, least: int) -> None:
+        self.ranks, self.candidates, self.count, self.least = ranks, candidates, count, least
+        self.best: tuple[int, ...] | None = None
+        self.value = (-1, -1)
+        self.steps = 0
+        self.top = max((ranks[a][b] for at, a in enumerate(candidates) for b in candidates[:at]), default=0)
+        self.pairs = count * (count - 1) // 2
+
+    def run(self, start: int, chosen: tuple[int, ...], slowest: int, total: int) -> None:
+        if len(chosen) == self.count:
+            if (slowest, total) > self.value:
+                self.best, self.value = chosen, (slowest, total)
+            return
+        open_pairs = self.pairs - len(chosen) * (len(chosen) - 1) // 2
+        for at in range(start, len(self.candidates) - (self.count - len(chosen)) + 1):
+            if self.steps >= MAX_STEPS or (slowest, total + open_pairs * self.top) <= self.value:
+                return
+            self.steps += 1
+            column = self.candidates[at]
+            links = [self.ranks[column][other] for other in chosen]
+            low = min(slowest, *links) if links else slowest
+            if low >= self.least:
+                self.run(at + 1, (*chosen, column), low, total + sum(links))
+
+
+def best_set(ranks: Ranks, candidates: Sequence[int], count: int, links: str = "") -> tuple[int, ...] | None:
+    """The `count` candidates that are joined fastest, the earlier candidates among equals; None where no set meets the
+    requirement `links` (or none was found within bounds)."""
+    search = _Search(ranks, candidates, count, LEAST[links] if links else 0)
+    search.run(0, (), search.top, 0)
+    return search.best

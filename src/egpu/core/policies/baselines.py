@@ -1,0 +1,129 @@
+"""The usual policies: best-fit, GPU packing, dot product, random, binpack and spread.
+
+Best-fit, GPU packing and dot product are as in the simulator of "Beware of Fragmentation" (USENIX ATC 2023), integer
+scores included: rounding makes ties, and ties go to the lowest row, which is a policy of its own.
+"""
+
+import numpy as np
+
+from egpu.core.arrays import FloatArray, IntArray
+from egpu.core.policies.fleet import Fleet
+from egpu.core.policies.shapes import WHOLE_CARD, Shape
+
+_MOST_CPU_MILLI = 128_000
+_MOST_GPU_MILLI = 8_000
+"""What the published scores divide by, whatever the cluster has."""
+
+
+def eligible_cards(fleet: Fleet, shape: Shape, row: int) -> list[int]:
+    """Columns of a row that could take the shape's share of one card."""
+    core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
+    asked = fleet.memory_asked(shape, row)
+    return [
+        column
+        for column in range(int(fleet.count[row]))
+        if core[column] >= shape.core_milli and memory[column] >= asked
+    ]
+
+
+def tightest_cards(fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+    """The cards with least left that still fit."""
+    core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
+    columns = eligible_cards(fleet, shape, row)
+    return tuple(sorted(sorted(columns, key=lambda column: (core[column], memory[column]))[: shape.cards]))
+
+
+class _Tightest:
+    """On the node, the card with least left."""
+
+    generation = 0
+
+    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+        return tightest_cards(fleet, shape, row)
+
+
+class BestFit(_Tightest):
+    """The node that has least left afterwards, CPU and GPU alike."""
+
+    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        cpu = (fleet.cpu[rows] - shape.cpu_milli) / _MOST_CPU_MILLI
+        gpu = (fleet.gpu[rows] - shape.gpu_milli) / _MOST_GPU_MILLI
+        return np.floor((1 - (cpu * 0.5 + gpu * 0.5)) * 100)
+
+
+class DotProduct(_Tightest):
+    """The node whose free resources point least the pod's way."""
+
+    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        cpu = fleet.cpu[rows] * (shape.cpu_milli / _MOST_CPU_MILLI**2)
+        gpu = fleet.gpu[rows] * (shape.gpu_milli / _MOST_GPU_MILLI**2)
+        return np.floor((1 - (cpu + gpu) / 2) * 100)
+
+
+class GpuPacking(_Tightest):
+    """Cards in use before free cards, free cards of nodes in use before free nodes."""
+
+    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        if not shape.cards:
+            return np.zeros(len(rows))
+        full, count = fleet.full[rows], fleet.count[rows]
+        core = fleet.core[rows]
+        eligible = core >= shape.core_milli
+        if shape.card_memory_mib:
+            eligible &= fleet.card_memory[rows] >= shape.card_memory_mib
+        order = np.sort(np.where(eligible, core, 2 * WHOLE_CARD), axis=1)[:, : shape.cards]
+        fresh = (order == WHOLE_CARD).sum(axis=1)
+        left = (order // 10).sum(axis=1)
+        in_use: IntArray = (100 - left // 10).clip(50)
+        score: IntArray = np.where(fresh > 0, (50 - fresh).clip(33), in_use)
+        on_free: IntArray = np.maximum(33 - full, full)
+        return np.where(full == count, on_free, score).astype(np.float64)
+
+
+class Random:
+    """Any node that fits and any of its cards. Every decision draws anew, so no score outlives it."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        self.generation = 0
+
+    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        self.generation += 1
+        return self._random.random(len(rows))
+
+    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+        columns = eligible_cards(fleet, shape, row)
+        return tuple(sorted(self._random.choice(columns, size=shape.cards, replace=False).tolist()))
+
+
+def _mean_used(fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    """Share of a node's cards that is given out with the pod placed, mean of compute and memory, 0..1."""
+    count = np.maximum(fleet.count[rows], 1)
+    core = (fleet.gpu[rows] - shape.gpu_milli) / (count * WHOLE_CARD)
+    memory_total = count * np.maximum(fleet.card_memory_total[rows], 1)
+    if not fleet.card_memory_total.any():
+        return 1 - core
+    memory = (fleet.card_memory[rows].sum(axis=1) - shape.cards * shape.card_memory_mib) / memory_total
+    return 1 - (core + memory) / 2
+
+
+class Binpack(_Tightest):
+    """The node whose cards are fullest."""
+
+    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        return _mean_used(fleet, shape, rows)
+
+
+class Spread:
+    """The node whose cards are emptiest, and on it the emptiest card."""
+
+    generation = 0
+
+    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        return -_mean_used(fleet, shape, rows)
+
+    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+        core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
+        columns = eligible_cards(fleet, shape, row)
+        ranked = sorted(columns, key=lambda column: (-core[column], -memory[column]))
+        return tuple(sorted(ranked[: shape.cards]))

@@ -1,0 +1,253 @@
+"""The policy of this project: a place costs what the rest of the job mix could have made of it.
+
+A pod's cost on a node, in thousandths of a card, is the sum of
+
+- the worth that its share destroys on the card (`patterns` while a cluster fills, `chances` where pods depart);
+- the growth of GPU that the node's CPU and memory can no longer serve (`stranding`);
+- the demand that other pods have for just this card model;
+- what is charged for using up one of the last hosts of pods that need several untouched cards (`reserve`);
+- a little for touching an untouched card, more where many of the node's are, and a little for GPU left on the node: so
+  what is in use fills up, and what is not drains.
+
+Nobody is refused for a price. One setting serves every mix and load. What has to adapt follows from the mix (tables),
+from what is free (how scarce hosts are) and from whether pods depart: while a cluster only fills, a remainder can wait
+for its match, and the match is what counts; in a steady state it cannot.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.policies.baselines import eligible_cards
+from egpu.core.policies.chances import use_of_remainders
+from egpu.core.policies.fleet import FULL, GPU, LARGEST, Fleet
+from egpu.core.policies.patterns import MEMORY_LEVELS, Share, Worth, worth_of_remainders
+from egpu.core.policies.placer import Marks
+from egpu.core.policies.reserve import FINENESS, Reserve
+from egpu.core.policies.shapes import WHOLE_CARD, Mix, Shape
+from egpu.core.policies.stranding import Stranding
+
+LOSSES_LIMIT: Final = 1024
+"""Shapes whose table of losses is kept."""
+TURNS_ABOVE: Final = 0.10
+TURNS_NOT_BELOW: Final = 0.02
+"""Share of departures among the latest changes at which a cluster counts as turning over, and as filling again."""
+_UNTOUCHED_LAST = 1e-4
+"""Added to the cost of an untouched card, so that between equals one in use is taken."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How the terms are weighed against each other. Chosen on seeds that no reported number uses."""
+
+    card: float
+    cpu: float
+    ram: float
+    left: float
+    untouched: float
+    model: float = 1.0
+
+
+FILLING: Final = Weights(card=1.0, cpu=2.7, ram=0.8, left=0.05, untouched=50.0)
+TURNING: Final = Weights(card=5.3, cpu=1.2, ram=0.5, left=0.12, untouched=20.0)
+IMPATIENCE: Final = 0.15
+RESERVE_SWINGS: Final = 3.0
+RESERVE_WIDTH: Final = 0.5
+RESERVE_WORTH: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Prices:
+    """All that is computed from a mix, in the background; immutable, so that it can be swapped in at once."""
+
+    mix: Mix
+    memory_classes: tuple[int, ...]
+    """Memory sizes of cards that have tables of their own."""
+    filling: tuple[Worth, ...]
+    turning: tuple[Worth, ...]
+    """Worth of remainders in both regimes, per memory class."""
+    stranding: Stranding
+    model_charge: FloatArray
+    """Per model of the fleet, for pods that could go to other models as well; shape (models,)."""
+
+    def fits_fleet(self, fleet: Fleet) -> bool:
+        """Whether they were computed for cards like these: as many models, and no other memory sizes."""
+        sizes = set(fleet.card_memory_total.tolist())
+        return len(self.model_charge) == len(fleet.models) and (
+            self.memory_classes == (0,) or sizes <= set(self.memory_classes)
+        )
+
+
+def _levels(amount: int, total: int) -> int:
+    """Memory asked for in levels of a card of `total` MiB, rounded up; more than MEMORY_LEVELS where it cannot fit."""
+    return -(-amount * MEMORY_LEVELS // total) if total else 0
+
+
+def compute_prices(mix: Mix, fleet: Fleet) -> Prices:
+    """Solve the LPs for a mix: tenths of a second to seconds, so never on the scheduling path. Reads only what of the
+    fleet does not change with placements."""
+    single = [(shape, weight) for shape, weight in mix.weights.items() if shape.cards == 1]
+    with_memory = any(shape.card_memory_mib for shape, _ in single)
+    classes = tuple(sorted(set(fleet.card_memory_total.tolist()))) if with_memory else (0,)
+    filling, turning = list[Worth](), list[Worth]()
+    for total in classes:
+        asked: dict[tuple[int, int], float] = {}
+        for shape, weight in single:
+            share = (shape.core_milli, _levels(shape.card_memory_mib, total))
+            asked[share] = asked.get(share, 0.0) + weight
+        shares = [Share(core, memory, weight) for (core, memory), weight in asked.items()]
+        levels = MEMORY_LEVELS if total else 0
+        filling.append(worth_of_remainders([s for s in shares if s.core_milli < WHOLE_CARD], levels))
+        turning.append(use_of_remainders(shares, IMPATIENCE, levels))
+    return Prices(mix, classes, tuple(filling), tuple(turning), Stranding(mix), _model_charges(mix, fleet))
+
+
+def _model_charges(mix: Mix, fleet: Fleet) -> FloatArray:
+    """How hard each model is wanted by pods that accept only some, relative to all there is of those models."""
+    capacity = np.array([fleet.count[fleet.model == code].sum() for code in range(len(fleet.models))]) * WHOLE_CARD
+    asked = sum(shape.gpu_milli * weight for shape, weight in mix.weights.items())
+    charge = np.zeros(len(fleet.models))
+    bound: dict[tuple[str, ...], float] = {}
+    for shape, weight in mix.weights.items():
+        if shape.models and shape.gpu_milli:
+            bound[shape.models] = bound.get(shape.models, 0.0) + shape.gpu_milli * weight
+    for models, gpu in bound.items():
+        accepted = np.isin(np.array(fleet.models), models)
+        room = capacity[accepted].sum()
+        if room and asked:
+            charge += accepted * (gpu / asked * capacity.sum() / room)
+    return charge
+
+
+class Price:
+    """The policy `price`. Prices can be replaced at any time (`swap`); decisions until then use the old ones."""
+
+    def __init__(self, fleet: Fleet, prices: Prices) -> None:
+        self.generation = 0
+        self.turning = False
+        """Whether pods depart, as far as the fleet has shown."""
+        self.swap(fleet, prices)
+
+    @classmethod
+    def of(cls, mix: Mix, fleet: Fleet) -> "Price":
+        """Computes the prices on the spot."""
+        return cls(fleet, compute_prices(mix, fleet))
+
+    def swap(self, fleet: Fleet, prices: Prices) -> None:
+        """Use other prices from now on."""
+        self._prices = prices
+        self._reserve = Reserve(prices.mix, fleet, swings=RESERVE_SWINGS, width=RESERVE_WIDTH, worth=RESERVE_WORTH)
+        classes = {total: code for code, total in enumerate(prices.memory_classes)}
+        self._class: IntArray = np.array([classes.get(int(t), 0) for t in fleet.card_memory_total], dtype=np.int64)
+        self._widest = fleet.width
+        self._width = max(worth.levels for worth in prices.filling) + 1
+        self._memory_scale = MEMORY_LEVELS / np.maximum(fleet.card_memory_total, 1)
+        self._use(TURNING if self.turning else FILLING)
+
+    def _use(self, weights: Weights) -> None:
+        """Weigh like this from now on: all scores given before are void."""
+        self._weights = weights
+        self._worth = self._prices.turning if self.turning else self._prices.filling
+        self._losses: OrderedDict[tuple[int, int], FloatArray] = OrderedDict()
+        self._stranded = self._prices.stranding.weighted(weights.cpu, weights.ram)
+        most = self._widest
+        self._touching = weights.untouched / most**2 * np.arange(most + 1, dtype=np.float64) ** 2
+        charge = self._prices.model_charge * weights.model
+        self._model_charge = charge if charge.any() else None
+        self.generation += 1
+
+    def attend(self, fleet: Fleet) -> None:
+        if fleet.departures > TURNS_ABOVE and not self.turning:
+            self.turning = True
+            self._use(TURNING)
+        elif fleet.departures < TURNS_NOT_BELOW and self.turning:
+            self.turning = False
+            self._use(FILLING)
+        self._reserve.attend(fleet)
+
+    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        return self.scored(fleet, shape, rows, fleet.state.take(rows, axis=1))[0]
+
+    def scored(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, Marks]:
+        cost, host = self._stranded.growth(state, shape)
+        cost += self._weights.left * state[GPU]
+        untouched: IntArray = state[FULL]
+        if shape.cards == 1 and not shape.whole:
+            best, touches = self._cheapest(fleet, shape, rows, state)
+            cost += best
+            cost += touches * self._touching.take(untouched)
+            untouched = untouched - touches
+        elif shape.cards:
+            cost += self._touching.take(untouched)
+            untouched = untouched - shape.cards
+        if self._model_charge is not None and shape.cards:
+            cost += self._model_charge.take(fleet.model.take(rows)) * shape.gpu_milli
+        cost *= -FINENESS
+        return np.rint(cost, out=cost), self._reserve.marks(rows, host, untouched)
+
+    def _cheapest(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, BoolArray]:
+        """The least worth that the share destroys on a card of each row, and whether that card is an untouched one."""
+        lanes = fleet.lanes if rows is fleet.all_rows else fleet.lanes.take(rows, axis=1)
+        losses = self._card_losses(fleet, shape, rows, lanes)
+        best = np.minimum.reduce(losses)
+        if self._width > 1 or shape.card_memory_mib:
+            return best, ((losses == best) & (lanes == WHOLE_CARD)).any(axis=0)
+        touches = best == self._loss_table(shape, 0)[WHOLE_CARD]
+        touches &= state[LARGEST] == WHOLE_CARD
+        return best, touches
+
+    def charges(self, fleet: Fleet) -> FloatArray | None:
+        return self._reserve.charges()
+
+    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+        if shape.cards != 1 or shape.whole:
+            return tuple(eligible_cards(fleet, shape, row)[: shape.cards])
+        lanes = fleet.lanes[:, row : row + 1]
+        losses: list[float] = self._card_losses(fleet, shape, fleet.all_rows[row : row + 1], lanes)[:, 0].tolist()
+        core: list[int] = fleet.core[row].tolist()
+        return (min(range(len(core)), key=lambda column: (losses[column], core[column], column)),)
+
+    def _card_losses(self, fleet: Fleet, shape: Shape, rows: IntArray, lanes: IntArray) -> FloatArray:
+        """Worth destroyed per card, inf where the share does not fit, shape (cards, rows)."""
+        if self._width == 1:
+            losses = self._loss_table(shape, 0).take(lanes)
+            if not shape.card_memory_mib:
+                return losses
+            # Memory is asked for, and prices know nothing of it yet.
+            return np.where(fleet.memory_lanes.take(rows, axis=1) >= shape.card_memory_mib, losses, np.inf)
+        memory = fleet.memory_lanes.take(rows, axis=1)
+        levels = (memory * self._memory_scale.take(rows) + 1e-9).astype(np.int64)
+        at = lanes * self._width + levels
+        classes = self._class.take(rows)
+        losses = np.empty(lanes.shape)
+        for code in np.unique(classes).tolist():
+            own = classes == code
+            losses[:, own] = self._loss_table(shape, code).take(at[:, own])
+        # Levels round: what fits is decided on the amounts themselves.
+        fitting = (lanes >= shape.core_milli) & (memory >= shape.card_memory_mib)
+        known = np.where(np.isinf(losses), float(WHOLE_CARD), losses)
+        return np.where(fitting, known, np.inf)
+
+    def _loss_table(self, shape: Shape, code: int) -> FloatArray:
+        key = (shape.core_milli, _levels(shape.card_memory_mib, self._prices.memory_classes[code]) + (code << 8))
+        table = self._losses.get(key)
+        if table is None:
+            table = self._losses[key] = self._tabulate(shape, code)
+            if len(self._losses) > LOSSES_LIMIT:
+                self._losses.popitem(last=False)
+        return table
+
+    def _tabulate(self, shape: Shape, code: int) -> FloatArray:
+        worth = self._worth[code].table
+        if worth.shape[1] < self._width:  # cards of unknown memory beside cards of known
+            worth = np.repeat(worth[:, :1], self._width, axis=1)
+        core, memory = shape.core_milli, _levels(shape.card_memory_mib, self._prices.memory_classes[code])
+        table = np.full(worth.shape, np.inf)
+        if memory < self._width:
+            table[core:, memory:] = worth[core:, memory:] - worth[: WHOLE_CARD + 1 - core, : self._width - memory]
+        table *= WHOLE_CARD * self._weights.card
+        table[WHOLE_CARD, -1] += _UNTOUCHED_LAST
+        return table.reshape(-1)

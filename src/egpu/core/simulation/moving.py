@@ -1,0 +1,113 @@
+"""A live cluster's pods as something that may be moved, and whether its ledger agrees with the moves.
+
+The search (`egpu.core.simulation`) sees amounts only. What else counts, such as which technology shares a card, is the
+ledger's: every proposal is tried on it, and taken back, before anybody is told.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from egpu.api import names
+from egpu.api.allocation import PodAllocation, decode_allocation
+from egpu.api.kubernetes import Pod
+from egpu.core.placement.cache import Feed
+from egpu.core.placement.ledger import Holder
+from egpu.core.placement.preference import Policies
+from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.shapes import Shape
+from egpu.core.simulation.defrag import Move, Placed
+from egpu.core.simulation.export import shapes_of
+from egpu.errors import CorruptData, DoesNotFit, ElasticGPUError
+
+_ANY = Policies.named()
+
+
+class Movers:
+    """The pods of a cluster that may be moved: one GPU container with cards of its own node and not of a claim, free to
+    run on any node, in no gang, and made by nobody who wants one on each node."""
+
+    def __init__(self, feed: Feed, pods: Iterable[Pod]) -> None:
+        self.fleet = _copy(feed.packer.fleet())
+        self._feed = feed
+        self._pods: dict[str, Pod] = {}
+        self.placed: list[Placed] = []
+        rows = {machine.name: row for row, machine in enumerate(self.fleet.machines)}
+        for pod in pods:
+            row = rows.get(pod.spec.node_name)
+            if row is not None and _free_to_move(pod) and (one := self._placed(pod, row)) is not None:
+                self._pods[pod.key] = pod
+                self.placed.append(one)
+
+    def _placed(self, pod: Pod, row: int) -> Placed | None:
+        shapes = shapes_of(self._feed, [pod])
+        try:
+            containers = list(decode_allocation(pod.annotations[names.ALLOCATION]).containers.values())
+        except CorruptData:
+            return None
+        if len(containers) != 1 or len(shapes) != 1 or containers[0].claim or containers[0].server:
+            return None
+        columns = {card.uuid: column for column, card in enumerate(self._feed.ledger.cards(pod.spec.node_name))}
+        cards = tuple(columns[share.uuid] for share in containers[0].cards if share.uuid in columns)
+        # What it was given, where that is not what it asks for (memory in proportion, TFLOPS of this card).
+        first = containers[0].cards[0]
+        shape = shapes[0]
+        if not shape.whole:
+            shape = Shape(shape.cpu_milli, shape.ram_mib, shape.cards, first.core * 10, first.memory_mib, shape.models)
+        return Placed(pod.key, shape, Placement(row, cards)) if len(cards) == shape.cards else None
+
+    def accepts(self, moves: Sequence[Move], pending: Pod | None = None, node: str = "") -> bool:
+        """Whether the ledger can do the moves, and then place the `pending` pod on `node`. Changes nothing."""
+        feed, held = self._feed, dict[Holder, PodAllocation]()
+        tried: list[Holder] = []
+        for move in moves:
+            holder = Holder("pod", self._pods[move.name].uid)
+            allocation = feed.ledger.holding(holder)
+            if allocation is None:
+                return False
+            held[holder] = allocation
+        with feed.packer.supposing():
+            try:
+                return self._try(moves, pending, node, list(held), tried)
+            finally:
+                for holder in tried:
+                    feed.ledger.release(holder)
+                for holder, allocation in held.items():
+                    feed.ledger.hold(holder, allocation)
+
+    def _try(
+        self, moves: Sequence[Move], pending: Pod | None, node: str, leaving: Sequence[Holder], tried: list[Holder]
+    ) -> bool:
+        feed = self._feed
+        for holder in leaving:
+            feed.ledger.release(holder)
+        wishes = [(self._pods[move.name], self.fleet.machines[move.target.row].name) for move in moves]
+        if pending is not None:
+            wishes.insert(0, (pending, node))
+        for pod, target in wishes:
+            try:
+                allocation = feed.choose(feed.request(pod), target, _ANY)
+            except (DoesNotFit, ElasticGPUError):
+                return False
+            holder = Holder("pod", pod.uid)
+            feed.ledger.hold(holder, allocation)
+            tried.append(holder)
+        return True
+
+
+def _copy(live: Fleet) -> Fleet:
+    """A fleet of one's own: the packer's is made equal to the ledger whenever that changes."""
+    own = Fleet(live.machines)
+    for row in range(len(live)):
+        own.set_row(row, live.core[row], live.card_memory[row], int(live.cpu[row]), int(live.ram[row]))
+    return own
+
+
+def _free_to_move(pod: Pod) -> bool:
+    return (
+        names.ALLOCATION in pod.annotations
+        and not pod.finished
+        and pod.metadata.deletion_timestamp is None
+        and names.GANG not in pod.annotations
+        and not pod.spec.node_selector
+        and not pod.spec.affinity
+        and not any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
+    )

@@ -1,0 +1,133 @@
+"""`egpu` as its users run it: a process of its own, whose traces can be told from everybody else's.
+
+A `Place` is a home and a temporary directory for the commands of one test; what they start inherits a mark in its
+environment, so whatever outlives them is found, and by that name alone.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.deadlines import PATIENCE_SECONDS
+
+MARK = "EGPU_TEST_PLACE"
+
+
+@dataclass
+class Place:
+    """Where commands run. `shared` are the shared memory files seen while they ran."""
+
+    root: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shared: set[Path] = field(default_factory=set[Path])
+
+    def __post_init__(self) -> None:
+        self.temporary.mkdir(parents=True)
+
+    @property
+    def temporary(self) -> Path:
+        return self.root / "tmp"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"])
+        return {"PATH": path, "HOME": str(self.root), "TMPDIR": str(self.temporary), MARK: self.mark, **more}
+
+    def run(self, *arguments: str, timeout: float = PATIENCE_SECONDS, **env: str) -> subprocess.CompletedProcess[str]:
+        """`egpu ARGUMENTS` to its end; the caller looks at the exit code."""
+        command = [sys.executable, "-m", "egpu", *arguments]
+        return subprocess.run(
+            command,
+            env=self.environment(**env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            cwd=self.root,
+        )
+
+    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        """`egpu ARGUMENTS`, running."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "egpu", *arguments],
+            env=self.environment(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=(self.root / "stderr").open("ab"),
+            text=True,
+            cwd=self.root,
+        )
+
+    def stderr(self) -> str:
+        return (self.root / "stderr").read_text()
+
+    def look(self) -> None:
+        """Remember the shared memory of the clusters that run now."""
+        # No "**": what it would walk through comes and goes meanwhile.
+        for pattern in ("tmp/egpu-*", "state"):
+            for link in self.root.glob(f"{pattern}/nodes/*/machine/driver/machine"):
+                with contextlib.suppress(OSError):
+                    self.shared.add(link.readlink())
+
+    def processes(self) -> list[str]:
+        """Command lines of the living processes that were started from here."""
+        wanted = f"{MARK}={self.mark}".encode()
+        found: list[str] = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                marked = wanted in (folder / "environ").read_bytes().split(b"\0")
+                if words and (marked or str(self.root) in words):
+                    found.append(f"{folder.name} {words}")
+        return found
+
+    def left_behind(self) -> list[str]:
+        """Processes, shared memory and temporary files that are still there."""
+        files = [str(path) for path in (*self.temporary.iterdir(), *self.shared) if path.exists()]
+        return [*self.processes(), *files]
+
+    def until_nothing_is_left(self) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while left := self.left_behind():
+            assert time.monotonic() < deadline, f"left behind: {left}"
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def up(place: Place, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`egpu up -o json ARGUMENTS` while the context lasts: the process and the facts that it printed."""
+    process = place.start("up", "-o", "json", *arguments)
+    try:
+        facts = _facts(process, place)
+        place.look()
+        yield process, facts
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        process.wait(PATIENCE_SECONDS)
+        process.stdout.close()
+
+
+def _facts(process: subprocess.Popen[str], place: Place) -> dict[str, Any]:
+    """The JSON object that the process prints first."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+    assert ready, f"egpu up did not start: {place.stderr()}"
+    text = ""
+    # All of it comes at once.
+    while not text.endswith("}\n"):
+        line = process.stdout.readline()
+        assert line, f"egpu up ended: {text}{place.stderr()}"
+        text += line
+    return json.loads(text)

@@ -1,0 +1,314 @@
+"""One simulated node for tests: API server, embedded kubelet, agent. Cards are stand-ins; everything else is real."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import yaml
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.nvml import Card, CardProcess
+from egpu.adapters.simulator.machine import Machine
+from egpu.api import names
+from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
+from egpu.apps.agent import Agent, AgentConfig
+from egpu.embedded.apiserver import Config, serve
+from egpu.embedded.kubelet import end_all, objects
+from egpu.errors import NotFound
+from egpu.runtime.supervisor import Supervisor
+from support.deadlines import PATIENCE_SECONDS
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = "node-a"
+
+
+def card(number: int, **changes: Any) -> Card:
+    return replace(
+        Card(
+            uuid=f"GPU-{number:08x}-0000-4000-8000-000000000000",
+            index=number,
+            minor=number,
+            model="Simulated T4",
+            memory_mib=16384,
+            compute_capability="7.5",
+            tflops=8.1,
+        ),
+        **changes,
+    )
+
+
+class Cards:
+    """A source of cards that a test changes."""
+
+    def __init__(self, count: int) -> None:
+        self.cards = tuple(card(index) for index in range(count))
+
+    def read(self) -> tuple[Card, ...]:
+        return self.cards
+
+    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def share(index: int, *, core: int = 50, memory_mib: int = 1024) -> CardShare:
+    return CardShare(uuid=card(index).uuid, index=index, minor=index, core=core, memory_mib=memory_mib)
+
+
+def vcuda(*shares: CardShare) -> ContainerAllocation:
+    return ContainerAllocation(provisioner=names.VCUDA, mode="shared", cards=shares)
+
+
+def whole(*indexes: int) -> ContainerAllocation:
+    shares = tuple(share(index, core=100, memory_mib=16384) for index in indexes)
+    return ContainerAllocation(provisioner=names.PHYSICAL, mode="exclusive", cards=shares)
+
+
+def shell(name: str, script: str, *, gpu: bool = True, **more: Any) -> dict[str, Any]:
+    resources = {"limits": {names.SLOT: "1"}} if gpu else {}
+    return {"name": name, "image": "x", "command": ["sh", "-c", script], "resources": resources, **more}
+
+
+async def until(what: str, check: Callable[[], Any], *, patience_seconds: float = PATIENCE_SECONDS) -> Any:
+    """Poll until `check` gives something true, plain or awaited; fails saying what was waited for."""
+    deadline = time.monotonic() + patience_seconds
+    found: Any = None
+    while time.monotonic() < deadline:
+        found = check()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return found
+        await asyncio.sleep(0.03)
+    raise AssertionError(f"not within {patience_seconds} s: {what}; last: {found!r}")
+
+
+@dataclass
+class World:
+    directory: Path
+    client: Client
+    kubeconfig: Path
+    cards: Cards
+    agent: Agent | None = None
+    kubelet: asyncio.subprocess.Process | None = None
+    agent_process: asyncio.subprocess.Process | None = None
+    _agent_task: asyncio.Task[None] | None = None
+    _agent_supervisor: Supervisor | None = None
+    kubelet_flags: list[str] = field(default_factory=list[str])
+
+    @property
+    def kubelet_dir(self) -> Path:
+        return self.directory / "k"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.directory / "s"
+
+    # ---- processes
+
+    async def start_agent(self) -> Agent:
+        config = AgentConfig(
+            node=NODE,
+            kubeconfig=self.kubeconfig,
+            kubelet_dir=self.kubelet_dir,
+            state_dir=self.state_dir,
+            device_root=self.directory / "dev",
+            tokens_per_card=4,
+            inventory_seconds=0.1,
+            sweep_seconds=0.3,
+        )
+        self.agent = Agent(config, client=self.client, cards=self.cards)
+        self._agent_supervisor = Supervisor(signals=())
+        self._agent_task = asyncio.create_task(self.agent.run(self._agent_supervisor))
+        agent = self.agent
+        await until("agent ready", lambda: agent.not_ready() is None or self._agent_failed())
+        return self.agent
+
+    def _agent_failed(self) -> bool:
+        assert self._agent_task is not None
+        if self._agent_task.done():
+            self._agent_task.result()
+        return False
+
+    async def stop_agent(self) -> None:
+        if self._agent_task is not None and self._agent_supervisor is not None:
+            self._agent_supervisor.stop()
+            await self._agent_task
+        self._agent_task = None
+
+    async def start_kubelet(self) -> None:
+        command = [sys.executable, "-m", "egpu.embedded.kubelet", "--kubeconfig", str(self.kubeconfig), "--node", NODE]
+        command += ["--kubelet-dir", str(self.kubelet_dir), "--backoff-seconds", "0.2", *self.kubelet_flags]
+        with (self.directory / "kubelet.log").open("ab") as output:
+            self.kubelet = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+        await until("kubelet listens", (self.kubelet_dir / "device-plugins/kubelet.sock").exists)
+
+    async def kill_kubelet(self, number: signal.Signals = signal.SIGKILL) -> None:
+        if self.kubelet is not None and self.kubelet.returncode is None:
+            self.kubelet.send_signal(number)
+            await self.kubelet.wait()
+        self.kubelet = None
+
+    # ---- pods
+
+    async def create(
+        self,
+        name: str,
+        containers: list[dict[str, Any]],
+        allocation: Mapping[str, ContainerAllocation] | None = None,
+        *,
+        inits: list[dict[str, Any]] | None = None,
+        bind: bool = True,
+        **spec: Any,
+    ) -> objects.Pod:
+        """Make a pod and bind it here with `allocation` (None: without), as the extender does."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "containers": containers,
+                "initContainers": inits or [],
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 2,
+                **spec,
+            },
+        }
+        await self.client.raw("POST", "/api/v1/namespaces/default/pods", body=body)
+        pod = await self.read(name)
+        plain = tuple(each["name"] for each in inits or [] if each.get("restartPolicy") != "Always")
+        if bind:
+            annotations = {}
+            if allocation is not None:
+                given = PodAllocation(
+                    node=NODE, containers=dict(allocation), init=tuple(n for n in plain if n in allocation)
+                )
+                annotations = {names.ALLOCATION: encode(given)}
+            await self.client.bind(name, NODE, namespace="default", uid=pod.uid, annotations=annotations)
+        return pod
+
+    async def read(self, name: str) -> objects.Pod:
+        return await self.client.get(objects.Pod, name, namespace="default")
+
+    async def phase(self, name: str, *wanted: str) -> objects.Pod:
+        """Wait for the pod to be in one of these phases."""
+
+        async def look() -> objects.Pod | None:
+            pod = await self.read(name)
+            return pod if pod.status.phase in wanted else None
+
+        try:
+            return await until(f"{name} {wanted}", look)
+        except AssertionError as error:
+            status = msgspec.json.encode((await self.read(name)).status).decode()
+            raise AssertionError(f"{error}\n{status}\n{self.kubelet_log()[-3000:]}") from None
+
+    async def gone(self, name: str) -> None:
+        async def look() -> bool:
+            try:
+                await self.read(name)
+            except NotFound:
+                return True
+            return False
+
+        await until(f"{name} gone", look)
+
+    def log(self, pod: objects.Pod, container: str, number: int = 0) -> str:
+        directory = self.kubelet_dir / "pods" / f"default_{pod.name}_{pod.uid}" / container
+        file = directory / f"{number}.log"
+        return file.read_text() if file.exists() else ""  # a container that has not started has said nothing yet
+
+    def kubelet_log(self) -> str:
+        return (self.directory / "kubelet.log").read_text()
+
+    def slot_of(self, pod: objects.Pod, container: str) -> Any:
+        """The slot record of a container, if there is one."""
+        assert self.agent is not None
+        owned = [each for each in self.agent.slots.records() if each.owner == (pod.uid, container)]
+        return owned[0] if owned else None
+
+    # ---- a simulated machine
+
+    async def start_agent_process(self, machine: Machine) -> None:
+        """The agent as a process of its own, on the simulated machine's NVML."""
+        program = "from egpu.cli import main; main()"
+        command = [sys.executable, "-c", program, "agent", "--node", NODE, "--kubeconfig", str(self.kubeconfig)]
+        command += ["--kubelet-dir", str(self.kubelet_dir), "--state-dir", str(self.state_dir)]
+        command += ["--device-root", str(machine.device_dir)]
+        command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
+        with (self.directory / "agent.log").open("ab") as output:
+            self.agent_process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+        await until("agent ready", self._agent_answers)
+
+    async def _agent_answers(self) -> bool:
+        assert self.agent_process is not None
+        assert self.agent_process.returncode is None, (self.directory / "agent.log").read_text()
+        try:
+            return "ok" in await self.agent_page("/readyz")
+        except (OSError, httpx2.HTTPError):
+            return False
+
+    async def agent_page(self, path: str) -> str:
+        address = (self.state_dir / "agent.address").read_text().strip()
+        async with httpx2.AsyncClient() as http:
+            return (await http.get(f"http://{address}{path}")).text
+
+    async def kill_agent(self, number: signal.Signals = signal.SIGKILL) -> None:
+        if self.agent_process is not None and self.agent_process.returncode is None:
+            self.agent_process.send_signal(number)
+            await self.agent_process.wait()
+        self.agent_process = None
+
+
+@contextlib.asynccontextmanager
+async def world(
+    directory: Path, *, cards: int = 2, agent: bool = True, machine: Machine | None = None
+) -> AsyncGenerator[World]:
+    """A node whose kubelet runs, and its agent too unless told otherwise."""
+    devices = directory / "dev"
+    devices.mkdir()
+    for index in range(cards):
+        (devices / f"nvidia{index}").write_text(f"EGPUSIM1 {card(index).uuid}")
+    async with serve(Config(directory / "api")) as api, Client.from_kubeconfig(api.kubeconfig) as client:
+        for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
+            definition = yaml.safe_load(path.read_text())
+            await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
+        here = World(directory, client, api.kubeconfig, Cards(cards))
+        try:
+            if machine is not None:
+                here.kubelet_flags += ["--driver-dir", str(machine.driver_dir)]
+            await here.start_kubelet()
+            if machine is not None:
+                await here.start_agent_process(machine)
+            elif agent:
+                await here.start_agent()
+            yield here
+        finally:
+            await here.stop_agent()
+            await here.kill_agent(signal.SIGTERM)
+            await here.kill_kubelet(signal.SIGTERM)
+            await end_all(here.kubelet_dir)
+
+
+def processes_of(command: str) -> list[int]:
+    """Processes of this machine whose command line is `command`."""
+    found: list[int] = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (path / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                if b" ".join(words) == command.encode():
+                    found.append(int(path.name))
+    return found

@@ -1,0 +1,151 @@
+"""A broker in this process and servers made of nothing, for tests: they do what a server does, and run no executor."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters import native
+from egpu.adapters.executors import supervisor as executors
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.client import PoolClient, dial
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.security import Credentials, create_secret
+from egpu.adapters.web import Listen
+from egpu.apps.broker import Broker, BrokerConfig
+from egpu.core.leasing.leases import LeaseRecord, Report, RunningLease
+from egpu.core.placement.ledger import Card
+from egpu.errors import ElasticGPUError
+from egpu.runtime.supervisor import Supervisor
+from support.deadlines import PATIENCE_SECONDS
+
+CARD_MIB = 80_000
+FAKE_EXECUTOR = Path(__file__).parents[1] / "integration" / "programs" / "fake_executor.py"
+
+
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixture: FAKE_EXECUTOR runs in place of `egpu-executor`, as the script `tmp_path / "egpu-executor"`."""
+    script = tmp_path / "egpu-executor"
+    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE_EXECUTOR} "$@"\n')
+    script.chmod(0o755)
+    real = native.path
+    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
+
+
+def short() -> Iterator[Path]:
+    """A fixture: a directory with a short path, because sockets are made below it. Executors that are left there are
+    ended."""
+    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+    path.mkdir()
+    yield path
+    for directory in path.glob("*/*"):
+        for pid in executors.processes_of(directory):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def secret(directory: Path) -> Credentials:
+    path = directory / "pool.secret"
+    create_secret(path)
+    return Credentials(secret_file=path)
+
+
+@contextlib.asynccontextmanager
+async def broker(
+    credentials: Credentials, listen: str = "127.0.0.1:0", *, gather_seconds: float = 0.0
+) -> AsyncIterator[Broker]:
+    config = BrokerConfig(
+        credentials, listen=listen, tick_seconds=0.05, settle_seconds=PATIENCE_SECONDS, gather_seconds=gather_seconds
+    )
+    made = Broker(config)
+    supervisor = Supervisor(signals=())
+    running = asyncio.create_task(made.run(supervisor))
+    try:
+        while not made.door.is_open:
+            await asyncio.sleep(0.01)
+            if running.done():
+                running.result()
+        yield made
+    finally:
+        supervisor.stop()
+        await running
+
+
+class FakeServer:
+    """Connects to the broker and does what it is ordered, at once."""
+
+    def __init__(
+        self, name: str, address: Listen, credentials: Credentials, *, cards: int = 1, host: str = "", link: int = 1000
+    ) -> None:
+        self.name, self.address, self.credentials = name, address, credentials
+        self.host, self.link = host or name, link
+        self.cards = tuple(
+            Card(uuid=f"GPU-{name}-{index}", index=index, minor=index, memory_mib=CARD_MIB) for index in range(cards)
+        )
+        self.runs: dict[str, LeaseRecord] = {}
+        self.read = ("", 0)
+        self.connection: Connection | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        hello = messages.Hello(role="server", name=self.name, secret=self.credentials.secret())
+        self.connection, _ = await dial(self.address, self.credentials, hello, expect="broker")
+        await self._report()
+        self.task = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        """As if killed: the connection closes, what runs runs on."""
+        assert self.task is not None
+        assert self.connection is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.connection.close()
+        self.read = ("", 0)
+
+    async def _report(self) -> None:
+        assert self.connection is not None
+        leases = tuple(
+            RunningLease(record=record, occupied_mib=tuple(c.memory_mib for c in record.cards), ready=True)
+            for record in self.runs.values()
+        )
+        report = Report(
+            server=self.name, address="127.0.0.1:1", host=self.host, link_mbps=self.link, instance="1",
+            cards=self.cards, leases=leases, epoch=self.read[0], version=self.read[1],
+        )  # fmt: skip
+        await self.connection.send(messages.Reported(report=report))
+
+    async def _follow(self) -> None:
+        assert self.connection is not None
+        receiving = asyncio.create_task(self.connection.expect(messages.Orders))
+        with contextlib.suppress(ElasticGPUError), contextlib.ExitStack() as stack:
+            stack.callback(lambda: receiving.cancel() or (receiving.done() and receiving.exception()))
+            while True:
+                done, _ = await asyncio.wait([receiving], timeout=0.5)
+                if done:
+                    orders = receiving.result()
+                    self.runs = {record.lease: record for record in orders.leases}
+                    self.read = (orders.epoch, orders.version)
+                    receiving = asyncio.create_task(self.connection.expect(messages.Orders))
+                await self._report()
+
+
+async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> float:
+    """Wait for it; the seconds it took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not holds():
+        assert loop.time() - began < seconds, "still not so"
+        await asyncio.sleep(0.005)
+    return loop.time() - began
+
+
+async def client(made: Broker, credentials: Credentials) -> PoolClient:
+    return await PoolClient.connect(made.address, credentials)
