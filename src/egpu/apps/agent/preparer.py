@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,10 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters import native, pages
+from egpu.adapters.files import write_atomically
 from egpu.adapters.nvml import Card
 from egpu.adapters.pool.bridge import LIBRARIES
+from egpu.adapters.processes import boot_id
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent import bridges
 from egpu.apps.agent import slots as layout
@@ -26,7 +27,7 @@ from egpu.apps.agent.devices import DeviceFiles, name
 from egpu.apps.agent.executors import SlotExecutors, link_into
 from egpu.apps.agent.inventory import Inventory
 from egpu.apps.agent.owners import Owner
-from egpu.apps.agent.slots import SlotRecord, Slots, boot_id
+from egpu.apps.agent.slots import SlotRecord, Slots
 from egpu.core.ledger import Card as LedgerCard
 from egpu.core.preparation import PolicySpec, Preparation, prepare, prepare_elsewhere
 from egpu.errors import NotSupported, TerminalError, Unavailable
@@ -174,10 +175,7 @@ class Preparer:
         copy = self._library_dir / f"{found.st_mtime_ns:x}-{found.st_size:x}-{artefact.replace('/', '-')}"
         if not copy.exists():
             self._library_dir.mkdir(parents=True, exist_ok=True)
-            draft = copy.with_name(f".{copy.name}.{os.getpid()}")
-            shutil.copyfile(source, draft)
-            draft.chmod(0o755)
-            draft.rename(copy)
+            write_atomically(copy, source.read_bytes(), mode=0o755, durable=True)
         return copy
 
 
