@@ -149,13 +149,13 @@ class Runtime:
         """SIGTERM, and SIGKILL after the grace period; returns when it has ended."""
         waiting = asyncio.create_task(self.wait(directory))
         try:
-            for number, patience in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
-                if patience is not None and patience <= 0:
+            for number, limit_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
+                if limit_seconds is not None and limit_seconds <= 0:
                     continue
                 running = look(directory)
                 if running is not None:
                     _send(running, number)
-                ended, _ = await asyncio.wait([waiting], timeout=patience)
+                ended, _ = await asyncio.wait([waiting], timeout=limit_seconds)
                 if ended:
                     break
             return await waiting
