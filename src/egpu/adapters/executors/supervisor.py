@@ -31,7 +31,8 @@ import structlog
 
 from egpu.adapters import native
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.processes import Process
+from egpu.adapters.files import write_atomically
+from egpu.adapters.processes import Process, boot_id
 from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
 from egpu.api.allocation import CardShare
 from egpu.core.leasing.leases import LeaseRecord, RunningLease
@@ -154,10 +155,7 @@ class Executor:
             start_time=self.process.start_time,
             boot_id=boot_id(),
         )
-        draft = self.directory / f".{RECORD}"
-        draft.write_bytes(msgspec.json.encode(saved))
-        draft.chmod(0o600)
-        draft.rename(self.directory / RECORD)
+        write_atomically(self.directory / RECORD, msgspec.json.encode(saved), mode=0o600)
 
     def running(self) -> RunningLease:
         """What the broker is told."""
@@ -390,12 +388,4 @@ def failed(record: LeaseRecord, reason: str) -> RunningLease:
     return RunningLease(record=record, occupied_mib=tuple(0 for _ in record.cards), failure=reason)
 
 
-def boot_id() -> str:
-    """This boot of the machine; "" where the kernel does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-__all__ = ["Driver", "Executor", "Executors", "boot_id", "failed", "policy_of", "processes_of"]
+__all__ = ["Driver", "Executor", "Executors", "failed", "policy_of", "processes_of"]

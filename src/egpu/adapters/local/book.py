@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from egpu.adapters import native
+from egpu.adapters.files import write_atomically
 from egpu.adapters.nvml import Card
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
@@ -158,11 +159,7 @@ class Book:
 
     def record(self, holder: Holder) -> None:
         """Write a holder down, whole or not at all. Call it inside `locked`."""
-        path = self._directory / f"{holder.name}.holder"
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(asdict(holder)))
-        draft.chmod(0o644)
-        draft.rename(path)
+        write_atomically(self._directory / f"{holder.name}.holder", json.dumps(asdict(holder)).encode())
 
     def remove(self, holder: Holder) -> None:
         """Strike a holder out, with its slice directory."""

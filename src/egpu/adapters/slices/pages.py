@@ -16,6 +16,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
+from egpu.adapters.files import write_atomically
 from egpu.errors import CorruptData, InvalidInput
 
 ABI_VERSION: Final = 2
@@ -286,20 +287,8 @@ def _create_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     _POLICY_HEADER.pack_into(page, 0, _POLICY_MAGIC, ABI_VERSION, _POLICY_SIZE, generation)
     start = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
     page[start : start + _BANK_SIZE] = _encode_bank(generation, devices)
-    _create_file(path, bytes(page), mode=0o644)
+    write_atomically(path, bytes(page))
     return generation
-
-
-def _create_file(path: Path, content: bytes, *, mode: int) -> None:
-    """Write beside and rename, so that nobody ever sees half a file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        os.fchmod(handle, mode)
-        _pwrite_all(handle, content, 0)
-    finally:
-        os.close(handle)
-    draft.rename(path)
 
 
 def _pwrite_all(handle: int, content: bytes, offset: int) -> None:
@@ -336,7 +325,7 @@ def read_policy(path: Path) -> Policy:
 def create_usage(path: Path) -> None:
     """Create an empty usage file that any user of the container may write."""
     header = _USAGE_HEADER.pack(*_USAGE_OURS)
-    _create_file(path, header.ljust(_USAGE_SIZE, b"\0"), mode=0o666)
+    write_atomically(path, header.ljust(_USAGE_SIZE, b"\0"), mode=0o666)
 
 
 class UsageReader:

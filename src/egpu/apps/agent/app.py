@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import structlog
 from starlette.applications import Starlette
@@ -11,6 +10,7 @@ from starlette.applications import Starlette
 from egpu.adapters import web
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.supervisor import Driver, Executors
+from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import NvmlInventory
@@ -123,7 +123,7 @@ class Agent:
         await asyncio.to_thread(self.devices.nowhere)
         sock = web.open_socket(web.Listen.parse(self.config.listen))
         address = str(web.bound(sock))
-        _write(self.config.state_dir / ADDRESS_FILE, f"{address}\n")
+        write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
         log.info("agent starts", node=self.config.node, listen=address, executors=self.confinement.told)
         routes = web.health_routes(self.not_ready, registry=self.metrics.registry)
         supervisor.add("web", web.serve(Starlette(routes=routes), [sock]))
@@ -170,9 +170,3 @@ async def run(config: AgentConfig) -> None:
     async with Client.from_kubeconfig(config.kubeconfig) as client:
         agent = Agent(config, client=client, cards=NvmlInventory(config.nvml_library))
         await agent.run(Supervisor())
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    draft.rename(path)

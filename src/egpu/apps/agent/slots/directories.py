@@ -146,11 +146,3 @@ class Slots:
         for each in self._directory.iterdir():
             if each.name.startswith(_SCRATCH_PREFIX):
                 shutil.rmtree(each, ignore_errors=True)
-
-
-def boot_id() -> str:
-    """This boot of the machine; "" where the kernel does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

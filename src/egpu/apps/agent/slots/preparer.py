@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,10 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters import native
+from egpu.adapters.files import write_atomically
 from egpu.adapters.nvml import Card
 from egpu.adapters.pool.bridge import LIBRARIES
+from egpu.adapters.processes import boot_id
 from egpu.adapters.slices import pages
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
@@ -26,7 +27,7 @@ from egpu.apps.agent.serving.bridges import SlotBridges
 from egpu.apps.agent.serving.executors import SlotExecutors, link_into
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
-from egpu.apps.agent.slots.directories import SlotRecord, Slots, boot_id
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import Owner
 from egpu.core.placement.ledger import Card as LedgerCard
 from egpu.core.provisioners.preparation import PolicySpec, Preparation, prepare, prepare_elsewhere
@@ -175,10 +176,7 @@ class Preparer:
         copy = self._library_dir / f"{found.st_mtime_ns:x}-{found.st_size:x}-{artefact.replace('/', '-')}"
         if not copy.exists():
             self._library_dir.mkdir(parents=True, exist_ok=True)
-            draft = copy.with_name(f".{copy.name}.{os.getpid()}")
-            shutil.copyfile(source, draft)
-            draft.chmod(0o755)
-            draft.rename(copy)
+            write_atomically(copy, source.read_bytes(), mode=0o755, durable=True)
         return copy
 
 
