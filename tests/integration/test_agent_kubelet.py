@@ -14,6 +14,7 @@ from egpu.api import names
 from egpu.api.allocation import PodAllocation, encode
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
+from egpu.core.provisioners import gpushare
 from support.node import NODE, World, card, processes_of, share, shell, until, vcuda, whole, world
 
 MIB = 1024 * 1024
@@ -284,11 +285,11 @@ async def test_gpushare_pods_are_marked_as_assigned(node: World) -> None:
     pod = await node.create("shared", [shell("main", "sleep 100")], bind=False)
     annotations = {
         names.ALLOCATION: encode(PodAllocation(node=NODE, containers={"main": given})),
-        names.ALIYUN_MEM_ASSIGNED: "false",
+        gpushare.ASSIGNED: "false",
     }
     await node.client.bind("shared", NODE, namespace="default", uid=pod.uid, annotations=annotations)
 
     async def marked() -> bool:
-        return (await node.read("shared")).annotations[names.ALIYUN_MEM_ASSIGNED] == "true"
+        return (await node.read("shared")).annotations[gpushare.ASSIGNED] == "true"
 
     await until("marked", marked)

@@ -148,7 +148,7 @@ class Agent:
         self.publisher.pool = PoolMember(
             address=self.config.pool_advertise or str(serving.door.address),
             link_mbps=self.config.pool_link_mbps or fastest_link_mbps(),
-            tokens=self.config.tokens,
+            slots=self.config.slots,
         )
 
 

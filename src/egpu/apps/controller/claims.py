@@ -127,10 +127,8 @@ class ClaimController:
             return DONE
         if found := validate_class(klass, None):
             await self._events.warn(klass, "Invalid", "; ".join(map(str, found)))
-        elif not provisioner(klass.provisioner).available:
-            await self._events.warn(
-                klass, "NotAvailable", f"{klass.provisioner} is known by name and not available yet: claims will wait"
-            )
+        elif missing := provisioner(klass.provisioner).missing:
+            await self._events.warn(klass, "NotAvailable", f"{klass.provisioner} {missing}: claims will wait")
         return DONE
 
     # ------------------------------------------------------------------ what to do

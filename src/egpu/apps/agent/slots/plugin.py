@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
 from egpu.api import names
+from egpu.api.kubernetes import Pod
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.metrics import AgentMetrics
@@ -23,6 +24,7 @@ from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.apps.agent.slots.owners import Owner, Owners
 from egpu.apps.agent.slots.preparer import Preparer
+from egpu.core.provisioners import PROVISIONERS
 from egpu.errors import ElasticGPUError, RetryableError, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -68,7 +70,7 @@ class SlotPlugin:
         async for cards in self._inventory.changes():
             pooled = self._config.pool_pki is not None
             usable = pooled or any(card.healthy for card in cards.values())
-            count = self._config.tokens(len(cards))
+            count = self._config.slots(len(cards))
             tokens = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
             if tokens != sent:
                 sent = tokens
@@ -108,7 +110,7 @@ class SlotPlugin:
             log.warning("a container may not start", token=token, reason=str(error))
             raise
         self._metrics.prepare_seconds.observe(time.monotonic() - began)
-        self._mark(owner)
+        self._mark(owner.pod)
 
     async def _prepared(self, token: str, *, deadline: float) -> Owner:
         while True:
@@ -122,23 +124,25 @@ class SlotPlugin:
             else:
                 return owner
 
-    def _mark(self, owner: Owner) -> None:
-        """gpushare's mark is for its own tools and nobody waits for it."""
-        if owner.allocation.vocabulary != "aliyun" and owner.pod.annotations.get(names.ALIYUN_MEM_ASSIGNED) is None:
-            return
-        task = asyncio.create_task(self._mark_patiently(owner))
-        self._marking.add(task)
-        task.add_done_callback(self._marking.discard)
+    def _mark(self, pod: Pod) -> None:
+        """Marks are for the tools of some technology, and nobody waits for them."""
+        marks: dict[str, str] = {}
+        for technology in PROVISIONERS.values():
+            marks |= technology.marks(pod.annotations)
+        if marks:
+            task = asyncio.create_task(self._mark_patiently(pod, marks))
+            self._marking.add(task)
+            task.add_done_callback(self._marking.discard)
 
-    async def _mark_patiently(self, owner: Owner, *, attempts: int = 5) -> None:
+    async def _mark_patiently(self, pod: Pod, marks: Mapping[str, str], *, attempts: int = 5) -> None:
         for attempt in range(attempts):
             try:
-                await self._pods.mark_assigned(owner.pod)
+                await self._pods.annotate(pod, marks)
             except RetryableError as error:
-                log.info("not marked as assigned yet", pod=owner.pod.key, reason=str(error))
+                log.info("not marked yet", pod=pod.key, reason=str(error))
                 await asyncio.sleep(2**attempt)
             except ElasticGPUError as error:
-                log.info("not marked as assigned", pod=owner.pod.key, reason=str(error))
+                log.info("not marked", pod=pod.key, reason=str(error))
                 return
             else:
                 return
