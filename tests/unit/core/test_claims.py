@@ -32,13 +32,13 @@ class Store:
         self.told: list[str] = []
 
     def apply(self, action: Action) -> None:
-        assert self.claim is not None
         match action:
             case AddFinalizer():
                 self.meta(finalizers=[names.CLAIM_FINALIZER])
             case RemoveFinalizer():
                 self.claim = None
             case PatchClaimStatus():
+                assert self.claim is not None
                 status = replace(
                     self.claim.status,
                     phase=action.phase,
@@ -79,19 +79,9 @@ class Store:
                     return done
                 if self.claim is None and not isinstance(action, DeleteSlice | SetSlicePhase):
                     break
-                self.apply_any(action)
+                self.apply(action)
                 done += 1
         raise AssertionError("the claim does not come to rest")
-
-    def apply_any(self, action: Action) -> None:
-        if self.claim is None:
-            gpu = action.gpu  # type: ignore[union-attr]
-            if isinstance(action, DeleteSlice):
-                self.slices.pop(gpu.name, None)
-            elif isinstance(action, SetSlicePhase):
-                self.slices[gpu.name] = replace(self.slices[gpu.name], status=ElasticGPUStatus(phase=action.phase))
-        else:
-            self.apply(action)
 
     def bind(self) -> None:
         """What the extender does."""
