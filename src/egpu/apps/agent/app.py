@@ -104,7 +104,7 @@ class Agent:
             slots=self.slots,
             holdings=kubelet.pods,
             pods=pods,
-            token_lock=self.plugin.token_lock,
+            slot_lock=self.plugin.slot_lock,
             interval_seconds=config.sweep_seconds,
         )
 

@@ -1,7 +1,7 @@
-"""The device plugin of `elasticgpu.io/slot`: a token per GPU container, filled in when the container starts.
+"""The device plugin of `elasticgpu.io/slot`: a slot per GPU container, filled in when the container starts.
 
-Allocate knows no container, so it answers with paths named by the token and with every minor of the node.
-PreStartContainer, called again before every start, finds out whose token it is and has those paths prepared.
+Allocate knows no container, so it answers with paths named by the slot id and with every minor of the node.
+PreStartContainer, called again before every start, finds out whose slot it is and has those paths prepared.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ class SlotPlugin:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._marking: set[asyncio.Task[None]] = set()
 
-    def token_lock(self, token: str) -> asyncio.Lock:
-        """Held while the slot of `token` is being changed."""
-        return self._locks[token]
+    def slot_lock(self, slot_id: str) -> asyncio.Lock:
+        """Held while the slot of `slot_id` is being changed."""
+        return self._locks[slot_id]
 
     async def watch(self) -> AsyncIterator[Sequence[PluginDevice]]:
-        """Tokens by number of cards; a card that is lost for a while takes none of them away."""
+        """Slots by number of cards; a card that is lost for a while takes none of them away."""
         sent: tuple[PluginDevice, ...] | None = None
         async for cards in self._inventory.changes():
             pooled = self._config.pool_pki is not None
             usable = pooled or any(card.healthy for card in cards.values())
             count = self._config.slots(len(cards))
-            tokens = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
-            if tokens != sent:
-                sent = tokens
-                yield tokens
+            slots = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
+            if slots != sent:
+                sent = slots
+                yield slots
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        """Paths of the one token of a container. Raises TerminalError for any other number of tokens."""
+        """Paths of the one slot of a container. Raises TerminalError for any other number of slots."""
         began = time.monotonic()
         slot = self._config.slots_dir / _only(ids)
         if not self._inventory.version:
@@ -99,24 +99,24 @@ class SlotPlugin:
         )
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """Make the token's slot what its container was given; raises, and so keeps it from starting, otherwise."""
-        token = _only(ids)
+        """Make the slot what its container was given; raises, and so keeps it from starting, otherwise."""
+        slot_id = _only(ids)
         began = time.monotonic()
         try:
-            async with self.token_lock(token):
-                owner = await self._prepared(token, deadline=began + PRESTART_SECONDS)
+            async with self.slot_lock(slot_id):
+                owner = await self._prepared(slot_id, deadline=began + PRESTART_SECONDS)
         except ElasticGPUError as error:
             self._metrics.refusals.labels(reason=type(error).__name__).inc()
-            log.warning("a container may not start", token=token, reason=str(error))
+            log.warning("a container may not start", slot_id=slot_id, reason=str(error))
             raise
         self._metrics.prepare_seconds.observe(time.monotonic() - began)
         self._mark(owner.pod)
 
-    async def _prepared(self, token: str, *, deadline: float) -> Owner:
+    async def _prepared(self, slot_id: str, *, deadline: float) -> Owner:
         while True:
             try:
-                owner = await self._owners.of(token)
-                await self._preparer.prepare(token, owner)
+                owner = await self._owners.of(slot_id)
+                await self._preparer.prepare(slot_id, owner)
             except RetryableError:
                 if time.monotonic() > deadline:
                     raise
@@ -151,7 +151,7 @@ class SlotPlugin:
 def _only(ids: tuple[str, ...]) -> str:
     if len(ids) != 1:
         raise TerminalError(f"a GPU container holds exactly one {names.SLOT}, this one asks for {len(ids)}")
-    token = ids[0]
-    if not token.isdigit():
-        raise TerminalError(f"{token!r} is not a token of this agent")
-    return token
+    slot_id = ids[0]
+    if not slot_id.isdigit():
+        raise TerminalError(f"{slot_id!r} is not a slot of this agent")
+    return slot_id

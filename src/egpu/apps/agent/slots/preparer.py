@@ -58,8 +58,8 @@ class Preparer:
         self._inventory = inventory
         self._boot_id = boot_id()
 
-    async def prepare(self, token: str, owner: Owner) -> SlotRecord:
-        """Make the slot of `token` what `owner` was given, with nothing left of whoever had it before.
+    async def prepare(self, slot_id: str, owner: Owner) -> SlotRecord:
+        """Make the slot of `slot_id` what `owner` was given, with nothing left of whoever had it before.
 
         Raises:
             TerminalError: the allocation cannot be prepared on this node.
@@ -69,7 +69,7 @@ class Preparer:
         server = owner.allocation.cards_node(self._node)
         cards = await self._cards(where, owner.allocation) if server == self._node else []
         record = SlotRecord(
-            token=token,
+            slot_id=slot_id,
             namespace=owner.pod.namespace,
             pod=owner.pod.name,
             pod_uid=owner.pod.uid,
@@ -95,7 +95,7 @@ class Preparer:
                 self._bridges.settled(record)
         log.info(
             "prepared",
-            token=token,
+            slot_id=slot_id,
             pod=owner.pod.key,
             uid=owner.pod.uid,
             container=owner.container,
