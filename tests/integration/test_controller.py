@@ -121,7 +121,7 @@ async def test_a_waiting_claim_stays_pending_until_its_first_pod(tmp_path: Path)
 
 
 async def test_a_claim_whose_slice_or_node_is_gone_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("egpu.apps.controller.claims.MISSING_SECONDS", 0.1)
+    monkeypatch.setattr("egpu.core.claims.absence.MISSING_SECONDS", 0.1)
     async with world(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
         await w.node("n0", cards=2)
         await nodes_known(one, 1)

@@ -68,7 +68,7 @@ def slots(on: Machine, tmp_path: Path) -> Slots:
     slots = Slots(tmp_path / "slots")
     share = CardShare(uuid=on.cards[0].uuid, index=0, minor=0, core=50, memory_mib=512)
     record = SlotRecord(
-        token="one",
+        slot_id="one",
         namespace="default",
         pod="one",
         pod_uid="one",

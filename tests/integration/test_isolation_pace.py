@@ -45,7 +45,7 @@ def a_slot(slots: Slots, index: int) -> Path:
     core, shares = SHARES[index], index == 0
     share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=1024)
     record = SlotRecord(
-        token=str(index),
+        slot_id=str(index),
         namespace="default",
         pod=str(index),
         pod_uid=str(index),
@@ -58,7 +58,7 @@ def a_slot(slots: Slots, index: int) -> Path:
         minors={},
     )
     slots.replace(record, lambda directory: None)
-    place, mode = slots.path(record.token), Mode.SHARE if shares else Mode.CAP
+    place, mode = slots.path(record.slot_id), Mode.SHARE if shares else Mode.CAP
     line = DevicePolicy(uuid=uuid("1"), minor=0, mode=mode, core_ppm=core * 10_000, memory_limit_bytes=1 << 30)
     write_policy(place / "policy", [line])
     create_usage(place / "usage")

@@ -48,19 +48,19 @@ slots = pytest.fixture(empty_slots)
 @pytest.fixture
 def boxes(slots: Slots, driver: Path) -> Iterator[dict[str, Slice]]:
     """Two containers on one card."""
-    made = {token: a_slot(slots, driver, token) for token in ("one", "two")}
+    made = {slot_id: a_slot(slots, driver, slot_id) for slot_id in ("one", "two")}
     yield made
     for box in made.values():
         box.close()
 
 
-def a_slot(slots: Slots, driver: Path, token: str) -> Slice:
+def a_slot(slots: Slots, driver: Path, slot_id: str) -> Slice:
     share = CardShare(uuid=CARD, index=0, minor=0, core=30, memory_mib=LIMIT // MIB)
     record = SlotRecord(
-        token=token,
+        slot_id=slot_id,
         namespace="default",
-        pod=token,
-        pod_uid=token,
+        pod=slot_id,
+        pod_uid=slot_id,
         container="main",
         generation=slots.next_generation(),
         boot_id="",
@@ -68,7 +68,7 @@ def a_slot(slots: Slots, driver: Path, token: str) -> Slice:
         minors={},
     )
     slots.replace(record, lambda directory: None)
-    box = Slice(driver, slots.path(token))
+    box = Slice(driver, slots.path(slot_id))
     box.limit(core=30)
     return box
 

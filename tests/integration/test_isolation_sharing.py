@@ -23,16 +23,16 @@ driver = pytest.fixture(scope="module")(driver_directory)
 slots = pytest.fixture(empty_slots)
 
 
-def a_slot(slots: Slots, driver: Path, token: str, *, core: int, core_limit: int = 0) -> Slice:
+def a_slot(slots: Slots, driver: Path, slot_id: str, *, core: int, core_limit: int = 0) -> Slice:
     share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=LIMIT >> 20, model="test")
     allocation = ContainerAllocation(
         provisioner="vcuda", mode="shared", class_name="", claim="", cards=(share,), core_limit=core_limit
     )
     record = SlotRecord(
-        token=token,
+        slot_id=slot_id,
         namespace="default",
-        pod=token,
-        pod_uid=token,
+        pod=slot_id,
+        pod_uid=slot_id,
         container="main",
         generation=slots.next_generation(),
         boot_id="",
@@ -40,7 +40,7 @@ def a_slot(slots: Slots, driver: Path, token: str, *, core: int, core_limit: int
         minors={},
     )
     slots.replace(record, lambda directory: None)
-    box = Slice(driver, slots.path(token))
+    box = Slice(driver, slots.path(slot_id))
     box.limit(core=core, mode=Mode.SHARE if core_limit else Mode.CAP)
     return box
 

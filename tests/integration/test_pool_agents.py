@@ -238,7 +238,7 @@ async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_a
     async with world(short) as here:
         pod = here.pods.add(a_pod("p"))
         record = SlotRecord(
-            token="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main",
+            slot_id="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main",
             generation=slots.next_generation(), boot_id="", allocation=given(), minors={}, server=SERVER,
         )  # fmt: skip
         client: Any = Nodes(str(here.serving.door.address))
@@ -272,7 +272,7 @@ async def test_what_cannot_be_reached_or_is_refused_is_said_when_the_container_i
     async with world(short) as here:
         pod = a_pod("p")
         record = SlotRecord(
-            token="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main", generation=1,
+            slot_id="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main", generation=1,
             boot_id="", allocation=given(), minors={}, server=SERVER,
         )  # fmt: skip
         client: Any = Nodes(str(here.serving.door.address))

@@ -125,7 +125,7 @@ class World:
             kubelet_dir=self.kubelet_dir,
             state_dir=self.state_dir,
             device_root=self.directory / "dev",
-            tokens_per_card=4,
+            slots_per_card=4,
             inventory_seconds=0.1,
             sweep_seconds=0.3,
         )

@@ -15,9 +15,10 @@ from typing import Any, Literal, Protocol
 from egpu.adapters.native import path
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool import bridge as pool
-from egpu.adapters.pool.bridge import GONE, LIBRARIES
+from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
+from egpu.core.provisioners.preparation import REMOTE_DRIVER
 from support.deadlines import PATIENCE_SECONDS
 
 Transport = Literal["shm", "tcp", "bridge", "tls"]
@@ -180,7 +181,7 @@ class Bridge:
 def client_dir(folder: Path) -> Path:
     """A driver directory with the remote libraries in it, and no lease yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, artefact in LIBRARIES.items():
+    for name, artefact in REMOTE_DRIVER.items():
         shutil.copy(path(artefact).resolve(), folder / name)
     return folder
 

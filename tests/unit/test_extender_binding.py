@@ -421,7 +421,7 @@ async def test_a_takeover_goes_on_until_everything_is_fenced(monkeypatch):
 
 
 async def test_a_claim_write_in_doubt_keeps_its_cards_until_it_is_known_and_then_gives_them_back(monkeypatch):
-    monkeypatch.setattr("egpu.apps.extender.claims.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("egpu.apps.extender.claim_writer.SETTLE_SECONDS", 0.05)
     monkeypatch.setattr("egpu.adapters.kubernetes.client.BACKOFF_SECONDS", 0.001)
     api = cluster()
     api.put("elasticgpuclasses", gpu_class("later", "WaitForFirstConsumer"))

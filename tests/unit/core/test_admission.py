@@ -30,6 +30,7 @@ from egpu.core.admission import (
     validate_pod_update,
 )
 from egpu.core.demand.pods import pod_demand
+from egpu.core.provisioners import gpushare
 from egpu.errors import InvalidDemand
 from support.objects import (
     BINPACK,
@@ -249,9 +250,7 @@ def test_only_the_scheduler_gives_out_cards() -> None:
 
 def test_other_annotations_may_change() -> None:
     done = slice_pod("p")
-    touched = replace(
-        done, metadata=replace(done.metadata, annotations={"note": "x", names.ALIYUN_MEM_ASSIGNED: "true"})
-    )
+    touched = replace(done, metadata=replace(done.metadata, annotations={"note": "x", gpushare.ASSIGNED: "true"}))
     assert validate_pod_update(done, touched) == []
 
 

@@ -1,8 +1,8 @@
 """The node agent: publishes the node's cards, and prepares for each container exactly what the scheduler gave it.
 
     inventory  ─► publisher   ElasticGPU objects, node capacity          (cards → API server)
-               ─► plugin      tokens, Allocate, PreStartContainer        (kubelet ⇄ us, `registrar` keeps us known)
-                    owners    whose token is it?                         (pod-resources + pod)
+               ─► plugin      slots, Allocate, PreStartContainer         (kubelet ⇄ us, `registrar` keeps us known)
+                    owners    whose slot is it?                          (pod-resources + pod)
                     preparer  allocation → slot directory                (knows nothing of who asks)
                bridges        to executors on other nodes               (the pool: slot → their `serving`)
                serving        executors of this node's cards for pods elsewhere

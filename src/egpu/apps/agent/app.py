@@ -104,7 +104,7 @@ class Agent:
             slots=self.slots,
             holdings=kubelet.pods,
             pods=pods,
-            token_lock=self.plugin.token_lock,
+            slot_lock=self.plugin.slot_lock,
             interval_seconds=config.sweep_seconds,
         )
 
@@ -148,7 +148,7 @@ class Agent:
         self.publisher.pool = PoolMember(
             address=self.config.pool_advertise or str(serving.door.address),
             link_mbps=self.config.pool_link_mbps or fastest_link_mbps(),
-            tokens=self.config.tokens,
+            slots=self.config.slots,
         )
 
 

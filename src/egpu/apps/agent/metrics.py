@@ -109,7 +109,7 @@ class AgentMetrics(Collector):
         for record in self._slots.records():
             if record.server:
                 continue  # its cards are another node's, and so is what it uses of them
-            usage = UsageReader(self._slots.usage_file(record.token)).read()
+            usage = UsageReader(self._slots.usage_file(record.slot_id)).read()
             for position, share in enumerate(record.allocation.cards):
                 labels = self._labels(record, share)
                 memory_limit.add_metric(labels, share.memory_mib * MIB)
@@ -117,7 +117,7 @@ class AgentMetrics(Collector):
                 beyond = record.allocation.memory_limit_bytes(share) - share.memory_mib * MIB
                 spill_limit.add_metric(labels, beyond)
                 used = usage.devices[position] if position < len(usage.devices) else None
-                key = (record.token, record.generation, share.uuid)
+                key = (record.slot_id, record.generation, share.uuid)
                 finding = findings.get(key)
                 too_much = finding is not None and _holds_too_much(finding, record.allocation, share)
                 mismatch.add_metric(labels, int(used is None or _claims_too_much(used, share) or too_much))

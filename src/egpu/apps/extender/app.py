@@ -12,7 +12,7 @@ from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
 from egpu.apps.extender.binding import Binder
-from egpu.apps.extender.claims import ClaimWriter, ImmediateClaims
+from egpu.apps.extender.claim_writer import ClaimWriter, ImmediateClaims
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.fence import Fence
 from egpu.apps.extender.gangs import GangKeeper

@@ -23,7 +23,7 @@ from egpu.api.allocation import PodAllocation, decode_allocation
 from egpu.api.extender import ExtenderBindingArgs
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
-from egpu.apps.extender.claims import ClaimWriter
+from egpu.apps.extender.claim_writer import ClaimWriter
 from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.placing import policies_for
 from egpu.apps.extender.view import View

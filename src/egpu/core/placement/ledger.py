@@ -23,18 +23,19 @@ FREE: Final = 0
 EXCLUSIVE: Final = 1
 CONFLICT: Final = -1
 """Held in two modes at once, which only a bad write from outside can bring about; takes nothing new."""
-_SHARED: Final = {entry.name: code for code, entry in enumerate(PROVISIONERS, start=2)}
-_MODE_NAMES: Final = {code: name for name, code in _SHARED.items()} | {EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
+_FIRST_SHARED: Final = 2
+"""The mode of a card that the first technology shares; those of the others follow."""
+_MODE_NAMES: Final = {FREE: "", EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
 
 
 def shared_mode(provisioner: str) -> int:
     """The mode of a card that `provisioner` shares; CONFLICT for a technology that does not exist."""
-    return _SHARED.get(provisioner, CONFLICT)
+    return next((code for code, name in enumerate(PROVISIONERS, _FIRST_SHARED) if name == provisioner), CONFLICT)
 
 
 def mode_name(mode: int) -> str:
     """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it."""
-    return _MODE_NAMES.get(mode, "")
+    return _MODE_NAMES[mode] if mode in _MODE_NAMES else list(PROVISIONERS)[mode - _FIRST_SHARED]
 
 
 @dataclass(frozen=True)

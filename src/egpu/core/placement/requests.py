@@ -5,11 +5,12 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodAllocation, PodDemand
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClass
-from egpu.core.demand.pods import claim_class, claim_demand, claims_by_container, container_demand, init_names
+from egpu.api.vocabularies import ELASTIC
+from egpu.core.demand.claims import claim_class, claim_demand
+from egpu.core.demand.pods import claims_by_container, container_demand, init_names
 from egpu.core.placement.fit import Request
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand
@@ -60,7 +61,7 @@ def _claimed(
     pod: Pod, container: str, name: str, claims: Claims
 ) -> tuple[ContainerDemand, ClaimAllocation | None, str | None]:
     """The demand of a container that uses a claim, and its cards if the claim has some, or else what it waits for."""
-    demand = ContainerDemand(provisioner=names.VCUDA, claim=name)
+    demand = ContainerDemand(provisioner=ELASTIC.provisioner, claim=name)
     claim = claims.claim(pod.namespace, name)
     use = f"container {container} uses the claim {name}"
     if claim is None:
@@ -110,6 +111,5 @@ def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, 
 
 def _not_built(container: str, demand: ContainerDemand) -> list[str]:
     technology = provisioner(demand.provisioner)
-    if technology.available:
-        return []
-    return [f"container {container} asks for {technology.name}, which is known by name but not available yet"]
+    missing = technology.missing
+    return [f"container {container} asks for {technology.name}, which {missing}"] if missing else []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,8 @@ from egpu.api.objects import (
     card_name,
 )
 from egpu.api.quantities import parse_count
-from egpu.api.vocabularies import node_capacity, pool_capacity
 from egpu.apps.agent.cards.inventory import Inventory
+from egpu.core.provisioners import PROVISIONERS, NodeTotals
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
 
 log = structlog.get_logger(__name__)
@@ -45,11 +45,11 @@ UNHEALTHY = "Unhealthy"
 
 @dataclass(frozen=True)
 class PoolMember:
-    """What the cluster is told of a node that takes part in the pool. `tokens`: of the node, by its number of cards."""
+    """What the cluster is told of a node of the pool. `slots`: how many it has, by its number of cards."""
 
     address: str
     link_mbps: int
-    tokens: Callable[[int], int]
+    slots: Callable[[int], int]
 
 
 class Publisher:
@@ -138,11 +138,9 @@ class Publisher:
             )
 
     async def _publish_node(self, cards: tuple[Card, ...], node: Node) -> None:
-        capacity = _quantities(cards)
-        allocatable = _quantities(tuple(card for card in cards if card.healthy))
-        if self.pool is not None:
-            anywhere = {key: str(most) for key, most in pool_capacity(self.pool.tokens(len(cards))).items()}
-            capacity, allocatable = capacity | anywhere, allocatable | anywhere
+        pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
+        capacity = node_capacity(cards, pool_slots)
+        allocatable = node_capacity([card for card in cards if card.healthy], pool_slots)
         if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
             patch = {"status": {"capacity": capacity, "allocatable": allocatable}}
             await self._client.patch(Node, self._node, patch, subresource="status")
@@ -198,11 +196,18 @@ def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
     return {names.POOL_ADDRESS: pool.address, names.POOL_LINK: str(pool.link_mbps)}
 
 
-def _quantities(cards: tuple[Card, ...]) -> dict[str, str]:
-    totals = node_capacity(
-        len(cards), sum(card.memory_mib for card in cards), sum(card.tflops or 0.0 for card in cards)
+def node_capacity(cards: Sequence[Card], pool_slots: int) -> dict[str, str]:
+    """What a node of these cards publishes, for every technology. `pool_slots` as in NodeTotals."""
+    node = NodeTotals(
+        cards=len(cards),
+        memory_mib=sum(card.memory_mib for card in cards),
+        tflops=sum(card.tflops or 0.0 for card in cards),
+        pool_slots=pool_slots,
     )
-    return {name: str(amount) for name, amount in totals.items()}
+    published: dict[str, str] = {}
+    for technology in PROVISIONERS.values():
+        published |= {name: str(amount) for name, amount in technology.capacity(node).items()}
+    return published
 
 
 def _within(wanted: Mapping[str, str], found: Mapping[str, Any] | None) -> bool:

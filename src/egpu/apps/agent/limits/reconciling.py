@@ -67,7 +67,7 @@ class _Slice:
 
 
 Key = tuple[str, int, str]
-"""Token, generation and the card's UUID."""
+"""Slot id, generation and the card's UUID."""
 
 
 class Reconciler:
@@ -112,13 +112,13 @@ class Reconciler:
     def _slices(self) -> dict[guests.PageIdentity, _Slice]:
         found: dict[guests.PageIdentity, _Slice] = {}
         for record in self._slots.records():
-            page = self._slots.policy_file(record.token)
+            page = self._slots.policy_file(record.slot_id)
             identity = guests.identity(page)
             try:
                 uuids = tuple(line.uuid for line in read_policy(page).devices)
             except (OSError, TerminalError):
                 continue  # nothing is limited there, or it is just going away
-            reader = UsageReader(self._slots.usage_file(record.token))
+            reader = UsageReader(self._slots.usage_file(record.slot_id))
             if identity is not None:
                 found[identity] = _Slice(record, uuids, reader, reader.read_totals())
         return found
@@ -132,7 +132,7 @@ class Reconciler:
     def _compare(self, one: _Slice) -> Iterable[tuple[Key, Finding]]:
         after = one.reader.read() if one.pids else Usage()
         for position, uuid in enumerate(one.uuids):
-            key = (one.record.token, one.record.generation, uuid)
+            key = (one.record.slot_id, one.record.generation, uuid)
             held = one.pids.get(uuid, [])
             driver_bytes = sum(process.used_bytes for process in held)
             # It reserves before it holds and holds until it releases: the larger reading is the one that covers ours.
@@ -142,9 +142,9 @@ class Reconciler:
             overhead = min(seen) if len(seen) == LOOKS else 0
             overhead = -(-overhead // STEP_BYTES) * STEP_BYTES
             try:
-                amend_policy(self._slots.policy_file(one.record.token), uuid, overhead_bytes=overhead)
+                amend_policy(self._slots.policy_file(one.record.slot_id), uuid, overhead_bytes=overhead)
             except (OSError, ElasticGPUError) as error:
-                log.warning("a container's overhead cannot be written", token=one.record.token, reason=str(error))
+                log.warning("a container's overhead cannot be written", slot_id=one.record.slot_id, reason=str(error))
                 continue
             processes = tuple(
                 ProcessFinding(process.pid, process.used_bytes, _counted_by(process.pid, after, position))

@@ -64,8 +64,8 @@ class SlotBridges:
         """Open the bridges of slots that are there; then close those of slots that are gone, for ever."""
         for record in list(self._slots.records()):
             if record.server and _name(record) not in self._open:
-                link(await self._listen(record), self._slots.path(record.token))
-                log.info("bridge opened again", token=record.token, server=record.server)
+                link(await self._listen(record), self._slots.path(record.slot_id))
+                log.info("bridge opened again", slot_id=record.slot_id, server=record.server)
         try:
             while True:
                 await asyncio.sleep(SWEEP_SECONDS)
@@ -133,4 +133,4 @@ def link(socket: Path, slot: Path) -> None:
 
 
 def _name(record: SlotRecord) -> str:
-    return f"{record.token}-{record.generation}"
+    return f"{record.slot_id}-{record.generation}"

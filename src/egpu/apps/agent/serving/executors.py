@@ -38,14 +38,14 @@ class SlotExecutors:
         self._lock = asyncio.Lock()
 
     async def start(self, record: SlotRecord, minors: Mapping[str, int]) -> Executor:
-        """Start the executor of a slot that is being made, in place of what the token had; returns when it is ready.
+        """Start the executor of a slot that is being made, in place of what the slot had; returns when it is ready.
 
         Raises TerminalError when it ends instead, Unavailable when it is not ready in time.
         """
         async with self._lock:
             running = await self._known()
             self._preparing.add(_name(record))
-            await self._end([one for lease, one in running.items() if _token(lease) == record.token])
+            await self._end([one for lease, one in running.items() if _slot_id(lease) == record.slot_id])
             lease = LeaseRecord(
                 lease=_name(record),
                 holder=f"pod:{record.pod_uid}",
@@ -90,7 +90,7 @@ class SlotExecutors:
         if lease in self._preparing:
             return True
         try:
-            record = self._slots.record(_token(lease))
+            record = self._slots.record(_slot_id(lease))
         except CorruptData:
             return False
         return record is not None and _name(record) == lease
@@ -128,8 +128,8 @@ def link_into(slot: Path, executor: Executor) -> None:
 
 
 def _name(record: SlotRecord) -> str:
-    return f"slot-{record.token}-{record.generation}"
+    return f"slot-{record.slot_id}-{record.generation}"
 
 
-def _token(lease: str) -> str:
+def _slot_id(lease: str) -> str:
     return lease.split("-")[1] if lease.count("-") == 2 else ""

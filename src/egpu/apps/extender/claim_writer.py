@@ -17,6 +17,7 @@ from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.placing import policies_for
 from egpu.apps.extender.view import View
+from egpu.core.claims.lifecycle import needs_binding
 from egpu.core.placement.preference import Policies
 from egpu.errors import (
     Conflict,
@@ -186,19 +187,19 @@ class ImmediateClaims:
             self._consider(claim)
 
     def _consider(self, claim: ElasticGPUClaim) -> None:
-        if claim.status.allocation is None and claim.metadata.deletion_timestamp is None:
+        if claim.status.allocation is None:
             self.loop.queue.add(claim.uid)
 
     async def reconcile(self, uid: str) -> Result:
         claim = self._view.claims.by_uid(uid)
-        if claim is None or claim.status.allocation is not None or claim.metadata.deletion_timestamp is not None:
+        if claim is None:
             return DONE
-        found = self._view.classes.get(claim.spec.class_name)
-        if found is None or found.binding_mode != "Immediate":
+        klass = self._view.classes.get(claim.spec.class_name)
+        if klass is None or not needs_binding(claim, klass):
             return DONE  # the class's own change brings the claim back
         await self._writer.resolve_doubts()
         claim = self._view.claims.by_uid(uid)
-        if claim is None or claim.status.allocation is not None:
+        if claim is None or not needs_binding(claim, klass):
             return DONE
         await self._writer.check()
         try:
