@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from egpu.adapters.slices.pages import DeviceUsage, UsageReader
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.limits.reconciling import Finding, Key
+from egpu.apps.agent.limits.memory import Finding, Key
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 
 MIB = 1024 * 1024

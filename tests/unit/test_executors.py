@@ -7,15 +7,20 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.executors.supervisor import Executor
+from egpu.adapters.executors.process import Executor
+from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.processes import Process, start_time
-from egpu.core.leasing.leases import LeaseRecord
 from support import simulated_gpu as simgpu
 
-RECORD = LeaseRecord(lease="lease-1", holder="h", peer="p", request="1", key="k", part=0, parts=1, cards=())
+
+class Owner(msgspec.Struct, frozen=True):
+    """Nobody in particular."""
+
+
 WITH_SESSION = """
 (exec -a egpu-session sleep 600) &
 echo $!
@@ -23,9 +28,13 @@ exec sleep 600
 """
 
 
-def executor_of(child: subprocess.Popen[str], directory: Path) -> Executor:
+def executor_of(child: subprocess.Popen[str], directory: Path) -> Executor[Owner]:
     directory.mkdir()
-    made = Executor(directory, RECORD, {}, Process.of(child.pid), Confinement())
+    process = Process.of(child.pid)
+    record = ExecutorRecord(
+        name=directory.name, owner=Owner(), cards=(), minors={}, pid=process.pid, start_time=process.start_time
+    )
+    made = Executor(directory, record, Confinement())
     made._child = child  # type: ignore[assignment]
     return made
 
