@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters.executors.leftovers import processes_of
+from egpu.adapters.executors.supervisor import POLL_SECONDS
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.bridge import GONE, Bridge, Target
 from egpu.adapters.pool.client import PoolClient, dial, machine_id, parse_address
@@ -48,12 +49,19 @@ state_dir = pytest.fixture(poolworld.short)
 
 @contextlib.asynccontextmanager
 async def serving(
-    broker: Broker, credentials: Credentials, machine: Machine, state_dir: Path, name: str = "one"
+    broker: Broker,
+    credentials: Credentials,
+    machine: Machine,
+    state_dir: Path,
+    name: str = "one",
+    *,
+    watch_seconds: float = ServeConfig.watch_seconds,
 ) -> AsyncIterator[Server]:
     """A daemon in this process; leaving it is as killing it, as far as its executors can tell."""
     config = ServeConfig(
         name=name, broker=str(broker.address), credentials=credentials, state_dir=state_dir,
         driver_dir=machine.driver_dir, nvml_library=machine.driver_dir / "libnvidia-ml.so.1", link_mbps=1000,
+        watch_seconds=watch_seconds,
     )  # fmt: skip
     server = Server(config)
     supervisor = Supervisor(signals=())
@@ -218,9 +226,13 @@ async def test_forged_expired_and_foreign_tokens_open_nothing(
 async def test_an_executor_that_cannot_start_says_why_and_holds_nothing(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
+    """Also when the daemon's own watch is the first to see that it is dead, as here."""
     credentials = poolworld.secret(tmp_path)
-    (tmp_path / "egpu-executor").write_text("#!/bin/sh\necho 'the driver is too old' >&2\nexit 5\n")
-    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+    (tmp_path / "egpu-executor").write_text("#!/bin/sh\necho 'the driver is too old' >&2\nsleep 0.05\nexit 5\n")
+    async with (
+        poolworld.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir, watch_seconds=POLL_SECONDS / 10),
+    ):
         client = await poolworld.client(broker, credentials)
         with pytest.raises(DoesNotFit, match="the driver is too old"):
             await acquire(client)
@@ -229,7 +241,7 @@ async def test_an_executor_that_cannot_start_says_why_and_holds_nothing(
         await client.close()
 
 
-@pytest.mark.parametrize("way", ["same machine", "through the door", "over TLS"])
+@pytest.mark.parametrize("way", ["same machine", "by its server", "over TLS"])
 async def test_a_program_takes_its_lease_when_it_first_connects(
     tmp_path: Path, machine: Machine, state_dir: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,8 +272,8 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.leases == {}
         assert self.pool.ledger.holders() == {}
         assert all(not server.runs for server in self.servers.values())
-        assert self.pool.table._per_holder == {}
-        assert self.pool.table._by_request == {}
+        assert self.pool._per_holder == {}
+        assert self.pool._by_request == {}
         assert all(not server.leases for server in self.pool.servers.values())
 
 

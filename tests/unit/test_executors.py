@@ -1,6 +1,8 @@
-"""The end of an executor: nothing of it runs any more, and nobody is left to be waited for."""
+"""The end of an executor: nothing of it runs any more, nobody is left to be waited for, and nobody else is ended."""
 
+import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -9,12 +11,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.executors.process import Executor
+from egpu.adapters.executors.process import Driver, Executor, Executors, boot_id
 from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.processes import Process, start_time
 from support import simulated_gpu as simgpu
+from support.deadlines import PATIENCE_SECONDS
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -29,7 +34,7 @@ exec sleep 600
 
 
 def executor_of(child: subprocess.Popen[str], directory: Path) -> Executor[Owner]:
-    directory.mkdir()
+    directory.mkdir(parents=True)
     process = Process.of(child.pid)
     record = ExecutorRecord(
         name=directory.name, owner=Owner(), cards=(), minors={}, pid=process.pid, start_time=process.start_time
@@ -80,3 +85,56 @@ def test_one_that_dies_while_it_is_looked_at_has_been_waited_for(tmp_path: Path)
     made.process = Dying(real.pid, real.start_time)
     assert not made.is_alive()
     assert not Path(f"/proc/{child.pid}").exists(), "it is still to be waited for"
+
+
+def test_an_executor_of_an_earlier_version_is_ended_and_it_is_said_why(tmp_path: Path) -> None:
+    directory = tmp_path / "executors" / "slot-1-1"
+    directory.mkdir(parents=True)
+    child = subprocess.Popen(["sh", "-c", "sleep 600; exit 0", "--slice", str(directory)])
+    lease = {
+        "lease": "slot-1-1",
+        "holder": "pod:u",
+        "peer": "",
+        "request": "1",
+        "key": "",
+        "part": 0,
+        "parts": 1,
+        "cards": [],
+    }
+    earlier = {
+        "record": lease,
+        "minors": {},
+        "pid": child.pid,
+        "start_time": start_time(child.pid),
+        "boot_id": boot_id(),
+    }
+    (directory / "lease.json").write_text(json.dumps(earlier))
+    with capture_logs() as logs:
+        assert Executors(directory.parent, Owner, Driver.of(None)).adopt() == []
+    (said,) = logs
+    assert said["directory"] == str(directory)
+    assert "started by an earlier version" in said["reason"]
+    assert child.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    assert not directory.exists()
+
+
+def test_who_ends_an_executor_together_with_others_waits_for_the_same_end(tmp_path: Path) -> None:
+    """And none of them ends the one that was started next under its name."""
+    supervisor = ExecutorSupervisor(Executors(tmp_path, Owner, Driver.of(None)))
+    first, second = (
+        executor_of(subprocess.Popen(["sleep", "600"], text=True, start_new_session=True), tmp_path / folder / "one")
+        for folder in ("first", "second")
+    )
+
+    async def end() -> None:
+        supervisor.running["one"] = first
+        await asyncio.gather(supervisor.end(first), supervisor.end(first))
+        assert not first.is_alive()
+        assert supervisor.running == {}
+        supervisor.running["one"] = second
+        await supervisor.end(first)
+        assert second.is_alive()
+        await supervisor.end(second)
+        assert not second.is_alive()
+
+    asyncio.run(end())

@@ -163,25 +163,15 @@ class Executor(Generic[Owner]):
             **driver.environment,
         }
         arguments = [
-            str(native.path(EXECUTOR)),
-            *("--slice", str(self.directory)),
-            *("--driver", driver.library),
-            *("--listen", str(self.socket)),
-            *("--grace", str(GRACE_SECONDS)),
-            *("--sessions", str(MAX_SESSIONS)),
-            *("--lease", self.name),
-            *self._confinement.enter(group_name(self.directory), self.record.cards),
-        ]
+            str(native.path(EXECUTOR)), "--slice", str(self.directory), "--driver", driver.library,
+            "--listen", str(self.socket), "--grace", str(GRACE_SECONDS), "--sessions", str(MAX_SESSIONS),
+            "--lease", self.name, *self._confinement.enter(group_name(self.directory), self.record.cards),
+        ]  # fmt: skip
         with (self.directory / "events").open("wb") as events, (self.directory / "log").open("wb") as errors:
             self._child = subprocess.Popen(
-                arguments,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=events,
-                stderr=errors,
-                cwd="/",
+                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
                 start_new_session=True,
-            )
+            )  # fmt: skip
         self.process = Process.of(self._child.pid)
         pid, start_time = self.process.pid, self.process.start_time
         # For whoever cleans up after a machine that was simulated: the embedded cluster's janitor.

@@ -40,20 +40,18 @@ MAX_PARTS: Final = 8
 OVER_LIMIT: Final = "over_limit: it used more memory than it was shrunk to, and its time to give it back was over"
 
 
-class Pool:
-    """All leases over all servers. Not thread-safe: its owner calls from one loop, and sends the orders of the servers
-    in `changed`, tells whoever waits for a lease in `touched`, and clears both.
+class Pool(LeaseTable):
+    """All leases over all servers. Not thread-safe: its owner calls from one loop, and after each call sends the orders
+    of the servers in `changed`, tells whoever waits for a lease in `touched`, and clears both.
 
     `unix_at_zero` is the Unix time at which `now` was 0: what must hold over a restart is said by that clock. It is
     read once, so setting the clock moves nothing while this pool runs.
     """
 
     def __init__(self, epoch: str, policies: Policies | None = None, *, unix_at_zero: float = 0.0) -> None:
+        super().__init__()
         self.epoch = epoch
         self.unix_at_zero = unix_at_zero
-        self.table = LeaseTable()
-        self.ledger, self.leases, self.servers = self.table.ledger, self.table.leases, self.table.servers
-        self.changed, self.touched = self.table.changed, self.table.touched
         self._policies = policies or Policies.named()
 
     # --- what holders ask ---------------------------------------------------------------------------------------------
@@ -69,26 +67,26 @@ class Pool:
             Unavailable: the same, but a server is away and may be back at any moment: ask again.
             Refused: the holder has too many leases, or the pool has.
         """
-        known = self.table.of_request(peer, request)
+        known = self.of_request(peer, request)
         if known is not None and known.state != "ending":
             return known
         if len(self.leases) >= MAX_LEASES:
             raise Refused(f"the pool has {MAX_LEASES} leases, its bound; release some, or run another pool")
-        if self.table.count(holder) >= MAX_LEASES_PER_HOLDER:
+        if self.count(holder) >= MAX_LEASES_PER_HOLDER:
             raise Refused(f"{holder} has {MAX_LEASES_PER_HOLDER} leases, the most that one holder may have")
         parts: dict[str, Part] = {}
         for server, shares in self._place(asked).items():
-            parts[server] = Part(shares, self.table.next_version(server))
+            parts[server] = Part(shares, self.next_version(server))
         made = Lease(
             id=lease, holder=holder, peer=peer, request=request, key=key, state="granted", parts=parts,
             expected_parts=len(parts), deadline=now + TTL_SECONDS,
         )  # fmt: skip
-        self.table.add(made)
+        self.add(made)
         return made
 
     def renew(self, lease: str, now: float) -> Lease:
         """The holder lives. Raises NotFound for a lease that is not there or is ending."""
-        renewed = replace(self.table.live(lease), deadline=now + TTL_SECONDS)
+        renewed = replace(self.live(lease), deadline=now + TTL_SECONDS)
         self.leases[lease] = renewed
         return renewed
 
@@ -109,7 +107,7 @@ class Pool:
             InvalidInput: no card can have that.
             DoesNotFit: a card has not that much free; nothing was changed.
         """
-        found = self.table.live(lease)
+        found = self.live(lease)
         wanted = {
             server: tuple(_resized(share, core, memory_mib) for share in part.wanted)
             for server, part in found.parts.items()
@@ -121,23 +119,15 @@ class Pool:
         found = replace(found, fit_by=keep_by)
         for server, shares in wanted.items():
             if other or shares != found.parts[server].wanted:
-                found = self.table.with_part(found, server, replace(found.parts[server], wanted=shares), order=True)
+                found = self.with_part(found, server, replace(found.parts[server], wanted=shares), order=True)
         self.leases[lease] = found
         return found
-
-    def end(self, lease: str, reason: str) -> None:
-        """Release, revoke or expire; nothing happens when it is ending already, or is not there."""
-        self.table.end(lease, reason)
-
-    def why_ended(self, lease: str) -> str:
-        """Why a lease that is not there any more ended; "" when nobody remembers it."""
-        return self.table.why_ended(lease)
 
     # --- what servers say ---------------------------------------------------------------------------------------------
 
     def report(self, report: Report, now: float) -> None:
         """Raises Refused for one server too many."""
-        reports.take_in(report, self.table, epoch=self.epoch, deadline=now + TTL_SECONDS)
+        reports.take_in(report, self, epoch=self.epoch, deadline=now + TTL_SECONDS)
 
     def server_away(self, name: str, now: float) -> None:
         """The connection of a server was closed: nothing new is put there until it reports again."""
@@ -173,14 +163,14 @@ class Pool:
         what the program does later."""
         kept = replace(lease, fit_by=None)
         for server, part in lease.parts.items():
-            kept = self.table.with_part(kept, server, part, order=True)
+            kept = self.with_part(kept, server, part, order=True)
         self.leases[lease.id] = kept
 
     def _forget_server(self, server: Server) -> None:
         for lease in list(server.leases):
             self.end(lease, f"server {server.name} was away for {SERVER_GRACE_SECONDS:g} s")
             if lease in self.leases:
-                self.table.drop_part(self.leases[lease], server)
+                self.drop_part(self.leases[lease], server)
         del self.servers[server.name]
         self.ledger.remove_node(server.name)
         self.changed.discard(server.name)

@@ -1,8 +1,5 @@
-"""All leases over all servers, and with each the share that the ledger holds for it, which can so never be forgotten.
-
-`changed` collects the servers whose orders changed, and `touched` the leases that did, since the pool's owner last
-cleared them.
-"""
+"""All leases over all servers, and with each the share that the ledger holds for it: neither changes without the
+other."""
 
 from collections import OrderedDict
 from dataclasses import replace
@@ -21,7 +18,8 @@ CONTAINER: Final = "lease"
 
 
 class LeaseTable:
-    """Who has which part of which lease. It decides nothing."""
+    """Who has which part of which lease; it decides nothing. `changed` collects the servers whose orders changed, and
+    `touched` the leases that did."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -51,7 +49,7 @@ class LeaseTable:
         return self._per_holder.get(holder, 0)
 
     def why_ended(self, lease: str) -> str:
-        """ "" when nobody remembers it."""
+        """Why a lease that is not there any more ended; "" when nobody remembers it."""
         return self.ended.get(lease, "")
 
     def add(self, lease: Lease) -> None:
@@ -78,7 +76,7 @@ class LeaseTable:
         return known.version
 
     def end(self, lease: str, reason: str) -> None:
-        """Order its parts to end; nothing happens when it is ending already, or is not there."""
+        """Release, revoke or expire; nothing happens when it is ending already, or is not there."""
         found = self.leases.get(lease)
         if found is None or found.state == "ending":
             return
