@@ -11,7 +11,7 @@ import pytest
 
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.limits.sharing import BUSY_SECONDS, Sharing
+from egpu.apps.agent.limits.compute import BUSY_SECONDS, ComputeSharing
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from support.slices import NATIVE, SOURCES, compile_c, uuid
 
@@ -70,7 +70,7 @@ def run(program: Path, directory: Path, arbitration: str, kernels_us: tuple[int,
     slots = Slots(directory)
     pauses = ("0:0", f"{STOP_MS}:{RESUME_MS}")
     tenants = [f"{a_slot(slots, index)}:{kernels_us[index] * 1000}:1:1:{pauses[index]}" for index in range(2)]
-    sharing = Sharing(slots, clock=lambda: now)
+    sharing = ComputeSharing(slots, clock=lambda: now)
     tick_ms = int(BUSY_SECONDS * 1000) + LATE_MS
     busy: list[list[float]] = []
     with subprocess.Popen(

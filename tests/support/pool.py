@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters import native
-from egpu.adapters.executors import supervisor as executors
+from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
-from egpu.core.leasing.leases import LeaseRecord, Report, RunningLease
+from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.placement.ledger import Card
 from egpu.errors import ElasticGPUError
 from egpu.runtime.supervisor import Supervisor
@@ -46,7 +46,7 @@ def short() -> Iterator[Path]:
     path.mkdir()
     yield path
     for directory in path.glob("*/*"):
-        for pid in executors.processes_of(directory):
+        for pid in processes_of(directory):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     shutil.rmtree(path, ignore_errors=True)
@@ -69,7 +69,7 @@ async def broker(
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(made.run(supervisor))
     try:
-        while not made.door.is_open:
+        while not made.listener.is_open:
             await asyncio.sleep(0.01)
             if running.done():
                 running.result()

@@ -17,7 +17,7 @@ from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool import bridge as pool
 from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.pool.connection import Connection
-from egpu.adapters.pool.door import Door
+from egpu.adapters.pool.listener import Listener
 from egpu.core.provisioners.preparation import REMOTE_DRIVER
 from support.deadlines import PATIENCE_SECONDS
 
@@ -198,16 +198,16 @@ def relayed(client: Path, executor: Path, pki: Path) -> Iterator[None]:
             await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
 
     async def serve() -> None:
-        door = Door(server, "127.0.0.1:0", come_in, max_connections=64, relayed=True)
-        await door.open()
-        part = messages.PartView(server="test", address=str(door.address), host="another", socket="", cards=1)
+        listener = Listener(server, "127.0.0.1:0", come_in, max_connections=64, relayed=True)
+        await listener.open()
+        part = messages.PartView(server="test", address=str(listener.address), host="another", socket="", cards=1)
 
         async def take() -> pool.Target:
             return pool.Target("lease", (part,), "")
 
         bridge = pool.Bridge(client, ann, take)
         await bridge.open()
-        serving = asyncio.create_task(door.serve())
+        serving = asyncio.create_task(listener.serve())
         up.set()
         await asyncio.to_thread(over.wait)
         await bridge.close()

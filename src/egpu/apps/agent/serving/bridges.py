@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from egpu.adapters.executors.process import SOCKET
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.bridge import Bridge, Target
@@ -21,7 +22,6 @@ from egpu.adapters.pool.client import answer_of, dial, parse_address
 from egpu.adapters.pool.security import Credentials
 from egpu.api import names
 from egpu.api.kubernetes import Node
-from egpu.apps.agent.serving.executors import SOCKET_FILE
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import NotFound, Unavailable
 
@@ -123,13 +123,13 @@ class SlotBridges:
 
 def link(socket: Path, slot: Path) -> None:
     """Put a bridge's socket into a slot, in place of one that may be there; for every user of the container, as
-    `executors.link_into` says."""
+    `slots.link_into` says."""
     socket.chmod(0o666)
-    draft = slot / f".{SOCKET_FILE}"
+    draft = slot / f".{SOCKET}"
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()
     os.link(socket, draft)
-    draft.rename(slot / SOCKET_FILE)
+    draft.rename(slot / SOCKET)
 
 
 def _name(record: SlotRecord) -> str:

@@ -16,14 +16,14 @@ import structlog
 
 from egpu.adapters import native
 from egpu.adapters.files import write_atomically
-from egpu.adapters.nvml import Card
+from egpu.adapters.nvml import CardReading
 from egpu.adapters.processes import boot_id
 from egpu.adapters.slices import pages
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.serving import bridges
 from egpu.apps.agent.serving.bridges import SlotBridges
-from egpu.apps.agent.serving.executors import SlotExecutors, link_into
+from egpu.apps.agent.serving.slots import SlotExecutors, link_into
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
@@ -107,12 +107,12 @@ class Preparer:
         )
         return record
 
-    async def _cards(self, where: str, allocation: ContainerAllocation) -> list[Card]:
+    async def _cards(self, where: str, allocation: ContainerAllocation) -> list[CardReading]:
         if not allocation.cards:
             raise TerminalError(f"{where}: its allocation names no card")
         if any(share.uuid not in self._inventory.cards for share in allocation.cards):
             await self._inventory.refresh()
-        cards: list[Card] = []
+        cards: list[CardReading] = []
         for share in allocation.cards:
             card = self._inventory.cards.get(share.uuid)
             if card is None:
@@ -134,7 +134,7 @@ class Preparer:
             return partial(bridges.link, await self._bridges.start(record))
         if self._executors is None:
             raise TerminalError("this agent runs no executors")
-        return partial(link_into, executor=await self._executors.start(record, record.minors))
+        return partial(link_into, executor=await self._executors.start(record))
 
     def _fill(
         self,

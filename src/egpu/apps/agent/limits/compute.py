@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters.slices.pages import PPM, DevicePolicy, DeviceUsage, Mode, UsageReader, amend_policy, read_policy
-from egpu.apps.agent.limits.division import Grant, Tenant, divide
+from egpu.apps.agent.limits.shares import Grant, Tenant, divide
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import ElasticGPUError
 
@@ -76,7 +76,7 @@ class _Share:
         )
 
 
-class Sharing:
+class ComputeSharing:
     """Keeps the policy pages of one node's slots up to date with who is active."""
 
     def __init__(
