@@ -11,7 +11,8 @@
     │   ├── NotFound                  the API server has no such object (HTTP 404)
     │   ├── Refused                   the API server refuses the request (HTTP 400, 401, 403, 405, 422)
     │   ├── RequestRefused            the embedded API server answers a request with this Status
-    │   └── NativeMissing             a native library was not built or installed
+    │   ├── NativeMissing             a native library was not built or installed
+    │   └── MissingExtra              an optional package is not installed
     └── RetryableError                the world may be different next time
         ├── Conflict                  somebody else was faster (HTTP 409, changed resourceVersion)
         │   └── AlreadyExists         an object of that name is there
@@ -82,6 +83,13 @@ class RequestRefused(TerminalError):
 
 class NativeMissing(TerminalError):
     """A native library or program of ours cannot be found."""
+
+
+class MissingExtra(TerminalError):
+    """Something needs a package that only one of our extras installs."""
+
+    def __init__(self, what: str, *, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs {package}, which is not installed: pip install 'elastic-gpu[{extra}]'")
 
 
 class Conflict(RetryableError):

@@ -33,7 +33,7 @@ async def ask(one: Extender, name: str) -> tuple[list[str], str]:
     await until(lambda: one.view.pods.get(name, "ns") is not None)
     found: Pod | None = one.view.pods.get(name, "ns")
     assert found is not None
-    nodes = sorted(one.view.feed.ledger.nodes())
+    nodes = sorted(one.view.cache.ledger.nodes())
     answer = one.placing.filter(ExtenderArgs(pod=found, node_names=nodes))
     reasons = answer.failed_nodes | answer.failed_and_unresolvable_nodes
     return list(answer.node_names or []), "; ".join(sorted(set(reasons.values())))
@@ -106,10 +106,10 @@ async def test_a_gang_without_room_for_all_holds_nothing_and_one_that_fits_goes_
         )
         assert "card 0 has 40 % of compute free, 60 % needed" in said
         assert bound(api, "h0", "h1", "h2") == []
-        assert len(one.view.feed.ledger.holders()) == 3
+        assert len(one.view.cache.ledger.holders()) == 3
         for name in ("g0", "g1"):
             api.remove("pods", name, "ns")
-        await until(lambda: len(one.view.feed.ledger.holders()) == 1)
+        await until(lambda: len(one.view.cache.ledger.holders()) == 1)
         await schedule(one, api, "h0")
         assert bound(api, "h0", "h1", "h2") == ["h0", "h1", "h2"]
 
@@ -147,7 +147,7 @@ async def test_when_the_first_binding_is_refused_none_is_sent():
         with pytest.raises(ElasticGPUError):
             await schedule(one, api, "c")
         assert bound(api, "a", "b", "c") == []
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}
         await schedule(one, api, "c")
         assert bound(api, "a", "b", "c") == ["a", "b", "c"]
 
@@ -171,7 +171,7 @@ async def test_when_a_claim_of_one_member_cannot_be_written_no_member_is_bound()
             await schedule(one, api, "p2")
         assert bound(api, "p1", "p2") == []
         assert given_out(api) == {}
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}
         api.fault = None
         await schedule(one, api, "p2")
         assert bound(api, "p1", "p2") == ["p1", "p2"]
@@ -245,13 +245,13 @@ async def test_a_gang_that_cannot_be_completed_within_its_limit_is_undone_and_th
         assert ("pods", "ns", "c") not in api.objects
         (event,) = [event for event in api.all("events") if event["reason"] == "GangUndone"]
         assert "2 of 3 members found no room within 60 s" in event["message"]
-        await until(lambda: len(new.view.feed.ledger.holders()) == 1)
+        await until(lambda: len(new.view.cache.ledger.holders()) == 1)
         await keeper.look()
         api.put("pods", member("c"))
         await schedule(new, api, "a", "b", "c")
         assert bound(api, "a", "b", "c") == []
         api.remove("pods", "thief", "ns")
-        await until(lambda: not new.view.feed.ledger.holders())
+        await until(lambda: not new.view.cache.ledger.holders())
         await schedule(new, api, "a")
         assert bound(api, "a", "b", "c") == ["a", "b", "c"]
 
@@ -288,4 +288,4 @@ async def test_a_gang_that_grew_while_the_lease_was_asked_for_is_decided_again()
         with pytest.raises((Conflict, DoesNotFit, Unavailable)):
             await one.binder.bind(args(api.get("pods", "a", "ns")))
         assert bound(api, "a", "b2") == []
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}

@@ -22,7 +22,7 @@ from egpu.core.demand.pods import (
     read_pod,
 )
 from egpu.core.gangs.membership import disagreement
-from egpu.core.placement.preference import POLICY_NAMES
+from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.oversubscription import memory_limit_percent
 from egpu.errors import InvalidDemand, UnknownProvisioner
@@ -274,7 +274,7 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         provisioner(klass.provisioner)
     except UnknownProvisioner as error:
         found.append(Violation("provisioner", str(error)))
-    for parameter, allowed in (PARAMETER_VALUES | {"policy": POLICY_NAMES}).items():
+    for parameter, allowed in (PARAMETER_VALUES | {"policy": CLUSTER_NAMES}).items():
         value = (klass.parameters or {}).get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))

@@ -12,9 +12,9 @@ from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
 from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
-from egpu.apps.extender.placing import Placing, policies_for
-from egpu.core.placement.cache import Feed, rebuild
-from egpu.core.placement.preference import Policies
+from egpu.apps.extender.placing import Placing
+from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.replay import run
 from egpu.core.simulation.workload import Workload
@@ -33,15 +33,15 @@ def machines() -> list[Machine]:
     return [Machine(f"n{at}", CPU_MILLI, RAM_MIB, CARDS, model(at), MEMORY_MIB) for at in range(NODES)]
 
 
-def cluster() -> Feed:
-    feed = rebuild(
+def cluster() -> SchedulerCache:
+    cache = rebuild(
         [card(f"n{n}", c, memory_mib=MEMORY_MIB, model=model(n)) for n in range(NODES) for c in range(CARDS)], [], []
     )
     for n in range(NODES):
         room = {"cpu": f"{CPU_MILLI}m", "memory": f"{RAM_MIB}Mi"}
         meta = ObjectMeta(name=f"n{n}", labels={PRODUCT_LABEL: model(n)})
-        feed.node_changed(Node(metadata=meta, status=NodeStatus(allocatable=dict(room))))
-    return feed
+        cache.node_changed(Node(metadata=meta, status=NodeStatus(allocatable=dict(room))))
+    return cache
 
 
 def as_pod(name: str, shape: Shape) -> Pod:
@@ -83,8 +83,8 @@ def sequence(seed: int) -> Workload:
 
 def by_extender(workload: Workload, policy: str) -> dict[int, tuple[str, tuple[int, ...]] | None]:
     """Filter, prioritize and choose, as kube-scheduler has it done: the node with the highest score is bound."""
-    feed = cluster()
-    view: Any = SimpleNamespace(feed=feed)
+    cache = cluster()
+    view: Any = SimpleNamespace(cache=cache)
     policies = Policies.named(policy, policy)
     placing = Placing(view, policies)
     names = tuple(f"n{at}" for at in range(NODES))
@@ -93,7 +93,7 @@ def by_extender(workload: Workload, policy: str) -> dict[int, tuple[str, tuple[i
     for event in workload.events.tolist():
         if event < 0:
             if ~event in shown:
-                feed.pod_changed(ended(shown.pop(~event)))
+                cache.pod_changed(ended(shown.pop(~event)))
             continue
         what, models = as_pod(f"p{event}", workload.shapes[event]), workload.shapes[event].models
         selected = [name for name in names if not models or model(int(name[1:])) in models]  # the scheduler's own check
@@ -103,13 +103,13 @@ def by_extender(workload: Workload, policy: str) -> dict[int, tuple[str, tuple[i
             continue
         scores = placing.prioritize(ExtenderArgs(pod=what, node_names=fitting))
         best = max(scores, key=lambda entry: entry.score).host
-        request = feed.request(what)
-        allocation = feed.choose(request, best, policies_for(request, feed, policies))
-        feed.assume_pod(what, allocation)
+        request = cache.request(what)
+        allocation = cache.ranking.choose(request, best, policies)
+        cache.assume_pod(what, allocation)
         shown[event] = placed(what, allocation)
-        feed.pod_changed(shown[event])
+        cache.pod_changed(shown[event])
         chosen[event] = (best, tuple(share.index for share in allocation.containers["app"].cards))
-    assert feed.problems() == []
+    assert cache.problems() == []
     return chosen
 
 

@@ -13,7 +13,7 @@ import structlog
 from egpu.adapters.pool import messages
 from egpu.core.leasing import tokens
 from egpu.core.leasing.leases import Lease, Pool, Report, Wish
-from egpu.core.placement.preference import Policies
+from egpu.core.policies.registry import Policies
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 
 log = structlog.get_logger(__name__)

@@ -11,9 +11,9 @@ import structlog
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Lease
-from egpu.core.placement.ranking import Packer
+from egpu.core.placement.ranking import Ranking
 from egpu.core.policies.learning import LearnedMix
-from egpu.core.policies.price import compute_prices
+from egpu.core.policies.prices import compute_prices
 from egpu.core.policies.shapes import Mix
 from egpu.errors import CorruptData, ElasticGPUError
 
@@ -33,14 +33,14 @@ async def kept_mix(client: Client, *, lease: str, namespace: str) -> LearnedMix 
 class MixKeeper:
     """`load` once, then `run` beside the server."""
 
-    def __init__(self, client: Client, packer: Packer, *, lease: str, namespace: str) -> None:
+    def __init__(self, client: Client, ranking: Ranking, *, lease: str, namespace: str) -> None:
         self._client = client
-        self._packer = packer
+        self._ranking = ranking
         self._lease, self._namespace = lease, namespace
         self._due: Mix | None = None
         self._wake = asyncio.Event()
         self._kept = 0
-        packer.background = self._compute_soon
+        ranking.background = self._compute_soon
 
     def _compute_soon(self, mix: Mix) -> None:
         self._due = mix  # of several, only the last matters
@@ -51,7 +51,7 @@ class MixKeeper:
         try:
             learned = await kept_mix(self._client, lease=self._lease, namespace=self._namespace)
             if learned is not None:
-                self._packer.use_mix(learned)
+                self._ranking.use_mix(learned)
                 self._kept = learned.arrivals
                 log.info("job mix read", arrivals=learned.arrivals)
         except CorruptData as error:
@@ -69,9 +69,9 @@ class MixKeeper:
             self._wake.clear()
             mix, self._due = self._due, None
             if mix is not None:
-                fleet = self._packer.fleet()
+                fleet = self._ranking.fleet()
                 prices = await asyncio.to_thread(compute_prices, mix, fleet)
-                self._packer.swap(prices)
+                self._ranking.use_prices(prices)
                 log.info("prices computed", shapes=len(mix.weights))
                 # Whoever comes after us then starts with the prices that we decide by, not with older ones.
                 await self.keep()
@@ -83,7 +83,7 @@ class MixKeeper:
 
     async def keep(self) -> None:
         """Write the mix down, if it changed."""
-        learned = self._packer.learned
+        learned = self._ranking.learned
         if learned.arrivals == self._kept:
             return
         patch = {"metadata": {"annotations": {ANNOTATION: learned.dump()}}}

@@ -16,7 +16,7 @@ from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import parse_claim_memory, parse_count
 from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GIB, GPUSHARE, MIB, VOCABULARIES, Vocabulary
 from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
-from egpu.core.placement.links import LEAST
+from egpu.core.links import LEAST
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner

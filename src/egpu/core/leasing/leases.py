@@ -29,9 +29,13 @@ import msgspec
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation, PodDemand
-from egpu.core.placement.fit import Request, choose, fits, refusal
+from egpu.core.placement.fit import fits
+from egpu.core.placement.hosts import Hosts
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
-from egpu.core.placement.preference import Policies
+from egpu.core.placement.ranking import Ranking
+from egpu.core.placement.refusal import refusal
+from egpu.core.placement.requests import Request
+from egpu.core.policies.registry import Policies
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 
 TTL_SECONDS: Final = 30.0
@@ -232,6 +236,7 @@ class Pool:
         self.servers: dict[str, Server] = {}
         self.changed: set[str] = set()
         self.touched: set[str] = set()
+        self.ranking = Ranking(self.ledger, Hosts())
         self._policies = policies or Policies.named()
         self._ended: OrderedDict[str, str] = OrderedDict()
         self._by_request: dict[tuple[str, str], str] = {}
@@ -255,6 +260,7 @@ class Pool:
             raise Refused(f"the pool has {MAX_LEASES} leases, its bound; release some, or run another pool")
         if self._per_holder.get(holder, 0) >= MAX_LEASES_PER_HOLDER:
             raise Refused(f"{holder} has {MAX_LEASES_PER_HOLDER} leases, the most that one holder may have")
+        self.ranking.see(f"{peer}/{request}", _request(wish, wish.cards))
         parts: dict[str, Part] = {}
         for server, shares in self._place(wish).items():
             parts[server] = Part(shares, self._next_version(server))
@@ -408,17 +414,16 @@ class Pool:
     def _place(self, wish: Wish) -> dict[str, tuple[CardShare, ...]]:
         """Shares by server: all on one server where that is possible, otherwise on as few as the order gives.
 
-        Order: the program's own machine, then the fastest link, then the fullest server that still has room.
+        Order: the program's own machine, then the fastest link, then as the policy ranks them.
         """
-        here = [server for server in self.servers.values() if server.away_since is None]
-        order = sorted(here, key=lambda server: self._preference(server, wish))
+        order = self._order(wish, wish.cards)
         whole = fits(_request(wish, wish.cards), self.ledger, [server.name for server in order])
         for server, possible in zip(order, whole, strict=True):
             if possible:
                 return {server.name: self._shares(wish, wish.cards, server.name)}
         placed: dict[str, tuple[CardShare, ...]] = {}
         left = wish.cards
-        for server in order:
+        for server in self._order(wish, 1):
             for count in range(min(left, len(server.cards)), 0, -1):
                 if len(placed) < MAX_PARTS and fits(_request(wish, count), self.ledger, [server.name])[0]:
                     placed[server.name] = self._shares(wish, count, server.name)
@@ -430,13 +435,18 @@ class Pool:
             raise Unavailable(f"{self._refusal(wish, order)}; {', '.join(away[:8])} may be back in a moment")
         raise DoesNotFit(self._refusal(wish, order))
 
-    def _preference(self, server: Server, wish: Wish) -> tuple[bool, int, int, str]:
-        row = self.ledger.row(server.name)
-        free = int(self.ledger.core_free[row].sum()) if row is not None else 0
-        return (not wish.host or server.host != wish.host, -server.link_mbps, free, server.name)
+    def _order(self, wish: Wish, cards: int) -> list[Server]:
+        """The servers that are here, best first for so many of the cards."""
+        here = [server for server in self.servers.values() if server.away_since is None]
+        scores = self.ranking.scores(_request(wish, cards), [server.name for server in here], self._policies)
+
+        def order(server: Server) -> tuple[bool, int, float, str]:
+            return (not wish.host or server.host != wish.host, -server.link_mbps, -scores[server.name], server.name)
+
+        return sorted(here, key=order)
 
     def _shares(self, wish: Wish, cards: int, server: str) -> tuple[CardShare, ...]:
-        return choose(_request(wish, cards), self.ledger, server, self._policies).containers[_CONTAINER].cards
+        return self.ranking.choose(_request(wish, cards), server, self._policies).containers[_CONTAINER].cards
 
     def _refusal(self, wish: Wish, servers: Sequence[Server]) -> str:
         if not servers:
