@@ -7,12 +7,12 @@
     │   │   └── InvalidDemand
     │   ├── UnknownProvisioner
     │   ├── NotSupported              known by name, not built (yet, or for this machine)
+    │   │   └── MissingExtra          an optional package is not installed
     │   ├── CorruptData               bytes or annotations that nobody of ours wrote
     │   ├── NotFound                  the API server has no such object (HTTP 404)
     │   ├── Refused                   the API server refuses the request (HTTP 400, 401, 403, 405, 422)
     │   ├── RequestRefused            the embedded API server answers a request with this Status
-    │   ├── NativeMissing             a native library was not built or installed
-    │   └── MissingExtra              an optional package is not installed
+    │   └── NativeMissing             a native library was not built or installed
     └── RetryableError                the world may be different next time
         ├── Conflict                  somebody else was faster (HTTP 409, changed resourceVersion)
         │   └── AlreadyExists         an object of that name is there
@@ -85,7 +85,7 @@ class NativeMissing(TerminalError):
     """A native library or program of ours cannot be found."""
 
 
-class MissingExtra(TerminalError):
+class MissingExtra(NotSupported):
     """Something needs a package that only one of our extras installs."""
 
     def __init__(self, what: str, *, package: str, extra: str) -> None:

@@ -111,13 +111,16 @@ async def test_bind_sets_node_and_allocation_in_one_call():
     api = cluster()
     obj = api.put("pods", pod("a"))
     async with extender(api) as one:
+        takeover = len(api.log)
+        assert [path for method, path in api.log if method == "PATCH"] == ["/api/v1/namespaces/ns/pods/a"]
         await one.binder.bind(args(obj))
+        about_pods = [line for line in api.log[takeover:] if "/pods/" in line[1]]
+        assert about_pods == [("POST", "/api/v1/namespaces/ns/pods/a/binding")]
         bound = api.get("pods", "a", "ns")
         assert bound["spec"]["nodeName"] == "n0"
         allocation = decode_allocation(bound["metadata"]["annotations"][names.ALLOCATION])
         assert allocation.containers["app"].cards[0].core == 60
         assert bound["metadata"]["annotations"][names.CARDS_PREFIX + "app"] == "GPU-n0-00000000"
-        assert not [line for line in api.log if line[0] == "PATCH" and line[1].endswith("/a") and "fence" in line[1]]
         await one.binder.bind(args(obj))  # asked again: harmless
         with pytest.raises(Conflict):
             await one.binder.bind(args(obj, "n1"))

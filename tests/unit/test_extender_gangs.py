@@ -12,7 +12,7 @@ from egpu.api import names
 from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
-from egpu.apps.extender.gangs import GangKeeper
+from egpu.apps.extender.gangs import GangController
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from support.fake_api import FakeAPI, Json, status
 
@@ -228,25 +228,25 @@ async def test_a_gang_that_cannot_be_completed_within_its_limit_is_undone_and_th
     thief = api.put("pods", pod("thief"))
     now = 0.0
     async with extender(api) as new:
-        keeper = GangKeeper(api.client(), new.view, new.fence, new.gangs._events, clock=lambda: now)
+        controller = GangController(api.client(), new.view, new.fence, new.gangs._events, clock=lambda: now)
         await shown(new, api)
         await new.binder.bind(args(thief))
         await ask(new, "a")
         _, said = await ask(new, "b")
         assert said.startswith("gang g: all 3 members exist, 2 fit at once")
-        await keeper.look()
+        await controller.look()
         now = 59.0
-        await keeper.look()
+        await controller.look()
         assert bound(api, "c") == ["c"], "within the limit nothing is taken away"
         touched = api.get("pods", "a", "ns")["metadata"]["annotations"]["elasticgpu.io/fence"]
         assert touched == "gang-59", "but the scheduler is made to ask again"
         now = 61.0
-        await keeper.look()
+        await controller.look()
         assert ("pods", "ns", "c") not in api.objects
         (event,) = [event for event in api.all("events") if event["reason"] == "GangUndone"]
         assert "2 of 3 members found no room within 60 s" in event["message"]
         await until(lambda: len(new.view.cache.ledger.holders()) == 1)
-        await keeper.look()
+        await controller.look()
         api.put("pods", member("c"))
         await schedule(new, api, "a", "b", "c")
         assert bound(api, "a", "b", "c") == []
@@ -260,7 +260,7 @@ async def test_a_whole_gang_is_left_alone_and_so_is_one_whose_rest_nobody_made_a
     api = cluster(nodes=1, cards=3)
     now = 0.0
     async with extender(api) as one:
-        keeper = GangKeeper(api.client(), one.view, one.fence, one.gangs._events, clock=lambda: now)
+        controller = GangController(api.client(), one.view, one.fence, one.gangs._events, clock=lambda: now)
         for name in ("a", "b", "c"):
             api.put("pods", member(name))
         await shown(one, api)
@@ -268,7 +268,7 @@ async def test_a_whole_gang_is_left_alone_and_so_is_one_whose_rest_nobody_made_a
         for step in range(3):
             now = 1000.0 * step
             await shown(one, api)
-            await keeper.look()
+            await controller.look()
             if step == 0:
                 api.remove("pods", "a", "ns")
         assert bound(api, "b", "c") == ["b", "c"]

@@ -15,9 +15,9 @@ from egpu.apps.extender.binding import Binder
 from egpu.apps.extender.claims import ClaimWriter, ImmediateClaims
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.fence import Fence
-from egpu.apps.extender.gangs import GangKeeper
+from egpu.apps.extender.gangs import GangController
 from egpu.apps.extender.metrics import Metrics
-from egpu.apps.extender.mix import MixKeeper
+from egpu.apps.extender.mix import JobMix
 from egpu.apps.extender.placing import Placing
 from egpu.apps.extender.server import ExtenderServer
 from egpu.apps.extender.view import View
@@ -41,11 +41,11 @@ class Extender:
         self.fence = Fence(client, self.election)
         self.view = View(client)
         metrics = Metrics(self.view)
-        self.mix = MixKeeper(client, self.view.cache.ranking, lease=config.lease, namespace=config.namespace)
+        self.mix = JobMix(client, self.view.cache.ranking, lease=config.lease, namespace=config.namespace)
         self.writer = writer = ClaimWriter(client, self.view, self.fence)
         self.binder = Binder(client, self.view, self.fence, writer, policies)
         events = EventRecorder(client, component="elastic-gpu-extender")
-        self.gangs = GangKeeper(client, self.view, self.fence, events)
+        self.gangs = GangController(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
         self.placing = Placing(self.view, policies)
         self.server = ExtenderServer(self.placing, self.binder, metrics, self.not_ready)

@@ -33,7 +33,7 @@ TOUCH_SECONDS = 10.0
 log = structlog.get_logger(__name__)
 
 
-class GangKeeper:
+class GangController:
     """`look` once in a while. `clock` counts seconds."""
 
     def __init__(

@@ -5,6 +5,7 @@ every change of prices and at most once a minute between, and lost without harm.
 """
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -12,10 +13,12 @@ from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Lease
 from egpu.core.placement.ranking import Ranking
+from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.learning import LearnedMix
-from egpu.core.policies.prices import compute_prices
+from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.shapes import Mix
 from egpu.errors import CorruptData, ElasticGPUError
+from egpu.runtime.latest import Latest
 
 KEEP_SECONDS = 60.0
 ANNOTATION = f"{names.GROUP}/job-mix"
@@ -30,21 +33,17 @@ async def kept_mix(client: Client, *, lease: str, namespace: str) -> LearnedMix 
     return LearnedMix.load(text) if text else None
 
 
-class MixKeeper:
+class JobMix:
     """`load` once, then `run` beside the server."""
 
     def __init__(self, client: Client, ranking: Ranking, *, lease: str, namespace: str) -> None:
         self._client = client
         self._ranking = ranking
         self._lease, self._namespace = lease, namespace
-        self._due: Mix | None = None
-        self._wake = asyncio.Event()
+        self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(lambda asked: compute_prices(*asked), self._computed)
+        self._changed = asyncio.Event()
         self._kept = 0
-        ranking.background = self._compute_soon
-
-    def _compute_soon(self, mix: Mix) -> None:
-        self._due = mix  # of several, only the last matters
-        self._wake.set()
+        ranking.background = lambda mix, fleet: self._prices.ask((mix, fleet))
 
     async def load(self) -> None:
         """Go on with the mix that was kept, if any can be read."""
@@ -58,27 +57,22 @@ class MixKeeper:
             log.warning("job mix not read", reason=str(error))
 
     async def run(self) -> None:
-        """Computes prices whenever they are due, in a thread; keeps the mix every minute in which it changed."""
+        """Computes prices whenever they are due; keeps the mix then, and every minute in which it changed."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._compute())
+            group.create_task(self._prices.run())
             group.create_task(self._keep())
 
-    async def _compute(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            mix, self._due = self._due, None
-            if mix is not None:
-                fleet = self._ranking.fleet()
-                prices = await asyncio.to_thread(compute_prices, mix, fleet)
-                self._ranking.use_prices(prices)
-                log.info("prices computed", shapes=len(mix.weights))
-                # Whoever comes after us then starts with the prices that we decide by, not with older ones.
-                await self.keep()
+    def _computed(self, prices: Prices) -> None:
+        self._ranking.use_prices(prices)
+        log.info("prices computed", shapes=len(prices.mix.weights))
+        # Whoever comes after us then starts with the prices that we decide by, not with older ones.
+        self._changed.set()
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(KEEP_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), KEEP_SECONDS)
+            self._changed.clear()
             await self.keep()
 
     async def keep(self) -> None:

@@ -1,5 +1,6 @@
 """Filter, prioritize and preempt: questions to the ledger that change nothing."""
 
+import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from egpu.core.placement.ledger import Holder, Ledger
 from egpu.core.placement.refusal import refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu.errors import CorruptData, InvalidInput
+from egpu.errors import CorruptData, InvalidInput, MissingExtra
 
 MAX_SCORE = 10
 MAX_REASON_CHARACTERS = 512
@@ -104,8 +105,8 @@ class Placing:
             return [HostPriority(host=node, score=0) for node in nodes]
         scores: Mapping[str, float] = {}
         if request.demand.containers:
-            cache = self._view.cache
-            scores = cache.ranking.scores(request, nodes, self._policies)
+            with contextlib.suppress(MissingExtra):  # the bind says so
+                scores = self._view.cache.ranking.scores(request, nodes, self._policies)
         return [HostPriority(host=node, score=round(MAX_SCORE * scores.get(node, 0.0))) for node in nodes]
 
     def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:

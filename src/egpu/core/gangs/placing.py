@@ -22,7 +22,7 @@ from egpu.core.placement.ledger import Holder
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu.errors import CorruptData, InvalidInput
+from egpu.errors import CorruptData, InvalidInput, MissingExtra
 
 SPARE_STEPS: Final = 64
 """Placements tried beyond one a member."""
@@ -185,7 +185,10 @@ def place_gang(
         except (InvalidInput, CorruptData) as error:
             return GangVerdict({}, f"gang {name}: pod {waiting.name}: {error}")
         members.append(Member(waiting, request, offered))
-    found = place_members(cache, members, policies, reasons=reasons)
+    try:
+        found = place_members(cache, members, policies, reasons=reasons)
+    except MissingExtra as error:
+        return GangVerdict({}, f"gang {name}: {error}")
     if not isinstance(found, Stuck):
         return GangVerdict(found)
     size, fit = gang.terms.size, found.placed + len(gang.bound)

@@ -33,8 +33,8 @@ SEEN_LIMIT: Final = 16_384
 _SECOND_BEST: Final = 0.9
 """Score of the place next to the best: whole steps of 0.1 reach kube-scheduler, and only the best may have the last."""
 
-Compute = Callable[[Mix], None]
-"""Starts computing prices for a mix; `Ranking.use_prices` is given them later."""
+Compute = Callable[[Mix, Fleet], None]
+"""Has `compute_prices` done elsewhere; `Ranking.use_prices` is given them later."""
 
 
 class Ranking:
@@ -175,10 +175,11 @@ class Ranking:
 
     def _compute_prices(self) -> None:
         """From the mix as it is: elsewhere, or here and now."""
+        mix, fleet = self.learned.mix(), self.fleet()
         if self.background is not None:
-            self.background(self.learned.mix())
+            self.background(mix, fleet)
         else:
-            self.use_prices(compute_prices(self.learned.mix(), self.fleet()))
+            self.use_prices(compute_prices(mix, fleet))
 
     # --- shapes -----------------------------------------------------------------------------------------------------
 
