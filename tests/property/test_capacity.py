@@ -4,6 +4,7 @@ The oracle is arithmetic done afresh from the list of live pods and claims: per 
 what they hold must be what the card has.
 """
 
+import functools
 from collections import defaultdict
 
 from hypothesis import given, settings
@@ -18,8 +19,11 @@ from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, Elast
 from egpu.core.claims.lifecycle import claim_slices
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
-from egpu.core.policies.registry import Policies
-from support.objects import BINPACK, SPREAD, card, claim, claim_pod, container, ended, gpu_class, placed, pod
+from egpu.core.policies.fleet import Fleet
+from egpu.core.policies.prices import Prices, compute_prices
+from egpu.core.policies.registry import CLUSTER_NAMES, Policies
+from egpu.core.policies.shapes import Machine, Mix, Shape
+from support.objects import BINPACK, card, claim, claim_pod, container, ended, gpu_class, placed, pod
 
 MEMORY_MIB = 8192
 NODES = ("n0", "n1", "n2")
@@ -36,7 +40,15 @@ asks = st.one_of(
     st.builds(lambda n, core: {names.GPU: n, names.GPU_CORE: core}, st.integers(1, 2), st.sampled_from([10, 60])),
     st.none(),
 )
-policies = st.sampled_from([BINPACK, SPREAD, Policies.named("binpack", "spread")])
+policies = st.builds(Policies.named, st.sampled_from(CLUSTER_NAMES), st.sampled_from(CLUSTER_NAMES))
+
+
+@functools.cache
+def prices() -> Prices:
+    """Of a mix of halves and of small shares with much memory, for these cards."""
+    fleet = Fleet([Machine("", 0, 0, 0), Machine("n0", 0, 0, 3, "T4", MEMORY_MIB)])
+    halves, small = (Shape(cards=1, core_milli=core, card_memory_mib=4096) for core in (500, 100))
+    return compute_prices(Mix({halves: 2.0, small: 1.0}), fleet)
 
 
 @st.composite
@@ -90,6 +102,7 @@ class Cluster(RuleBasedStateMachine):
                 self.show(published(node, index))
         for klass in self.classes:
             self.cache.class_changed(klass)
+        self.cache.ranking.use_prices(prices())
 
     def show(self, gpu: ElasticGPU) -> None:
         self.cards[gpu.name] = gpu
