@@ -84,7 +84,9 @@ def ask(address: str | None, found: Credentials, question: Callable[["PoolClient
 def broker(
     listen: Annotated[str, typer.Option(help="HOST:PORT for programs and servers.")] = DEFAULT_BROKER,
     health: Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Default: none.")] = "",
-    policy: Annotated[str, typer.Option(help="How cards are preferred: binpack, spread.")] = "binpack",
+    policy: Annotated[
+        str, typer.Option(help="How servers and their cards are preferred: binpack, spread, price, …")
+    ] = "binpack",
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,

@@ -16,7 +16,7 @@ from egpu.api.vocabularies import BY_RESOURCE
 from egpu.core.demand.claims import claim_class, claim_demand, claim_resources, parameter_values
 from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.gangs.membership import disagreement
-from egpu.core.placement.preference import POLICY_NAMES
+from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import PROVISIONERS, provisioner
 from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.oversubscription import memory_limit_percent
@@ -262,7 +262,7 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         provisioner(klass.provisioner)
     except UnknownProvisioner as error:
         found.append(Violation("provisioner", str(error)))
-    for parameter, allowed in (parameter_values() | {"policy": POLICY_NAMES}).items():
+    for parameter, allowed in (parameter_values() | {"policy": CLUSTER_NAMES}).items():
         value = (klass.parameters or {}).get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))

@@ -17,7 +17,7 @@ from egpu.core.claims.actions import (
     Tell,
 )
 from egpu.core.claims.lifecycle import check_class, claim_users, needs_binding, reconcile_claim, reconcile_gpu
-from egpu.core.placement.cache import CLAIM_CONTAINER
+from egpu.core.placement.requests import CLAIM_CONTAINER
 from support.objects import BINPACK, card, claim, claim_pod, ended, gpu_class, place, placed, world
 
 
@@ -86,9 +86,9 @@ class Store:
     def bind(self) -> None:
         """What the extender does."""
         assert self.claim is not None
-        feed = world(cards=2)
-        feed.class_changed(self.klass)
-        allocation = feed.choose(feed.claim_request(self.claim), "n0", BINPACK)
+        cache = world(cards=2)
+        cache.class_changed(self.klass)
+        allocation = cache.ranking.choose(cache.claim_request(self.claim), "n0", BINPACK)
         held = ClaimAllocation(node="n0", container=allocation.containers[CLAIM_CONTAINER])
         self.claim = replace(self.claim, status=replace(self.claim.status, allocation=held))
 
@@ -264,12 +264,12 @@ def test_a_claim_deleted_before_it_was_bound_just_goes() -> None:
 
 
 def test_users_are_placed_pods_that_have_not_ended() -> None:
-    feed = world()
-    feed.class_changed(gpu_class(wait=True))
+    cache = world()
+    cache.class_changed(gpu_class(wait=True))
     what = claim("c")
-    feed.claim_changed(what)
+    cache.claim_changed(what)
     waiting = claim_pod("p", "c")
-    done = placed(waiting, place(feed, waiting))
+    done = placed(waiting, place(cache, waiting))
     assert claim_users(what, [waiting]) == []
     assert claim_users(what, [done]) == ["p/app"]
     assert claim_users(what, [ended(done)]) == []

@@ -7,7 +7,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.api.kubernetes import Pod
 from egpu.core.placement.binding import binding_annotations
-from egpu.core.placement.cache import Feed
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_DRIVER, DeviceLimit, Preparation
 from egpu.errors import NotSupported, Unavailable
@@ -16,9 +16,9 @@ from support.objects import BINPACK, claim, claim_pod, container, gpu_class, pod
 MINORS = {"GPU-n0-0": 0, "GPU-n0-1": 1}
 
 
-def given(what: Pod, feed: Feed | None = None) -> ContainerAllocation:
-    feed = feed or world(cards=2)
-    return feed.choose(feed.request(what), "n0", BINPACK).containers["app"]
+def given(what: Pod, cache: SchedulerCache | None = None) -> ContainerAllocation:
+    cache = cache or world(cards=2)
+    return cache.ranking.choose(cache.request(what), "n0", BINPACK).containers["app"]
 
 
 def prepare(allocation: ContainerAllocation, minors: dict[str, int] | None = MINORS) -> Preparation:
@@ -34,20 +34,20 @@ def test_a_vcuda_slice_is_enforced_by_a_policy_page() -> None:
 
 
 def test_idle_compute_may_be_used_where_the_class_says_so() -> None:
-    feed = world()
-    feed.class_changed(gpu_class(wait=True, parameters={"computeMode": "share"}))
-    feed.claim_changed(claim("c"))
-    found = prepare(given(claim_pod("p", "c"), feed))
+    cache = world()
+    cache.class_changed(gpu_class(wait=True, parameters={"computeMode": "share"}))
+    cache.claim_changed(claim("c"))
+    found = prepare(given(claim_pod("p", "c"), cache))
     assert found.policy is not None
     assert found.policy.work_conserving
     assert (found.policy.devices[0].core_percent, found.policy.devices[0].core_ceiling_percent) == (30, 100)
 
 
 def test_memory_beyond_the_share_is_spilled_up_to_the_factor_of_the_class() -> None:
-    feed = world()
-    feed.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.25"}))
-    feed.claim_changed(claim("c"))
-    found = prepare(given(claim_pod("p", "c"), feed))
+    cache = world()
+    cache.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.25"}))
+    cache.claim_changed(claim("c"))
+    found = prepare(given(claim_pod("p", "c"), cache))
     assert found.policy is not None
     (device,) = found.policy.devices
     assert (device.memory_bytes, device.spill_bytes) == (4096 << 20, 1024 << 20)
@@ -92,9 +92,9 @@ def test_annotation_names_of_long_container_names_stay_within_63_characters_and_
 
 
 def test_the_binding_carries_cards_per_container_and_gpushares_annotations() -> None:
-    feed = world(cards=2)
+    cache = world(cards=2)
     both = pod("p", container("a", {"aliyun.com/gpu-mem": 3}), container("b", {"nvidia.com/gpu": 1}))
-    written = binding_annotations(feed.choose(feed.request(both), "n0", BINPACK), assume_time_ns=42)
+    written = binding_annotations(cache.ranking.choose(cache.request(both), "n0", BINPACK), assume_time_ns=42)
     del written[names.ALLOCATION]
     assert written == {
         "elasticgpu.io/cards-a": "GPU-n0-1",

@@ -17,7 +17,11 @@ from egpu.adapters.pool.listener import Listener
 from egpu.apps.broker.config import BrokerConfig
 from egpu.apps.broker.service import LeaseService
 from egpu.apps.broker.sessions import ClientSession, ServerSessions
+from egpu.core.policies.fleet import Fleet
+from egpu.core.policies.prices import Prices, compute_prices
+from egpu.core.policies.shapes import Mix
 from egpu.errors import Refused
+from egpu.runtime.latest import Latest
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -31,6 +35,11 @@ class Broker:
         self.service = LeaseService(
             policy=config.policy, settle_seconds=config.settle_seconds, gather_seconds=config.gather_seconds
         )
+        ranking = self.service.pool.ranking
+        self.prices: Latest[tuple[Mix, Fleet], Prices] = Latest(
+            lambda asked: compute_prices(*asked), ranking.use_prices
+        )
+        ranking.background = lambda mix, fleet: self.prices.ask((mix, fleet))
         self.servers = ServerSessions(self.service)
         self.listener = Listener(
             config.credentials, config.listen, self._come_in, max_connections=config.max_connections
@@ -62,6 +71,7 @@ class Broker:
             supervisor.add("web", web.serve(Starlette(routes=web.health_routes(registry=registry)), [sock]))
         supervisor.add("listener", self.listener.serve())
         supervisor.add("clock", self._tick())
+        supervisor.add("prices", self.prices.run())
         await supervisor.run()
 
     async def _tick(self) -> None:

@@ -15,7 +15,7 @@ from egpu.core.leasing import tokens
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import LeaseRequest, Report
 from egpu.core.leasing.state import Lease
-from egpu.core.placement.preference import Policies
+from egpu.core.policies.registry import Policies
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 
 log = structlog.get_logger(__name__)

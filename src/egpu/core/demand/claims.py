@@ -14,7 +14,7 @@ from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import parse_claim_memory
 from egpu.api.vocabularies import BY_RESOURCE
 from egpu.core.demand.amounts import normalise, one_vocabulary
-from egpu.core.placement.links import LEAST
+from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.errors import InvalidDemand, UnknownProvisioner

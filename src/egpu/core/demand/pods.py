@@ -17,7 +17,7 @@ from egpu.api.quantities import parse_count
 from egpu.api.vocabularies import BY_NAME, Vocabulary
 from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
 from egpu.core.demand.claims import claim_class, claim_demand, claim_resources
-from egpu.core.placement.links import LEAST
+from egpu.core.links import LEAST
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand, InvalidQuantity
 

@@ -21,9 +21,13 @@ from egpu.core.leasing import reports
 from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, check_amounts
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import CONTAINER, LeaseTable
-from egpu.core.placement.fit import Request, choose, fits, refusal
+from egpu.core.placement.fit import fits
+from egpu.core.placement.hosts import Hosts
 from egpu.core.placement.ledger import NodeCards
-from egpu.core.placement.preference import Policies
+from egpu.core.placement.ranking import Ranking
+from egpu.core.placement.refusal import refusal
+from egpu.core.placement.requests import Request
+from egpu.core.policies.registry import Policies
 from egpu.errors import DoesNotFit, Refused, Unavailable
 
 TTL_SECONDS: Final = 30.0
@@ -52,6 +56,7 @@ class Pool(LeaseTable):
         super().__init__()
         self.epoch = epoch
         self.unix_at_zero = unix_at_zero
+        self.ranking = Ranking(self.ledger, Hosts())
         self._policies = policies or Policies.named()
 
     # --- what holders ask ---------------------------------------------------------------------------------------------
@@ -74,6 +79,7 @@ class Pool(LeaseTable):
             raise Refused(f"the pool has {MAX_LEASES} leases, its bound; release some, or run another pool")
         if self.count(holder) >= MAX_LEASES_PER_HOLDER:
             raise Refused(f"{holder} has {MAX_LEASES_PER_HOLDER} leases, the most that one holder may have")
+        self.ranking.see(f"{peer}/{request}", _request(asked, asked.cards))
         parts: dict[str, Part] = {}
         for server, shares in self._place(asked).items():
             parts[server] = Part(shares, self.next_version(server))
@@ -180,17 +186,16 @@ class Pool(LeaseTable):
     def _place(self, wish: LeaseRequest) -> dict[str, tuple[CardShare, ...]]:
         """Shares by server: all on one server where that is possible, otherwise on as few as the order gives.
 
-        Order: the program's own machine, then the fastest link, then the fullest server that still has room.
+        Order: the program's own machine, then the fastest link, then as the policy ranks them.
         """
-        here = [server for server in self.servers.values() if server.away_since is None]
-        order = sorted(here, key=lambda server: self._preference(server, wish))
+        order = self._order(wish, wish.cards)
         whole = fits(_request(wish, wish.cards), self.ledger, [server.name for server in order])
         for server, possible in zip(order, whole, strict=True):
             if possible:
                 return {server.name: self._shares(wish, wish.cards, server.name)}
         placed: dict[str, tuple[CardShare, ...]] = {}
         left = wish.cards
-        for server in order:
+        for server in self._order(wish, 1):
             for count in range(min(left, len(server.cards)), 0, -1):
                 if len(placed) < MAX_PARTS and fits(_request(wish, count), self.ledger, [server.name])[0]:
                     placed[server.name] = self._shares(wish, count, server.name)
@@ -202,13 +207,18 @@ class Pool(LeaseTable):
             raise Unavailable(f"{self._refusal(wish, order)}; {', '.join(away[:8])} may be back in a moment")
         raise DoesNotFit(self._refusal(wish, order))
 
-    def _preference(self, server: Server, wish: LeaseRequest) -> tuple[bool, int, int, str]:
-        row = self.ledger.row(server.name)
-        free = int(self.ledger.core_free[row].sum()) if row is not None else 0
-        return (not wish.host or server.host != wish.host, -server.link_mbps, free, server.name)
+    def _order(self, wish: LeaseRequest, cards: int) -> list[Server]:
+        """The servers that are here, best first for so many of the cards."""
+        here = [server for server in self.servers.values() if server.away_since is None]
+        scores = self.ranking.scores(_request(wish, cards), [server.name for server in here], self._policies)
+
+        def order(server: Server) -> tuple[bool, int, float, str]:
+            return (not wish.host or server.host != wish.host, -server.link_mbps, -scores[server.name], server.name)
+
+        return sorted(here, key=order)
 
     def _shares(self, wish: LeaseRequest, cards: int, server: str) -> tuple[CardShare, ...]:
-        return choose(_request(wish, cards), self.ledger, server, self._policies).containers[CONTAINER].cards
+        return self.ranking.choose(_request(wish, cards), server, self._policies).containers[CONTAINER].cards
 
     def _refusal(self, wish: LeaseRequest, servers: Sequence[Server]) -> str:
         if not servers:

@@ -8,7 +8,7 @@ again when the card comes back.
 Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.placement.cache`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.placement.links import Ranks, ranks_of
-from egpu.core.provisioners import PROVISIONERS
+from egpu.core.links import Ranks, ranks_of
+from egpu.core.provisioners import PROVISIONERS, CardTotals
 
 FREE: Final = 0
 EXCLUSIVE: Final = 1
@@ -121,6 +121,8 @@ class Ledger:
         """The nodes that take part in the pool, with cards or without."""
         self.links: dict[int, Ranks] = {}
         """How the cards of a row are joined; rows of which nothing is known are absent."""
+        self.names: list[str] = []
+        """The node of each row, "" for a row without."""
         self._rows: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
@@ -163,11 +165,22 @@ class Ledger:
             self._clear(name, row)
             self._cards.pop(name, None)
             self._free_rows.append(row)
+            self.names[row] = ""
             self.changes[row] += 1
 
     def row(self, node: str) -> int | None:
         """The row of a node in the arrays, or None when it has no cards that we know."""
         return self._rows.get(node)
+
+    def rows_of(self, nodes: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,)."""
+        found = [(row, place) for place, node in enumerate(nodes) if (row := self._rows.get(node)) is not None]
+        pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    def totals(self, rows: IntArray | int) -> CardTotals:
+        """What the cards of these rows have in all."""
+        return CardTotals(self.memory_mib[rows], {key: figures[rows] for key, figures in self.tflops.items()})
 
     def nodes(self) -> list[str]:
         return list(self._rows)
@@ -262,6 +275,7 @@ class Ledger:
             self._rows[name] = row
         if row >= rows or width > columns:
             self._grow(max(rows, 8) * 2 if row >= rows else rows, max(columns, width))
+        self.names[row] = name
         return row
 
     def _grow(self, rows: int, columns: int) -> None:
@@ -276,6 +290,7 @@ class Ledger:
         self.numa = np.pad(self.numa, pad)
         self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
         self.changes = np.pad(self.changes, pad[0])
+        self.names += [""] * pad[0][1]
 
     def _clear(self, name: str, row: int) -> None:
         self.links.pop(row, None)
