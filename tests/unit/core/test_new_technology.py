@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from egpu.adapters.nvml import Card, CardProcess
+from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.api.allocation import ContainerDemand, PodAllocation
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.cards.publisher import node_capacity
@@ -95,15 +95,15 @@ def test_two_pods_share_a_card_in_halves_and_nobody_else_comes_beside_them() -> 
 def test_a_claim_of_it_is_bound_by_itself() -> None:
     cache = world()
     cache.class_changed(gpu_class("halves", NAME))
-    given = cache.choose(cache.claim_request(claim("c", MEMORY, "halves")), "n0", BINPACK)
+    given = cache.ranking.choose(cache.claim_request(claim("c", MEMORY, "halves")), "n0", BINPACK)
     assert given.containers[CLAIM_CONTAINER].provisioner == NAME
 
 
 class Cards:
     """One card, on no machine."""
 
-    def read(self) -> tuple[Card, ...]:
-        return (Card(uuid="GPU-n0-0", index=0, minor=3, model="T4", memory_mib=16384, compute_capability="7.5"),)
+    def read(self) -> tuple[CardReading, ...]:
+        return (CardReading(uuid="GPU-n0-0", index=0, minor=3, model="T4", memory_mib=16384, compute_capability="7.5"),)
 
     def processes(self) -> Mapping[str, tuple[CardProcess, ...]]:
         return {}

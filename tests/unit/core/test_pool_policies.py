@@ -1,7 +1,7 @@
 """The pool places by its policy, as a cluster does."""
 
-from egpu.core.leasing.leases import Pool, Report, Wish
-
+from egpu.core.leasing.pool import Pool
+from egpu.core.leasing.records import LeaseRequest, Report
 from egpu.core.placement.ledger import Card
 from egpu.core.policies.registry import Policies
 
@@ -21,9 +21,9 @@ def chosen(policy: str, asked: list[tuple[int, int]]) -> list[int]:
     )
     found: list[int] = []
     for number, (core, memory_mib) in enumerate(asked):
-        wish = Wish(cards=1, core=core, memory_mib=memory_mib)
+        asks = LeaseRequest(cards=1, core=core, memory_mib=memory_mib)
         lease = pool.grant(
-            wish, lease=f"l{number}", key="k", holder=f"h{number}", peer="p", request=str(number), now=0.0
+            asks, lease=f"l{number}", key="k", holder=f"h{number}", peer="p", request=str(number), now=0.0
         )
         ((_, share),) = lease.cards
         found.append(share.index)
@@ -51,9 +51,9 @@ def ordered(policy: str) -> list[str]:
             Report(server=server, address="", host=server, link_mbps=1, instance="1", cards=cards(1), leases=()),
             now=0.0,
         )
-    wish = Wish(cards=1, core=20, memory_mib=100)
+    asks = LeaseRequest(cards=1, core=20, memory_mib=100)
     return [
-        pool.grant(wish, lease=f"l{number}", key="k", holder="h", peer="p", request=str(number), now=0.0).servers[0]
+        pool.grant(asks, lease=f"l{number}", key="k", holder="h", peer="p", request=str(number), now=0.0).servers[0]
         for number in range(3)
     ]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from egpu.core.leasing.leases import Pool, Report, RunningLease, Wish
 from msgspec.structs import replace as with_fields
 
 from egpu.api.extender import ExtenderArgs
@@ -16,6 +15,8 @@ from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequir
 from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
 from egpu.apps.extender.placing import Placing
+from egpu.core.leasing.pool import Pool
+from egpu.core.leasing.records import LeaseRequest, Report, RunningLease
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.hosts import PLENTY
 from egpu.core.placement.ledger import Card
@@ -164,10 +165,10 @@ def by_broker(workload: Workload, policy: str) -> Places:
                 report(place[0], 1)
             continue
         shape = workload.shapes[event]
-        wish = Wish(cards=shape.cards, core=shape.core_milli // 10, memory_mib=shape.card_memory_mib)
+        asked = LeaseRequest(cards=shape.cards, core=shape.core_milli // 10, memory_mib=shape.card_memory_mib)
         try:
             lease = pool.grant(
-                wish, lease=f"l{event}", key="k", holder=f"h{event}", peer="p", request=str(event), now=0.0
+                asked, lease=f"l{event}", key="k", holder=f"h{event}", peer="p", request=str(event), now=0.0
             )
         except DoesNotFit:
             chosen[event] = None
