@@ -1,1 +1,9 @@
-"""asyncio without Kubernetes: logs, work queue, reconcile loop, supervisor. NOT a client or server of anything."""
+"""asyncio without Kubernetes: what every long-running process of ours is made of.
+
+    logs          one JSON object per line, on stderr
+    workqueue     keys to look at: none twice, failures come back later
+    reconcile     the loop that looks at them
+    supervisor    the named tasks of one process: the first failure ends them all
+
+NOT a client or server of anything.
+"""
