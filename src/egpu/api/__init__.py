@@ -1,13 +1,13 @@
 """Data only: names, quantities, objects and wire shapes. No decisions (those are `egpu.core`), no I/O.
 
-    names          groups, annotations, resource names, finalizers
-    vocabularies   which names each technology reads, and in what unit
-    quantities     numbers as people and API servers write them
-    objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-    kubernetes     the part of Kubernetes' own kinds that we read or write
-    allocation     the two annotations of ours on a pod
-    wire           how fields are called in JSON, and the base of every object
-    extender       kube-scheduler's extender protocol
-    admission      AdmissionReview
-    crds           CustomResourceDefinitions, made from `objects`
+names          groups, annotations, resource names, finalizers
+vocabularies   which names each technology reads, and in what unit
+quantities     numbers as people and API servers write them
+objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+kubernetes     the part of Kubernetes' own kinds that we read or write
+allocation     the two annotations of ours on a pod
+wire           how fields are called in JSON, and the base of every object
+extender       kube-scheduler's extender protocol
+admission      AdmissionReview
+crds           CustomResourceDefinitions, made from `objects`
 """

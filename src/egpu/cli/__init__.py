@@ -9,7 +9,9 @@
     get             what there is, what is given out, to whom
     views           tables for `get`
     explain         why a pod is where it is, or is not
-    inspect         what stands in the files of one slice
+    inspect         what a slice may use and uses, for people and scripts
+    inspection      that, read from its files
+    inspection_views   its tables
     simulate        what a policy would have made of a workload
     plots           charts of that
     defrag          which pods to move
