@@ -220,6 +220,9 @@ def test_what_is_not_there_is_said_with_its_exit_code(box: Slice, tmp_path: Path
     other = inspect(tmp_path)
     assert other.exit_code == 1
     assert "is not the directory of a slice" in other.stderr
+    gone = inspect(tmp_path / "nowhere")
+    assert gone.exit_code == 1
+    assert f"there is no directory {tmp_path / 'nowhere'}" in gone.stderr
     nowhere = inspect("--state-dir", tmp_path / "nowhere")
     assert nowhere.exit_code == 2
     assert "there is no directory" in nowhere.stderr

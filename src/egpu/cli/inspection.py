@@ -99,6 +99,8 @@ def slices_below(root: Path) -> list[Path]:
 
 def inspect_slice(directory: Path) -> Inspection:
     """What stands in a slice's directory. Raises NotFound when it is none."""
+    if not directory.is_dir():
+        raise NotFound(f"there is no directory {directory}")
     kind = kind_of(directory)
     if kind is None:
         names = f"{slots.OWNER_FILE}, {supervisor.RECORD} or a {LOCAL_RECORD} file beside it"
