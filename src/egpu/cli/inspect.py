@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +14,6 @@ from egpu.errors import NotFound
 
 if TYPE_CHECKING:  # slow to load, and only this command needs it
     from egpu.cli.inspection import Inspection
-
-
-def default_roots() -> list[Path]:
-    """Where an agent, and this user's `egpu serve` and `egpu run`, keep slices unless they are told otherwise."""
-    memory = Path("/dev/shm")  # noqa: S108  ours alone, and nothing there outlives a boot
-    return [Path("/var/lib/elasticgpu"), memory / f"egpu-{os.geteuid()}", memory / "egpu-local"]
 
 
 def inspect(
@@ -37,57 +30,31 @@ def inspect(
     output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml.")] = Format.TABLE,
 ) -> None:
     """Look into a slice: its limits, who uses how much, its executor, its files. Changes nothing."""
-    from egpu.cli import inspection_views as views  # noqa: PLC0415
-    from egpu.cli.inspection import inspect_slice  # noqa: PLC0415
+    from egpu.cli import inspection, inspection_views  # noqa: PLC0415
 
-    roots = state_dir or default_roots()
+    roots = state_dir or inspection.default_roots()
     if state_dir and (missing := [root for root in state_dir if not root.is_dir()]):
         fail(f"--state-dir: there is no directory {missing[0]}", code=EXIT_USAGE)
     if what is None:
         show(
-            views.overview(inspect_slice(path) for path in _all_below(roots)),
+            inspection_views.overview(inspection.inspect_all(roots)),
             output,
-            empty=f"no slices below {_listed(roots)}",
+            empty=f"no slices below {', '.join(map(str, roots))}",
         )
         return
     try:
-        found = inspect_slice(_find(what, roots))
+        one = inspection.inspect_slice(inspection.find(what, roots))
     except NotFound as error:
         fail(str(error))
     tables = {
-        "policy": views.policy_table(found),
-        "usage": views.usage_table(found),
-        "processes": views.process_table(found),
+        "policy": inspection_views.policy_table(one),
+        "usage": inspection_views.usage_table(one),
+        "processes": inspection_views.process_table(one),
     }
     if output.for_people:
-        _print(found, tables, wide=output is Format.WIDE)
+        _print(one, tables, wide=output is Format.WIDE)
     else:
-        show_value(_record(found, tables), output)
-
-
-def _all_below(roots: Iterable[Path]) -> list[Path]:
-    from egpu.cli.inspection import slices_below  # noqa: PLC0415
-
-    return [path for root in roots for path in slices_below(root)]
-
-
-def _listed(roots: Iterable[Path]) -> str:
-    return ", ".join(map(str, roots))
-
-
-def _find(what: str, roots: list[Path]) -> Path:
-    """A directory of that path or name. Raises NotFound, also where the name means several."""
-    if "/" in what or Path(what).is_dir():
-        return Path(what).absolute()
-    named = [path for path in _all_below(roots) if what in (path.name, path.stem)]
-    if not named:
-        raise NotFound(
-            f"no slice is called {what!r} below {_listed(roots)}; `egpu inspect` lists those that can be read here "
-            "(an agent's only by root), --state-dir looks elsewhere"
-        )
-    if len(named) > 1:
-        raise NotFound(f"{what!r} is the name of several; give the directory: {_listed(named)}")
-    return named[0]
+        show_value(_record(one, tables), output)
 
 
 def _print(one: Inspection, tables: Mapping[str, Table], *, wide: bool) -> None:

@@ -5,9 +5,10 @@ What cannot be read is a sentence in `Inspection.problems`, by file: whoever loo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from egpu.adapters.executors import supervisor
+from egpu.adapters.local import run as local
 from egpu.adapters.processes import Process
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.pages import Policy, ProcessUsage, Usage, UsageReader, read_policy
+from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.slots import directories as slots
 from egpu.errors import CorruptData, NotFound
 
@@ -91,10 +94,39 @@ def kind_of(directory: Path) -> Kind | None:
     return Kind.EXECUTOR if (directory / supervisor.RECORD).exists() else None
 
 
-def slices_below(root: Path) -> list[Path]:
-    """The directories of all slices below a state directory; those that are being made or removed are left out."""
-    found = {path for layout in LAYOUTS for path in root.glob(layout)}
+def default_roots() -> list[Path]:
+    """Where an agent, and this user's `egpu serve` and `egpu run`, keep slices unless they are told otherwise."""
+    return [AgentConfig.state_dir, local.default_root(), local.SHARED_MEMORY / "egpu-local"]
+
+
+def slices_below(roots: Iterable[Path]) -> list[Path]:
+    """The directories of all slices below state directories; those that are being made or removed are left out."""
+    found = {path for root in roots for layout in LAYOUTS for path in root.glob(layout)}
     return sorted(path for path in found if not path.name.startswith(".") and kind_of(path) is not None)
+
+
+def inspect_all(roots: Iterable[Path]) -> list[Inspection]:
+    """All of these, without those that go away meanwhile."""
+    found: list[Inspection] = []
+    for directory in slices_below(roots):
+        with contextlib.suppress(NotFound):
+            found.append(inspect_slice(directory))
+    return found
+
+
+def find(what: str, roots: Sequence[Path]) -> Path:
+    """A slice's directory by its path, or by its name below `roots`. Raises NotFound, also for a name of several."""
+    if "/" in what or Path(what).is_dir():
+        return Path(what).absolute()
+    named = [path for path in slices_below(roots) if what in (path.name, path.stem)]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise NotFound(f"{what!r} is the name of several; give the directory: {', '.join(map(str, named))}")
+    raise NotFound(
+        f"no slice is called {what!r} below {', '.join(map(str, roots))}; `egpu inspect` lists those that can be read "
+        "(an agent's only by root), --state-dir looks elsewhere"
+    )
 
 
 def inspect_slice(directory: Path) -> Inspection:
