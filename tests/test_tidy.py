@@ -172,10 +172,10 @@ def test_trees_of_folders_are_as_drawn() -> None:
 
 def test_to_see_why_open_these() -> None:
     """The lines that say which files to open for a question name files, and at most four of them."""
-    lines = [line for line in text("ARCHITECTURE.md").splitlines() if line.lstrip("- ").startswith("To see why")]
+    lines = [line for line in text("ARCHITECTURE.md").splitlines() if line.startswith("- To see ")]
     assert len(lines) >= 5
     for line in lines:
-        named = [Word("ARCHITECTURE.md", 0, each) for each in re.findall(r"`([^`]+)`", line.partition("open")[2])]
+        named = [Word("ARCHITECTURE.md", 0, each) for each in re.findall(r"`([^`]+)`", line.partition(", open ")[2])]
         assert 1 <= len(named) <= 4, line
         assert all("/" in word.text and exists(word) for word in named), line
 
