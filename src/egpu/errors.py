@@ -1,11 +1,11 @@
-"""Every exception this project raises, in one tree.
+"""The exceptions that one package raises for another to handle, in one tree.
 
     ElasticGPUError
-    ├── TerminalError                 asking again changes nothing
+    ├── TerminalError                 terminal: asking again changes nothing
     │   ├── InvalidInput              a field is wrong: `field`, `reason`
-    │   │   ├── InvalidQuantity
-    │   │   └── InvalidDemand
-    │   ├── UnknownProvisioner
+    │   │   ├── InvalidQuantity       not a number that we can count with
+    │   │   └── InvalidDemand         a pod or claim asks for something that cannot be a demand
+    │   ├── UnknownProvisioner        no technology of that name
     │   ├── NotSupported              known by name, not built (yet, or for this machine)
     │   │   └── MissingExtra          an optional package is not installed
     │   ├── CorruptData               bytes or annotations that nobody of ours wrote
@@ -13,16 +13,17 @@
     │   ├── Refused                   the API server refuses the request (HTTP 400, 401, 403, 405, 422)
     │   ├── RequestRefused            the embedded API server answers a request with this Status
     │   └── NativeMissing             a native library was not built or installed
-    └── RetryableError                the world may be different next time
+    └── RetryableError                retryable: the world may be different next time
         ├── Conflict                  somebody else was faster (HTTP 409, changed resourceVersion)
         │   └── AlreadyExists         an object of that name is there
-        ├── LeadershipLost            another process holds the lease: this one must stop writing
+        ├── LeadershipLost            another process leads now: this one must stop writing
         ├── Gone                      the watched history is no longer kept (HTTP 410): list again
         ├── Unavailable               a server or a node does not answer
         │   └── OutcomeUnknown        it took the request and did not say what became of it
         └── DoesNotFit                no card can take the demand now
 
-Messages say what was asked, what was found and what to do.
+Each is terminal or retryable by the branch it is on, and says so by `retryable`. An exception that never leaves the
+package which raises it is defined there. Messages say what was asked, what was found and what to do.
 """
 
 
@@ -33,13 +34,7 @@ class ElasticGPUError(Exception):
 
 
 class TerminalError(ElasticGPUError):
-    """The same request will fail again."""
-
-
-class RetryableError(ElasticGPUError):
-    """The same request may succeed later."""
-
-    retryable = True
+    """Terminal: the same request will fail again."""
 
 
 class InvalidInput(TerminalError):
@@ -67,8 +62,23 @@ class NotSupported(TerminalError):
     """Known by name, not built, or not possible on this machine."""
 
 
+class MissingExtra(NotSupported):
+    """Something needs a package that only one of our extras installs."""
+
+    def __init__(self, what: str, *, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs {package}, which is not installed: pip install 'elastic-gpu[{extra}]'")
+
+
 class CorruptData(TerminalError):
     """Bytes or annotations that do not decode."""
+
+
+class NotFound(TerminalError):
+    """The API server has no such object."""
+
+
+class Refused(TerminalError):
+    """The API server understood the request and refuses it."""
 
 
 class RequestRefused(TerminalError):
@@ -85,44 +95,35 @@ class NativeMissing(TerminalError):
     """A native library or program of ours cannot be found."""
 
 
-class MissingExtra(NotSupported):
-    """Something needs a package that only one of our extras installs."""
+class RetryableError(ElasticGPUError):
+    """Retryable: the same request may succeed later."""
 
-    def __init__(self, what: str, *, package: str, extra: str) -> None:
-        super().__init__(f"{what} needs {package}, which is not installed: pip install 'elastic-gpu[{extra}]'")
+    retryable = True
 
 
 class Conflict(RetryableError):
     """Somebody else changed the object first."""
 
 
-class Unavailable(RetryableError):
-    """A peer does not answer."""
-
-
-class DoesNotFit(RetryableError):
-    """No card can take the demand now."""
-
-
-class NotFound(TerminalError):
-    """The API server has no such object."""
-
-
-class Refused(TerminalError):
-    """The API server understood the request and refuses it."""
-
-
 class AlreadyExists(Conflict):
     """An object of that name is already there."""
+
+
+class LeadershipLost(RetryableError):
+    """Another process leads now, or nobody can be asked in time: this one must stop writing."""
 
 
 class Gone(RetryableError):
     """The resourceVersion that a watch or a page starts from is no longer kept."""
 
 
+class Unavailable(RetryableError):
+    """A peer does not answer."""
+
+
 class OutcomeUnknown(Unavailable):
     """A write was sent and no answer came: it may or may not have been done. Read again before deciding."""
 
 
-class LeadershipLost(RetryableError):
-    """Another process leads now, or nobody can be asked in time: this one must stop writing."""
+class DoesNotFit(RetryableError):
+    """No card can take the demand now."""

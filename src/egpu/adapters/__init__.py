@@ -1,0 +1,18 @@
+"""All I/O: each module or package speaks with one thing outside, in that thing's own words.
+
+    kubernetes      the API server: client, reflector, election
+    kubelet         kubelet's gRPC APIs: device plugin, pod-resources
+    nvml            the cards of this machine
+    slices          the two files of a slice: what may be used, and what is
+    executors       processes that have a card for programs that have none
+    pool            connections between programs, broker and servers, and who may have them
+    local           slices of this machine's own cards, without a cluster
+    simulator       simulated machines
+    native          where the native libraries and programs are
+    processes       processes that cannot be mistaken for one another
+    certificates    the webhook's certificates
+    web             serving HTTP beside other work
+    traces          workloads as CSV files
+
+NOT here: deciding anything about cards (`egpu.core`), and when something is done (`egpu.apps`).
+"""

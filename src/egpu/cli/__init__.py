@@ -1,11 +1,25 @@
 """The command line: `egpu`, and the same as `kubectl egpu`.
 
-    app          every command by name, and what all of them share
-    up, demo     the embedded cluster
-    run          a command in a slice of a local GPU, no cluster needed
-    get, explain what a cluster looks like, and why
-    components   the processes of an installation: webhook, extender, agent, controller
-    output       tables for people, JSON and YAML for scripts
+    app             every command by name, and what all of them share
+    demo            everything, on simulated GPUs
+    up              the embedded cluster
+    embedding       what those two share
+    run             a command in a slice of a local GPU, or of a pool's
+    resize          other limits for a lease
+    get             what there is, what is given out, to whom
+    views           tables for `get`
+    explain         why a pod is where it is, or is not
+    inspect         what a slice may use and uses, for people and scripts
+    inspection      that, read from its files
+    inspection_views   its tables
+    simulate        what a policy would have made of a workload
+    plots           charts of that
+    defrag          which pods to move
+    export_trace    a live cluster as a trace
+    snapshot        a cluster read once, for those that look at it
+    components      the processes of an installation
+    pool            the processes of a pool, and what is asked of its broker
+    output          tables for people, JSON and YAML for scripts
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 it failed; 2 the command line was wrong.
 """

@@ -12,6 +12,7 @@ from egpu.cli.demo import demo
 from egpu.cli.explain import explain
 from egpu.cli.export_trace import export_trace
 from egpu.cli.get import get
+from egpu.cli.inspect import inspect
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, errors, show_value
 from egpu.cli.resize import resize
 from egpu.cli.run import run
@@ -43,6 +44,7 @@ app.command(rich_help_panel=TRY, context_settings={"allow_interspersed_args": Fa
 app.command(rich_help_panel=TRY)(resize)
 app.command(rich_help_panel=LOOK)(get)
 app.command(rich_help_panel=LOOK)(explain)
+app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(simulate)
 app.command(rich_help_panel=LOOK)(defrag)
 app.command("export-trace", rich_help_panel=LOOK)(export_trace)

@@ -1,8 +1,10 @@
-"""asyncio without Kubernetes. NOT a client or server of anything.
+"""asyncio without Kubernetes: what every long-running process of ours is made of.
 
-logs        structured logs: one JSON object per line
-workqueue   keys to look at: no key twice, no key in two hands at once
-reconcile   the reconcile loop
-supervisor  runs the tasks of one process, and ends them together
-latest      slow answers to the latest question
+    logs          one JSON object per line, on stderr
+    workqueue     keys to look at: none twice, failures come back later
+    reconcile     the loop that looks at them
+    latest        slow answers to the latest question
+    supervisor    the named tasks of one process: the first failure ends them all
+
+NOT a client or server of anything.
 """

@@ -1,5 +1,14 @@
 """The Kubernetes API: a typed client, a reflector that survives lost history, and leader election.
 
+    client        one method per verb, in our own errors
+    connection    from a kubeconfig or a service account to HTTP
+    paths         the URL of each kind
+    failures      the API server's errors as ours
+    reflector     a local copy of one kind, kept true by list and watch
+    caches        the reflectors of one process
+    election      one leader at a time, by a Lease object
+    events        what `kubectl describe` shows of what happened
+
 This is NOT a general client library: it knows the kinds of `egpu.api` and no others.
 """
 

@@ -1,0 +1,113 @@
+"""`egpu inspect`: what an interposer, an executor and an agent think of a slice, from the files that they go by."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, plain, show, show_value
+from egpu.errors import NotFound
+
+if TYPE_CHECKING:  # slow to load, and only this command needs it
+    from egpu.cli.inspection import Inspection
+
+
+def inspect(
+    what: Annotated[
+        str | None,
+        typer.Argument(help="A slice's directory, or its name: slot id, lease, local slice. Default: list them all."),
+    ] = None,
+    state_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="State directory of an agent, of `egpu serve` or of `egpu run`; repeatable. Default: the usual ones."
+        ),
+    ] = None,
+    output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml.")] = Format.TABLE,
+) -> None:
+    """Look into a slice: its limits, who uses how much, its executor, its files. Changes nothing."""
+    from egpu.cli import inspection, inspection_views  # noqa: PLC0415
+
+    roots = state_dir or inspection.default_roots()
+    if state_dir and (missing := [root for root in state_dir if not root.is_dir()]):
+        fail(f"--state-dir: there is no directory {missing[0]}", code=EXIT_USAGE)
+    if what is None:
+        show(
+            inspection_views.overview(inspection.inspect_all(roots)),
+            output,
+            empty=f"no slices below {', '.join(map(str, roots))}",
+        )
+        return
+    try:
+        one = inspection.inspect_slice(inspection.find(what, roots))
+    except NotFound as error:
+        fail(str(error))
+    tables = {
+        "policy": inspection_views.policy_table(one),
+        "usage": inspection_views.usage_table(one),
+        "processes": inspection_views.process_table(one),
+    }
+    if output.for_people:
+        _print(one, tables, wide=output is Format.WIDE)
+    else:
+        show_value(_record(one, tables), output)
+
+
+def _print(one: Inspection, tables: Mapping[str, Table], *, wide: bool) -> None:
+    out = sys.stdout.write
+    out(f"{one.kind} {one.directory.name}: {one.owner}\n  {one.directory}\n")
+    if one.executor is not None:
+        state = "runs" if one.executor.running else "is gone"
+        ready = "ready" if one.executor.ready else "not ready"
+        out(f"\nexecutor: pid {one.executor.pid} {state}, {ready}, {one.executor.sessions} sessions\n")
+        out(f"  {one.executor.directory}\n")
+        if one.executor.last_words:
+            out(f"  last words: {one.executor.last_words}\n")
+    generation = f", generation {one.policy.generation}" if one.policy else ""
+    titles = {
+        "policy": f"what it may use ({one.policy_file.name}{generation})",
+        "usage": f"what it says it uses ({one.usage_file.name})",
+        "processes": "by which processes",
+    }
+    for name, table in tables.items():
+        if table.rows:
+            out(f"\n{titles[name]}\n" + _indented(plain(table if wide else table.narrow())))
+    out("\nfiles\n" + "".join(f"  {name}  {what}\n" for name, what in one.files.items()))
+    for file, problem in one.problems.items():
+        note(f"[red]damaged:[/] {file}: {problem}")
+
+
+def _indented(text: str) -> str:
+    return "".join(f"  {line}\n" for line in text.splitlines())
+
+
+def _record(one: Inspection, tables: Mapping[str, Table]) -> Mapping[str, Any]:
+    executor = one.executor
+    return {
+        "directory": str(one.directory),
+        "kind": str(one.kind),
+        "owner": one.owner,
+        "record": one.record,
+        "policy": {
+            "file": one.policy_file.name,
+            "generation": one.policy.generation if one.policy else None,
+            "devices": tables["policy"].records,
+        },
+        "usage": {"file": one.usage_file.name, "devices": tables["usage"].records},
+        "processes": tables["processes"].records,
+        "executor": executor
+        and {
+            "directory": str(executor.directory),
+            "pid": executor.pid,
+            "running": executor.running,
+            "ready": executor.ready,
+            "sessions": executor.sessions,
+            "lastWords": executor.last_words,
+        },
+        "files": dict(one.files),
+        "problems": dict(one.problems),
+    }

@@ -1,0 +1,301 @@
+"""What is written down is so: docstrings name what is there, documents name paths, names and commands that exist.
+
+Everything is read as text or parsed with `ast`; only the command line itself is imported. Each failure lists all that
+is wrong, by file and line.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from posixpath import normpath
+from typing import Any, Final
+
+import pytest
+import typer.main
+
+from egpu.cli.app import app
+from support.repository import Word, commands, documents, file_names, files, folders, listed, of, packages, text, tree
+
+#: What we may call a file although it is not one of ours: others' headers and definitions, a reader's own programs.
+NOT_OURS: Final = {
+    *("cuda.h", "cudaTypedefs.h", "nvml.h"),
+    *("generated.proto", "openapiv2/OpenAPIv2.proto", "strategic-merge-patch.md"),
+    "train.py",
+}
+#: A word with such an ending is a file of the sources. (`.json`, `.yaml`, `.txt` and the like may be made at run time.)
+SOURCE_SUFFIXES: Final = {".py", ".c", ".h", ".md", ".proto", ".sh", ".inc", ".def", ".ptx", ".in"}
+
+
+# ---- every package says what is in it ----
+
+
+def members(package: str) -> set[str]:
+    """Modules and subpackages; those whose name is Python's own (`__main__`) or generated go without saying."""
+    modules = {Path(each).stem for each in of(".py", under=f"{package}/") if str(Path(each).parent) == package}
+    inside = {Path(each).name for each in packages() if str(Path(each).parent) == package}
+    return {each for each in modules | inside if not each.startswith("__")}
+
+
+def listed_members(docstring: str) -> list[str]:
+    """The first words of the list's lines: of the first block in which each line is a name, two spaces or more, and
+    what it means. Lines that are indented further go on with the one before. (The list as a whole is indented by four
+    spaces, which `ruff format` takes away where nothing follows it.)"""
+    for block in re.split(r"\n\s*?\n", docstring):
+        lines = [line for line in block.splitlines() if line.strip()]
+        indents = [len(line) - len(line.lstrip()) for line in lines]
+        entries = [line.strip() for line, indent in zip(lines, indents, strict=True) if indent == min(indents)]
+        names = [match[1] for entry in entries if (match := re.match(r"([a-z]\w*) {2,}\S", entry))]
+        if entries and len(names) == len(entries):
+            return names
+    return []
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_names_its_modules_and_nothing_else(package: str) -> None:
+    listed = listed_members(ast.get_docstring(tree(f"{package}/__init__.py"), clean=False) or "")
+    assert sorted(listed) == sorted(members(package)), (
+        f"the docstring of {package} has a list with a line for each module and subpackage: its name, two spaces or "
+        f"more, what it is; not listed: {sorted(members(package) - set(listed)) or 'none'}; "
+        f"not there: {sorted(set(listed) - members(package)) or 'none'}"
+    )
+
+
+# ---- paths ----
+
+
+def words_of_documents() -> Iterator[Word]:
+    """What is in back-ticks, the targets of links, and the leading words of lines in blocks of code."""
+    for file in documents():
+        fenced = False
+        for number, line in enumerate(text(file).splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                fenced = not fenced
+            elif fenced or re.match(r" {4}\S", line):
+                yield from (Word(file, number, each) for each in leading_paths(line))
+            else:
+                yield from (Word(file, number, each) for each in re.findall(r"`([^`]+)`", line))
+                yield from (Word(file, number, each) for each in re.findall(r"\]\((?!\w+:)([^)#]+)", line))
+
+
+def leading_paths(line: str) -> Iterator[str]:
+    for word in line.split():
+        if Path(word).suffix not in SOURCE_SUFFIXES:
+            return
+        yield word
+
+
+def words_of_sources() -> Iterator[Word]:
+    """What is in back-ticks, in docstrings and comments."""
+    for file in of(".py", ".c", ".h"):
+        for number, line in enumerate(text(file).splitlines(), 1):
+            if "`" in line:
+                yield from (Word(file, number, each) for each in re.findall(r"`([^`\s]+)`", line))
+
+
+def is_path(word: Word) -> bool:
+    """Whether it claims that a file or a folder of ours is there."""
+    if not re.fullmatch(r"[\w./{},*-]+", word.text) or word.text.startswith(("/", "-", ".")) or word.text in NOT_OURS:
+        return False
+    if re.search(r"\b[A-Z]{3,}\b", word.text) and word.text not in files():
+        return False  # DIRECTORY/NAME.json: what a reader is to fill in
+    first, *rest = word.text.split("/")
+    if Path(word.text).suffix in SOURCE_SUFFIXES:
+        return True
+    built = re.search(r"\.so(\.\d+)?$", word.text) or Path(word.text).name.startswith("egpu-")
+    return bool(rest) and not built and any(f"{base}{first}" in folders() for base in bases(word.file))
+
+
+def bases(file: str) -> tuple[str, ...]:
+    """Where a path that a file names may begin: at the root, beside the file, and for short in our two halves."""
+    beside = "" if "/" not in file else f"{Path(file).parent}/"
+    return ("", beside, "src/egpu/", "native/")
+
+
+def exists(word: Word) -> bool:
+    """Braces are several paths, an asterisk at least one; a name without a folder may be in any."""
+    braces = re.search(r"\{([^}]*)\}", word.text)
+    paths = [word.text.replace(braces[0], each) for each in braces[1].split(",")] if braces else [word.text]
+    return all(any(is_there(path.rstrip("/"), base) for base in bases(word.file)) for path in paths)
+
+
+def is_there(path: str, base: str) -> bool:
+    if path in file_names() or normpath(base + path) in files() or normpath(base + path) in folders():
+        return True
+    return "*" in path and any(fnmatch(each, base + path) for each in (*files(), *file_names()))
+
+
+def test_paths_in_documents_docstrings_and_comments_exist() -> None:
+    words = [*words_of_documents(), *words_of_sources()]
+    named = [word for word in words if is_path(word)]
+    assert len(named) > 100, "the documents name more paths than that: this test no longer finds them"
+    wrong = [str(word) for word in named if not exists(word)]
+    assert not wrong, listed("no such file or folder", wrong)
+
+
+def test_links_lead_to_headings() -> None:
+    lost: list[str] = []
+    for file in documents():
+        for number, line in enumerate(text(file).splitlines(), 1):
+            for path, anchor in re.findall(r"\]\((?!\w+:)([^)#]*)#([^)]+)\)", line):
+                target = normpath(Path(file).parent / path) if path else file
+                if target not in files() or anchor not in anchors(target):
+                    lost.append(f"{file}:{number}: {path}#{anchor}")
+    assert not lost, listed("no such heading", lost)
+
+
+def anchors(file: str) -> set[str]:
+    """The anchors that Markdown's renderers make of headings."""
+    headings = re.findall(r"^#+ (.+)$", text(file), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_trees_of_folders_are_as_drawn() -> None:
+    """A block of code that begins with a folder of ours is a tree: what is indented by two more is in it."""
+    lost: list[str] = []
+    for file in documents():
+        inside: list[str] = []
+        for number, line in enumerate(text(file).splitlines(), 1):
+            entry = re.match(r" {4}((?:  )*)([^\s/][^\s]*?)(/?)(?:\s|$)", line)
+            depth = len(entry[1]) // 2 if entry else 0
+            if entry is None or depth == 0:
+                begins = entry is not None and entry[3] == "/" and entry[2] in folders()
+                inside = [entry[2]] if entry is not None and begins else []
+            elif inside and depth <= len(inside):  # deeper: a line goes on with what the one before means
+                path = "/".join([*inside[:depth], entry[2]])
+                inside = [*inside[:depth], entry[2]] if entry[3] else inside
+                lost += [] if path in folders() or path in files() else [f"{file}:{number}: {path}"]
+    assert not lost, listed("not in the tree", lost)
+
+
+def test_to_see_why_open_these() -> None:
+    """The lines that say which files to open for a question name files, and at most four of them."""
+    lines = [line for line in text("ARCHITECTURE.md").splitlines() if line.startswith("- To see ")]
+    assert len(lines) >= 5
+    for line in lines:
+        named = [Word("ARCHITECTURE.md", 0, each) for each in re.findall(r"`([^`]+)`", line.partition(", open ")[2])]
+        assert 1 <= len(named) <= 4, line
+        assert all("/" in word.text and exists(word) for word in named), line
+
+
+# ---- names in Python ----
+
+
+def definitions(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """What a module or a class defines or imports, by name."""
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found[node.name] = node
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found |= {each.id: node for each in targets if isinstance(each, ast.Name)}
+            case ast.Import() | ast.ImportFrom():
+                found |= {alias.asname or alias.name: node for alias in node.names}
+            case ast.If() | ast.Try():
+                found |= definitions([*node.body, *node.orelse])
+            case _:
+                pass
+    return found
+
+
+@cache
+def is_defined(dotted: str) -> bool:
+    """Whether package, module, class and attribute are there, as far as the name goes."""
+    place, names = "src/egpu", dotted.split(".")[1:]
+    while names and f"{place}/{names[0]}" in folders():
+        place = f"{place}/{names.pop(0)}"
+    file = f"{place}/{names.pop(0)}.py" if names and f"{place}/{names[0]}.py" in files() else f"{place}/__init__.py"
+    body = tree(file).body
+    while names:
+        name = names.pop(0)
+        node = definitions(body).get(name)
+        if node is None:
+            return name.startswith("__")
+        if not isinstance(node, ast.ClassDef):
+            return True  # what it has is not written down here
+        body = node.body
+    return True
+
+
+def test_dotted_names_exist() -> None:
+    """In documents, docstrings, comments, strings and configuration. (What is imported is pyright's business.)"""
+    lost: list[str] = []
+    found = 0
+    readable = (".py", ".c", ".h", ".md", ".proto", ".yaml", ".toml", ".def", ".in", "Makefile", ".importlinter")
+    for file in of(*readable):
+        for number, line in enumerate(text(file).splitlines(), 1):
+            if "egpu." in line and not re.match(r"\s*(from|import) egpu", line):
+                names = re.findall(r"(?<![\w./-])egpu(?!\.duration_us\b)(?:\.[A-Za-z_]\w*)+", line)
+                found += len(names)
+                lost += [f"{file}:{number}: {dotted}" for dotted in names if not is_defined(dotted)]
+    assert found > 100, "there are more dotted names than that: this test no longer finds them"
+    assert not lost, listed("no such module, or no such name in it", lost)
+
+
+# ---- commands ----
+
+
+def test_commands_of_egpu_exist_with_their_flags() -> None:
+    group: Any = typer.main.get_command(app)
+    lost: list[str] = []
+    found = 0
+    for word in commands():
+        for name, rest in re.findall(r"(?:^|\s|bin/)egpu ([a-z][\w-]*)(.*)", word.text):
+            if re.search(r"kubectl \w+ egpu", word.text):
+                continue  # there it is a kind of object
+            found += 1
+            command = group.commands.get(name)
+            if command is None:
+                lost.append(str(word))
+                continue
+            known = {"-h", "--help"} | {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+            flags = re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", rest.partition(" -- ")[0])
+            lost += [f"{word}: {flag}" for flag in flags if flag not in known]
+    assert found > 30, "the documents show more commands than that: this test no longer finds them"
+    assert not lost, listed("egpu has no such command or flag", lost)
+
+
+def test_targets_of_make_and_benchmarks_exist() -> None:
+    targets = set(re.findall(r"^([a-z][\w%-]*):", text("Makefile"), re.MULTILINE))
+    known = re.compile("|".join(each.replace("%", r"\w+") for each in targets))
+    benchmarks = set(
+        re.findall(r'"(\w+)"', re.findall(r"^MODULES = (.*)$", text("benchmarks/__main__.py"), re.MULTILINE)[0])
+    )
+    lost: list[str] = []
+    for word in commands():
+        for arguments in re.findall(r"(?:^|\s)make((?: [a-z][\w-]*)+)", word.text):
+            lost += [f"{word}: {each}" for each in arguments.split() if not known.fullmatch(each)]
+        for arguments in re.findall(r"python -m benchmarks((?: [a-z]\w*)+)|BENCH=\"?(\w+)", word.text):
+            lost += [f"{word}: {each}" for each in " ".join(arguments).split() if each not in benchmarks]
+    assert benchmarks, "benchmarks/__main__.py no longer lists MODULES in one line"
+    assert not lost, listed("no such target or benchmark", lost)
+
+
+# ---- errors ----
+
+
+def test_the_tree_of_errors_is_as_drawn() -> None:
+    module = tree("src/egpu/errors.py")
+    classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
+    bases_of = {node.name: ast.unparse(node.bases[0]) for node in classes}
+    said = [node.name for node in classes if "retryable" in definitions(node.body)]
+    assert said == ["ElasticGPUError", "RetryableError"], "a class is retryable or terminal by its branch alone"
+    drawn: dict[str, str] = {}
+    above: list[str] = ["Exception"]
+    for line in (ast.get_docstring(module, clean=False) or "").splitlines():
+        branch = re.match(r" {4}((?:[│ ] {3})*(?:[├└]── )?)([A-Z]\w+)(.*)$", line)
+        if branch is None:
+            continue
+        depth = len(branch[1]) // 4
+        name, meaning = branch[2], branch[3].strip()
+        above = [*above[: depth + 1], name]
+        drawn[name] = above[depth]
+        assert meaning or depth == 0, f"{name}: the tree does not say what it means"
+        if depth == 1:
+            assert re.match("(terminal|retryable): ", meaning), f"{name}: terminal or retryable?"
+    assert drawn == bases_of
+    assert list(drawn) == list(bases_of), "the classes come in another order than in the tree"
