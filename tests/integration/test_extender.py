@@ -70,6 +70,7 @@ async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(t
             failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
             assert set(failed) == {"n0", "stranger"}
             assert "1024 MiB" in failed["n0"]
+        assert "20 percent" in failed["n0"], "kube-scheduler takes a percent sign for the beginning of a verb"
         assert one.view.feed.ledger.snapshot() == before
 
         full = {"items": [{"metadata": {"name": name, "labels": {"keep": "me"}}} for name in ("n0", "n1")]}
@@ -130,7 +131,7 @@ async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: 
         first, second = [await w.create(shared(name, core=80)) for name in ("a", "b")]
         assert (await http.post("/bind", json=binding(first, "n0"))).json() == {"Error": ""}
         assert (await http.post("/bind", json=binding(first, "n0"))).json() == {"Error": ""}
-        assert "20 %" in (await http.post("/bind", json=binding(second, "n0"))).json()["Error"]
+        assert "20 percent" in (await http.post("/bind", json=binding(second, "n0"))).json()["Error"]
         wrong = {**binding(second, "n0"), "PodUID": "another"}
         assert "made again" in (await http.post("/bind", json=wrong)).json()["Error"]
         missing = {**binding(second, "n0"), "PodName": "nobody"}
