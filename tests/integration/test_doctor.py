@@ -39,8 +39,10 @@ def a_pod(name: str, *, namespace: str = "default", image: str = "x", **more: An
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-async def ready(client: Client, name: str) -> None:
-    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+async def becomes(client: Client, name: str, status: Mapping[str, Any]) -> None:
     path = f"/api/v1/namespaces/{SYSTEM}/pods/{name}/status"
     pod = await client.raw("GET", path.removesuffix("/status"))
     await client.raw("PUT", path, body={**pod, "status": {**pod["status"], **status}})
@@ -141,7 +143,7 @@ async def test_pods_that_tell_of_something_wrong(
         for pod in pods:
             await w.create(pod)
             if pod["metadata"]["name"].startswith("c"):
-                await ready(w.client, pod["metadata"]["name"])
+                await becomes(w.client, pod["metadata"]["name"], READY)
         found = (await examined(w.client))[check]
     assert found.state is State.WRONG
     assert said in found.found
@@ -153,7 +155,9 @@ async def test_pods_that_tell_that_all_is_well(tmp_path: Path) -> None:
         await w.create(a_pod("s", **SCHEDULER, command=["kube-scheduler", "--config=/etc/k.yaml"]))
         await w.create(a_pod("p", node="n0", annotations=placed))
         await w.create(a_pod("c", **OURS, image="a:1"))
-        await ready(w.client, "c")
+        await becomes(w.client, "c", READY)
+        await w.create(a_pod("evicted", **OURS))
+        await becomes(w.client, "evicted", {"phase": "Failed", "reason": "Evicted"})
         findings = await examined(w.client)
     assert findings["kube-scheduler"] == Finding(State.OK, "the extender bound each of 1 GPU pods")
     assert findings["components"] == Finding(State.OK, "1 pods are ready, of a:1")

@@ -230,7 +230,7 @@ async def _components(patient: Patient) -> Finding:
     ours = [
         pod
         for pod in patient.pods
-        if pod.namespace == patient.namespace and (pod.metadata.labels or {}).get(label) == value
+        if pod.namespace == patient.namespace and (pod.metadata.labels or {}).get(label) == value and not pod.finished
     ]
     if not ours:
         return Finding(State.UNSEEN, f"no pods in {patient.namespace}")
