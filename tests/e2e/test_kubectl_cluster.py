@@ -143,7 +143,7 @@ def test_the_articles_manifests_apply_unchanged_and_twice(kubectl: Tool):
     kubectl.until("the qGPU pod's answer", lambda: "0 wrong: ok" in kubectl("logs", "qgpu-pod"))
 
 
-def test_looking_at_things(kubectl: Tool):
+def test_looking_at_things(kubectl: Tool) -> None:
     kubectl.apply(
         a_class("look", "Delete", "Immediate"),
         a_claim("seen", "look"),

@@ -173,8 +173,8 @@ async def test_nodes_and_cards(tmp_path: Path) -> None:
         for number in range(7):
             await offers(w.client, f"n{number}", "0" if number == 3 else "2k")
         assert (await examined(w.client))["agents"].found == "1 of 7 nodes offer no slots: n3"
-        ill = {"status": {"healthy": False, "message": "the driver does not answer"}}
-        await w.client.patch(ElasticGPU, "n2-card0", ill, subresource="status")
+        unhealthy = {"status": {"healthy": False, "message": "the driver does not answer"}}
+        await w.client.patch(ElasticGPU, "n2-card0", unhealthy, subresource="status")
         found = (await examined(w.client))["cards"]
         assert (found.state, found.found) == (
             State.WRONG,

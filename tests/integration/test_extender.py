@@ -55,7 +55,7 @@ async def given_out(client: Client) -> dict[str, tuple[int, int]]:
     return total
 
 
-async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(tmp_path: Path):
+async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as w, extender(w) as (one, http):
         await w.node("n0", memory_mib=1024)
         await w.node("n1")
@@ -124,7 +124,7 @@ async def test_malformed_requests_get_a_400_that_says_why(tmp_path: Path):
         assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: Path):
+async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: Path) -> None:
     async with world(tmp_path) as w, extender(w) as (one, http):
         await w.node("n0")
         await nodes_known(one, 1)

@@ -62,7 +62,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Patient:
+class Cluster:
     """The cluster as the checks see it."""
 
     client: Client
@@ -103,18 +103,18 @@ async def examine(client: Client, namespace: str, *, now: datetime) -> Mapping[s
     """Every check by name, in the order in which things build on each other. Raises Unavailable, or Refused where not
     even nodes and pods may be read."""
     nodes, pods = await asyncio.gather(client.list(Node), client.list(Pod))
-    patient = Patient(client, namespace, nodes, pods, now)
+    cluster = Cluster(client, namespace, nodes, pods, now)
     findings: dict[str, Finding] = {}
     for name, check in CHECKS.items():
         try:
-            findings[name] = await check(patient)
+            findings[name] = await check(cluster)
         except (NotFound, Refused) as error:
             findings[name] = Finding(State.UNSEEN, str(error))
     return findings
 
 
-async def _api_server(patient: Patient) -> Finding:
-    said = str((await patient.client.raw("GET", "/version"))["gitVersion"])
+async def _api_server(cluster: Cluster) -> Finding:
+    said = str((await cluster.client.raw("GET", "/version"))["gitVersion"])
     version = re.match(r"v(\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) >= OLDEST_KUBERNETES:
         return Finding(State.OK, f"Kubernetes {said}")
@@ -124,11 +124,11 @@ async def _api_server(patient: Patient) -> Finding:
     )
 
 
-async def _definitions(patient: Patient) -> Finding:
+async def _definitions(cluster: Cluster) -> Finding:
     faults: list[str] = []
     for wanted in definitions():
         name = wanted["metadata"]["name"]
-        found = await patient.client.find(CustomResourceDefinition, name)
+        found = await cluster.client.find(CustomResourceDefinition, name)
         if found is None:
             faults.append(f"{name} is missing")
         elif lacking := sorted(set(_fields(wanted["spec"])) - set(_fields(found.spec))):
@@ -153,21 +153,21 @@ def _properties(schema: Mapping[str, Any], path: str) -> Iterator[str]:
         yield from _properties(schema["items"], f"{path}[]")
 
 
-async def _webhook(patient: Patient) -> Finding:
+async def _webhook(cluster: Cluster) -> Finding:
     found = [
-        await patient.client.find(MutatingWebhookConfiguration, webhooks.NAME),
-        await patient.client.find(ValidatingWebhookConfiguration, webhooks.NAME),
+        await cluster.client.find(MutatingWebhookConfiguration, webhooks.NAME),
+        await cluster.client.find(ValidatingWebhookConfiguration, webhooks.NAME),
     ]
     if None in found:
-        return Finding(State.WRONG, "the controller has not configured it", patient.logs("controller"))
+        return Finding(State.WRONG, "the controller has not configured it", cluster.logs("controller"))
     if any(
         not one.client_config.ca_bundle for configuration in found if configuration for one in configuration.webhooks
     ):
-        return Finding(State.WRONG, "it is configured without a certificate", patient.logs("controller"))
+        return Finding(State.WRONG, "it is configured without a certificate", cluster.logs("controller"))
     return Finding(State.OK, "configured, with a certificate")
 
 
-async def _admission(patient: Patient) -> Finding:
+async def _admission(cluster: Cluster) -> Finding:
     """A pod that asks for a GPU, created as a dry run, comes back with its demand."""
     container = {"name": "asks", "image": "none", "resources": {"limits": {names.GPU_CORE: "1", names.GPU_MEMORY: "1"}}}
     body = {
@@ -177,39 +177,39 @@ async def _admission(patient: Patient) -> Finding:
         "spec": {"containers": [container]},
     }
     try:
-        pod = await patient.client.raw("POST", "/api/v1/namespaces/default/pods", body=body, params={"dryRun": "All"})
+        pod = await cluster.client.raw("POST", "/api/v1/namespaces/default/pods", body=body, params={"dryRun": "All"})
     except (Unavailable, OutcomeUnknown) as error:
-        return Finding(State.WRONG, f"the API server does not reach the webhook: {error}", patient.logs("webhook"))
+        return Finding(State.WRONG, f"the API server does not reach the webhook: {error}", cluster.logs("webhook"))
     if names.DEMAND in pod["metadata"].get("annotations", {}):
         return Finding(State.OK, "a GPU pod gets its demand")
-    return Finding(State.WRONG, "a GPU pod passes without the webhook", patient.logs("controller"))
+    return Finding(State.WRONG, "a GPU pod passes without the webhook", cluster.logs("controller"))
 
 
-def _leader(component: str, *, always: bool) -> Callable[[Patient], Awaitable[Finding]]:
+def _leader(component: str, *, always: bool) -> Callable[[Cluster], Awaitable[Finding]]:
     """`always`: it holds its lease whatever it is told; otherwise one that runs alone may have none."""
 
-    async def check(patient: Patient) -> Finding:
-        lease = await patient.client.find(Lease, f"elastic-gpu-{component}", namespace=patient.namespace)
+    async def check(cluster: Cluster) -> Finding:
+        lease = await cluster.client.find(Lease, f"elastic-gpu-{component}", namespace=cluster.namespace)
         if lease is None or not lease.spec.renew_time:
             if not always:
                 return Finding(State.UNSEEN, "no lease: it runs alone, or not at all")
-            return Finding(State.WRONG, "has never run here", patient.logs(component))
-        age = patient.now - datetime.fromisoformat(lease.spec.renew_time)
+            return Finding(State.WRONG, "has never run here", cluster.logs(component))
+        age = cluster.now - datetime.fromisoformat(lease.spec.renew_time)
         if not lease.spec.holder_identity or age > STALE_AFTER:
             seconds = round(age.total_seconds())
-            return Finding(State.WRONG, f"nobody leads since {seconds} s", patient.logs(component))
+            return Finding(State.WRONG, f"nobody leads since {seconds} s", cluster.logs(component))
         return Finding(State.OK, f"{lease.spec.holder_identity} leads")
 
     return check
 
 
-async def _scheduler(patient: Patient) -> Finding:
+async def _scheduler(cluster: Cluster) -> Finding:
     mend = "give kube-scheduler deploy/scheduler/kube-scheduler-config.yaml (--config)"
-    bound = [pod for pod in patient.pods if names.DEMAND in pod.annotations and pod.spec.node_name]
+    bound = [pod for pod in cluster.pods if names.DEMAND in pod.annotations and pod.spec.node_name]
     passed_by = [pod.key for pod in bound if names.ALLOCATION not in pod.annotations]
     if passed_by:
         return Finding(State.WRONG, f"GPU pods were bound without the extender: {_some(passed_by)}", mend)
-    schedulers = [pod for pod in patient.pods if (pod.metadata.labels or {}).get("component") == "kube-scheduler"]
+    schedulers = [pod for pod in cluster.pods if (pod.metadata.labels or {}).get("component") == "kube-scheduler"]
     plain = [pod.key for pod in schedulers if not any("--config" in text for text in _command(pod))]
     if plain:
         return Finding(State.WRONG, f"runs without a configuration: {_some(plain)}", mend)
@@ -224,19 +224,19 @@ def _command(pod: Pod) -> Iterator[str]:
         yield from container.args or ()
 
 
-async def _components(patient: Patient) -> Finding:
+async def _components(cluster: Cluster) -> Finding:
     """Their pods are ready and run one image. Without pods, as in an embedded cluster, there is nothing to see."""
     label, value = PART_OF
     ours = [
         pod
-        for pod in patient.pods
-        if pod.namespace == patient.namespace and (pod.metadata.labels or {}).get(label) == value and not pod.finished
+        for pod in cluster.pods
+        if pod.namespace == cluster.namespace and (pod.metadata.labels or {}).get(label) == value and not pod.finished
     ]
     if not ours:
-        return Finding(State.UNSEEN, f"no pods in {patient.namespace}")
+        return Finding(State.UNSEEN, f"no pods in {cluster.namespace}")
     waiting = [f"{pod.name} on {pod.spec.node_name or 'no node'}" for pod in ours if not _ready(pod)]
     if waiting:
-        mend = f"kubectl -n {patient.namespace} describe pod NAME"
+        mend = f"kubectl -n {cluster.namespace} describe pod NAME"
         return Finding(State.WRONG, f"{len(waiting)} of {len(ours)} pods are not ready: {_some(waiting)}", mend)
     images = sorted({container.image for pod in ours for container in pod.containers})
     if len(images) > 1:
@@ -248,15 +248,15 @@ def _ready(pod: Pod) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or [])
 
 
-async def _agents(patient: Patient) -> Finding:
+async def _agents(cluster: Cluster) -> Finding:
     """Every GPU node offers slots: its agent runs, and kubelet knows it."""
-    cards = {card.spec.node_name for card in await patient.client.list(ElasticGPU) if card.spec.physical_gpu}
-    wanted = [node for node in patient.nodes if NODE_LABEL in (node.metadata.labels or {}) or node.name in cards]
+    cards = {card.spec.node_name for card in await cluster.client.list(ElasticGPU) if card.spec.physical_gpu}
+    wanted = [node for node in cluster.nodes if NODE_LABEL in (node.metadata.labels or {}) or node.name in cards]
     if not wanted:
         return Finding(State.WRONG, "no node is labelled", f"kubectl label node NODE {NODE_LABEL}=true")
     rivals = {
         pod.spec.node_name
-        for pod in patient.pods
+        for pod in cluster.pods
         if NVIDIA_PLUGINS & {(pod.metadata.labels or {}).get(label, "") for label in ("name", "app.kubernetes.io/name")}
     }
     if both := sorted({node.name for node in wanted} & rivals):
@@ -265,19 +265,19 @@ async def _agents(patient: Patient) -> Finding:
     silent = [node.name for node in wanted if str((node.status.allocatable or {}).get(names.SLOT, 0)) == "0"]
     if silent:
         found = f"{len(silent)} of {len(wanted)} nodes offer no slots: {_some(silent)}"
-        return Finding(State.WRONG, found, patient.logs("agent"))
+        return Finding(State.WRONG, found, cluster.logs("agent"))
     return Finding(State.OK, f"{len(wanted)} nodes offer slots")
 
 
-async def _cards(patient: Patient) -> Finding:
+async def _cards(cluster: Cluster) -> Finding:
     """As the agents' drivers report them."""
-    cards = [card for card in await patient.client.list(ElasticGPU) if card.spec.physical_gpu]
-    ill = [f"{card.name} ({card.status.message or 'no reason given'})" for card in cards if not card.healthy]
-    if ill:
+    cards = [card for card in await cluster.client.list(ElasticGPU) if card.spec.physical_gpu]
+    unhealthy = [f"{card.name} ({card.status.message or 'no reason given'})" for card in cards if not card.healthy]
+    if unhealthy:
         mend = "look at the driver of the node: nvidia-smi"
-        return Finding(State.WRONG, f"{len(ill)} of {len(cards)} are not healthy: {_some(ill)}", mend)
+        return Finding(State.WRONG, f"{len(unhealthy)} of {len(cards)} are not healthy: {_some(unhealthy)}", mend)
     if not cards:
-        return Finding(State.WRONG, "no agent has published any", patient.logs("agent"))
+        return Finding(State.WRONG, "no agent has published any", cluster.logs("agent"))
     return Finding(State.OK, f"{len(cards)} are healthy")
 
 
@@ -286,7 +286,7 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:MAX_NAMED]) + more
 
 
-CHECKS: Final[Mapping[str, Callable[[Patient], Awaitable[Finding]]]] = {
+CHECKS: Final[Mapping[str, Callable[[Cluster], Awaitable[Finding]]]] = {
     "API server": _api_server,
     "definitions": _definitions,
     "webhook": _webhook,
