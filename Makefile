@@ -85,6 +85,7 @@ check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_crds.py --check
+	$(BIN)/python scripts/generate_chart.py --check
 	$(BIN)/python scripts/generate_driver_table.py --check
 	$(BIN)/python scripts/generate_protos.py --check
 	$(BIN)/python scripts/generate_scheduler_config.py --check
@@ -96,6 +97,7 @@ format: $(VENV)/.dev
 
 generate: $(VENV)/.dev $(VENV)/.installed  ## write the generated files anew
 	$(BIN)/python scripts/generate_crds.py
+	$(BIN)/python scripts/generate_chart.py
 	$(BIN)/python scripts/generate_driver_table.py
 	$(BIN)/python scripts/generate_protos.py
 	$(BIN)/python scripts/generate_scheduler_config.py

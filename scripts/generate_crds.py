@@ -37,7 +37,10 @@ def main() -> int:
     stale = [path for path, text in rendered().items() if not path.exists() or path.read_text() != text]
     if check:
         for path in stale:
-            print(f"{path.relative_to(TARGET.parent.parent)} is not what the types say; run make crds", file=sys.stderr)
+            print(
+                f"{path.relative_to(TARGET.parent.parent)} is not what the types say; run make generate",
+                file=sys.stderr,
+            )
         return 1 if stale else 0
     TARGET.mkdir(parents=True, exist_ok=True)
     for path in stale:

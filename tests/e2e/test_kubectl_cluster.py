@@ -143,7 +143,7 @@ def test_the_articles_manifests_apply_unchanged_and_twice(kubectl: Tool):
     kubectl.until("the qGPU pod's answer", lambda: "0 wrong: ok" in kubectl("logs", "qgpu-pod"))
 
 
-def test_looking_at_things(kubectl: Tool):
+def test_looking_at_things(kubectl: Tool) -> None:
     kubectl.apply(
         a_class("look", "Delete", "Immediate"),
         a_claim("seen", "look"),
@@ -152,14 +152,20 @@ def test_looking_at_things(kubectl: Tool):
     assert "condition met" in kubectl("wait", "--for=condition=Ready", "pod/steady", "--timeout=90s")
     assert kubectl("logs", "steady") == "hello\n"
     for kind, columns in (
-        ("egpu", "NAME NODE INDEX MODEL MEMORY-MIB CLAIM PHASE HEALTHY AGE"),
-        ("egpuc", "NAME PHASE NODE GPUS USED-BY AGE"),
+        ("egpu", "NAME NODE CARD SLICE-OF MODEL MODE CORE MEMORY-MIB CLAIM PHASE HEALTHY AGE"),
+        ("egpuc", "NAME PHASE CLASS NODE CARD CORE MEMORY-MIB USED-BY AGE"),
         ("egpuclass", "NAME PROVISIONER RECLAIM-POLICY BINDING-MODE AGE"),
     ):
         header, *rows = kubectl("get", kind).splitlines()
         assert header.split() == columns.split()
         assert rows
-    assert "steady/app" in kubectl("get", "egpuc", "seen")
+    (seen,) = kubectl("get", "egpuc", "seen", "--no-headers").splitlines()
+    share = kubectl.json("get", "egpuc", "seen")["status"]["allocation"]
+    (card,) = share["container"]["cards"]
+    given = ["seen", "Bound", "look", share["node"], *(str(card[part]) for part in ("index", "core", "memoryMiB"))]
+    assert seen.split()[:-1] == [*given, "steady/app"]
+    (held,) = (row for row in kubectl("get", "egpu", "--no-headers").splitlines() if " seen " in row)
+    assert held.split()[1:6] == [share["node"], str(card["index"]), "shared", str(card["core"]), str(card["memoryMiB"])]
     described = kubectl("describe", "egpuc", "seen")
     assert "Bound" in described
     described = kubectl("describe", "pod", "steady")

@@ -55,7 +55,7 @@ async def given_out(client: Client) -> dict[str, tuple[int, int]]:
     return total
 
 
-async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(tmp_path: Path):
+async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as w, extender(w) as (one, http):
         await w.node("n0", memory_mib=1024)
         await w.node("n1")
@@ -70,6 +70,7 @@ async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(t
             failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
             assert set(failed) == {"n0", "stranger"}
             assert "1024 MiB" in failed["n0"]
+        assert "20 percent" in failed["n0"], "kube-scheduler takes a percent sign for the beginning of a verb"
         assert one.view.cache.ledger.snapshot() == before
 
         full = {"items": [{"metadata": {"name": name, "labels": {"keep": "me"}}} for name in ("n0", "n1")]}
@@ -123,14 +124,14 @@ async def test_malformed_requests_get_a_400_that_says_why(tmp_path: Path):
         assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: Path):
+async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: Path) -> None:
     async with world(tmp_path) as w, extender(w) as (one, http):
         await w.node("n0")
         await nodes_known(one, 1)
         first, second = [await w.create(shared(name, core=80)) for name in ("a", "b")]
         assert (await http.post("/bind", json=binding(first, "n0"))).json() == {"Error": ""}
         assert (await http.post("/bind", json=binding(first, "n0"))).json() == {"Error": ""}
-        assert "20 %" in (await http.post("/bind", json=binding(second, "n0"))).json()["Error"]
+        assert "20 percent" in (await http.post("/bind", json=binding(second, "n0"))).json()["Error"]
         wrong = {**binding(second, "n0"), "PodUID": "another"}
         assert "made again" in (await http.post("/bind", json=wrong)).json()["Error"]
         missing = {**binding(second, "n0"), "PodName": "nobody"}

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from egpu.apps.agent.serving.executors import link_into
+from egpu.core.leasing.leases import LeaseRecord
 from typer.testing import CliRunner, Result
 
 from egpu.adapters.executors.supervisor import Driver, Executor, Executors
 from egpu.adapters.slices.pages import DevicePolicy, Mode, Window, create_usage, write_policy
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.serving.executors import link_into
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.cli.app import app
-from egpu.core.leasing.leases import LeaseRecord
 from support import pool as poolworld
 from support.slices import MIB, Slice, driver_directory, eventually, uuid
 

@@ -104,7 +104,7 @@ async def test_a_gang_without_room_for_all_holds_nothing_and_one_that_fits_goes_
         assert said.startswith(
             "gang h: all 3 members exist, 1 fit at once; h1 with 1 of the others in place has no room"
         )
-        assert "card 0 has 40 % of compute free, 60 % needed" in said
+        assert "card 0 has 40 percent of compute free, 60 percent needed" in said
         assert bound(api, "h0", "h1", "h2") == []
         assert len(one.view.cache.ledger.holders()) == 3
         for name in ("g0", "g1"):

@@ -5,7 +5,8 @@ deploy/crds by scripts/generate_crds.py, and served by the embedded API server.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -13,6 +14,34 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 
 Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """What `kubectl get` prints of an object: the first value at `path`. `wide` columns are for `-o wide` alone."""
+
+    name: str
+    path: str
+    form: Literal["string", "integer", "boolean", "date"] = "string"
+    description: str = ""
+    wide: bool = False
+
+    def printed(self) -> Schema:
+        return {
+            "name": self.name,
+            "type": self.form,
+            "jsonPath": self.path,
+            **({"description": self.description} if self.description else {}),
+            **({"priority": 1} if self.wide else {}),
+        }
+
+
+def _given(resource: str, *, under: str) -> str:
+    """JSONPath of an amount in a map of resources, whose names have dots."""
+    return f"{under}." + resource.replace(".", r"\.")
+
+
+_AGE: Final = _Column(name="Age", path=".metadata.creationTimestamp", form="date")
 
 _QUANTITY: Final[Schema] = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
 _NOT_STRUCTURAL: Final = ("title", "$ref", "$defs", "anyOf", "default")
@@ -37,7 +66,10 @@ def schema(kind: type[Object]) -> Schema:
 
 
 def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
-    """JSON schema as msgspec writes it → structural schema: references replaced, unions reduced."""
+    """JSON schema as msgspec writes it → structural schema: references replaced, unions reduced.
+
+    Source: "Specifying a structural schema" in Kubernetes' documentation of custom resources.
+    """
     if reference := node.get("$ref"):
         return _structural(components[reference.rsplit("/", 1)[1]], components) | _description(node)
     if options := cast(list[Schema] | None, node.get("anyOf")):
@@ -57,7 +89,9 @@ def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
     if "properties" in built:
         properties = cast(dict[str, Schema], built["properties"])
         built["properties"] = {name: _structural(child, components) for name, child in properties.items()}
-    if isinstance(built.get("additionalProperties"), dict):
+        # No structural object is closed: the API server prunes what `properties` does not name.
+        built.pop("additionalProperties", None)
+    elif isinstance(built.get("additionalProperties"), dict):
         built["additionalProperties"] = _structural(cast(Schema, built["additionalProperties"]), components)
     if "items" in built:
         built["items"] = _structural(cast(Schema, built["items"]), components)
@@ -74,14 +108,13 @@ def _definition(
     kind: type[Object],
     *,
     short_name: str,
-    columns: list[tuple[str, str, str]],
+    columns: list[_Column],
     amend: Callable[[dict[str, Schema]], None],
     status: bool = True,
 ) -> Schema:
     built = schema(kind)
     amend(cast(dict[str, Schema], built["properties"]))
-    printed = [{"name": name, "type": form, "jsonPath": path} for name, form, path in columns]
-    printed.append({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"})
+    printed = [column.printed() for column in (*columns, _AGE)]
     resource = kind.resource
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -129,18 +162,29 @@ def _gpu() -> Schema:
         ElasticGPU,
         short_name="egpu",
         columns=[
-            ("Node", "string", ".spec.nodeName"),
-            ("Index", "integer", ".spec.physicalGPU.index"),
-            ("Model", "string", ".spec.physicalGPU.model"),
-            ("Memory-MiB", "integer", ".spec.physicalGPU.memoryMiB"),
-            ("Claim", "string", ".spec.claimRef.name"),
-            ("Phase", "string", ".status.phase"),
-            ("Healthy", "boolean", ".status.healthy"),
+            _Column(name="Node", path=".spec.nodeName"),
+            _Column(name="Card", path=".spec.physicalGPU.index", form="integer", description="index of this card"),
+            _Column(
+                name="Slice-Of",
+                path=".spec.slice.index",
+                form="integer",
+                description="index of the card it is a part of",
+            ),
+            _Column(name="Model", path=".spec.physicalGPU.model"),
+            _Column(name="Mode", path=".spec.slice.mode"),
+            _Column(name="Core", path=_given(names.GPU_CORE, under=".spec.capacity"), description="percent of a card"),
+            _Column(name="Memory-MiB", path=_given(names.GPU_MEMORY, under=".spec.capacity")),
+            _Column(name="Claim", path=".spec.claimRef.name"),
+            _Column(name="Phase", path=".status.phase"),
+            _Column(name="Healthy", path=".status.healthy", form="boolean"),
+            _Column(name="Claim-Namespace", path=".spec.claimRef.namespace", wide=True),
+            _Column(name="Provisioner", path=".spec.slice.provisioner", wide=True),
         ],
         amend=amend,
     )
 
 
+_CONTAINER: Final = ".status.allocation.container"
 _CLASS_NAMES: Final = ("elasticGPUClassName", "egpuClassName", "storageClassName")
 
 
@@ -164,10 +208,27 @@ def _claim() -> Schema:
         ElasticGPUClaim,
         short_name="egpuc",
         columns=[
-            ("Phase", "string", ".status.phase"),
-            ("Node", "string", ".status.allocation.node"),
-            ("GPUs", "string", ".status.boundGPUs"),
-            ("Used-By", "string", ".status.usedBy"),
+            _Column(name="Phase", path=".status.phase"),
+            # Of the allocation, because a claim may name its class in any of three fields.
+            _Column(name="Class", path=f"{_CONTAINER}.className"),
+            _Column(name="Node", path=".status.allocation.node"),
+            _Column(
+                name="Card", path=f"{_CONTAINER}.cards[0].index", form="integer", description="index of its first card"
+            ),
+            _Column(
+                name="Core",
+                path=_given(names.GPU_CORE, under=".status.capacity"),
+                description="percent of a card, in all",
+            ),
+            _Column(name="Memory-MiB", path=_given(names.GPU_MEMORY, under=".status.capacity"), description="in all"),
+            _Column(name="Used-By", path=".status.usedBy[0]", description="pod/container"),
+            _Column(
+                name="Cards-On",
+                path=f"{_CONTAINER}.server",
+                description="the node of its cards, if not Node",
+                wide=True,
+            ),
+            _Column(name="Slices", path=".status.boundGPUs", wide=True),
         ],
         amend=amend,
     )
@@ -190,9 +251,9 @@ def _class() -> Schema:
         ElasticGPUClass,
         short_name="egpuclass",
         columns=[
-            ("Provisioner", "string", ".provisioner"),
-            ("Reclaim-Policy", "string", ".reclaimPolicy"),
-            ("Binding-Mode", "string", ".eGPUBindingMode"),
+            _Column(name="Provisioner", path=".provisioner"),
+            _Column(name="Reclaim-Policy", path=".reclaimPolicy"),
+            _Column(name="Binding-Mode", path=".eGPUBindingMode"),
         ],
         amend=amend,
         status=False,

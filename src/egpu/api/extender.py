@@ -1,13 +1,25 @@
 """kube-scheduler's extender protocol, v1: Go structs without JSON tags, so the keys are Go-cased.
 
 Source: k8s.io/kube-scheduler/extender/v1. Where Go may send null the field is optional.
+
+No reason holds a `%`: kube-scheduler formats it into the pod's event, where `%` begins a verb, and copies it into the
+pod's condition, where a doubled one would show (`handleSchedulingFailure` in pkg/scheduler/schedule_one.go).
 """
+
+import re
+from typing import Final
 
 import msgspec
 from msgspec import field
 
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.wire import Wire, go
+
+_PERCENT: Final = re.compile(r" ?%")
+
+
+def _in_words(text: str) -> str:
+    return _PERCENT.sub(" percent", text)
 
 
 class _Go(msgspec.Struct, frozen=True, kw_only=True, rename=go):
@@ -41,6 +53,13 @@ class ExtenderFilterResult(_Go, frozen=True, kw_only=True):
     failed_and_unresolvable_nodes: dict[str, str] = field(default_factory=dict[str, str])
     error: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("failed_nodes", "failed_and_unresolvable_nodes"):
+            reasons: dict[str, str] = getattr(self, name)
+            in_words = {node: _in_words(reason) for node, reason in reasons.items()}
+            msgspec.structs.force_setattr(self, name, in_words)
+        msgspec.structs.force_setattr(self, "error", _in_words(self.error))
+
 
 class HostPriority(_Go, frozen=True, kw_only=True):
     """Score from 0 to 10."""
@@ -58,6 +77,9 @@ class ExtenderBindingArgs(_Go, frozen=True, kw_only=True):
 
 class ExtenderBindingResult(_Go, frozen=True, kw_only=True):
     error: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "error", _in_words(self.error))
 
 
 class MetaPod(_Go, frozen=True, kw_only=True):

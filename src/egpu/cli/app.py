@@ -9,10 +9,12 @@ import egpu
 from egpu.cli import components, pool
 from egpu.cli.defrag import defrag
 from egpu.cli.demo import demo
+from egpu.cli.doctor import doctor
 from egpu.cli.explain import explain
 from egpu.cli.export_trace import export_trace
 from egpu.cli.get import get
 from egpu.cli.inspect import inspect
+from egpu.cli.manifests import manifests
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, errors, show_value
 from egpu.cli.resize import resize
 from egpu.cli.run import run
@@ -48,6 +50,8 @@ app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(simulate)
 app.command(rich_help_panel=LOOK)(defrag)
 app.command("export-trace", rich_help_panel=LOOK)(export_trace)
+app.command(rich_help_panel=INSTALL)(manifests)
+app.command(rich_help_panel=INSTALL)(doctor)
 PROCESSES = (components.webhook, components.extender, components.agent, components.controller)
 for process in (*PROCESSES, pool.broker, pool.serve, pool.certificate):
     app.command(rich_help_panel=INSTALL)(process)

@@ -40,12 +40,15 @@ STYLES: Mapping[str, str] = {
     "Available": "green",
     "healthy": "green",
     "Ready": "green",
+    "ok": "green",
     "Pending": "yellow",
     "Released": "yellow",
+    "unseen": "yellow",
     "Failed": "red",
     "Lost": "red",
     "unhealthy": "red",
     "NotReady": "red",
+    "wrong": "red",
 }
 """Words that carry a state, and how a terminal shows them."""
 
