@@ -4,7 +4,8 @@
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 static CUresult decode_cuArray3DCreate_v2(struct task *task) {
-    CUresult (*real)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *) = (CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))driver_function(EGPU_FN_cuArray3DCreate_v2);
+    CUresult (*real)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *) = (CUresult (*)(
+        CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))driver_function(EGPU_FN_cuArray3DCreate_v2);
     uint64_t given = get_word(&task->in);
     uint64_t id_pHandle = get_word(&task->in);
     CUarray value_pHandle = 0;
@@ -20,7 +21,8 @@ static CUresult decode_cuArray3DCreate_v2(struct task *task) {
 }
 
 static CUresult decode_cuArray3DGetDescriptor_v2(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY3D_DESCRIPTOR *, CUarray) = (CUresult (*)(CUDA_ARRAY3D_DESCRIPTOR *, CUarray))driver_function(EGPU_FN_cuArray3DGetDescriptor_v2);
+    CUresult (*real)(CUDA_ARRAY3D_DESCRIPTOR *, CUarray) = (CUresult (*)(
+        CUDA_ARRAY3D_DESCRIPTOR *, CUarray))driver_function(EGPU_FN_cuArray3DGetDescriptor_v2);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY3D_DESCRIPTOR value_pArrayDescriptor;
     memset(&value_pArrayDescriptor, 0, sizeof value_pArrayDescriptor);
@@ -29,13 +31,15 @@ static CUresult decode_cuArray3DGetDescriptor_v2(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pArrayDescriptor : NULL, hArray);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
     }
     return result;
 }
 
 static CUresult decode_cuArrayCreate_v2(struct task *task) {
-    CUresult (*real)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *) = (CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *))driver_function(EGPU_FN_cuArrayCreate_v2);
+    CUresult (*real)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *) = (CUresult (*)(
+        CUarray *, const CUDA_ARRAY_DESCRIPTOR *))driver_function(EGPU_FN_cuArrayCreate_v2);
     uint64_t given = get_word(&task->in);
     uint64_t id_pHandle = get_word(&task->in);
     CUarray value_pHandle = 0;
@@ -63,7 +67,8 @@ static CUresult decode_cuArrayDestroy(struct task *task) {
 }
 
 static CUresult decode_cuArrayGetDescriptor_v2(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_DESCRIPTOR *, CUarray) = (CUresult (*)(CUDA_ARRAY_DESCRIPTOR *, CUarray))driver_function(EGPU_FN_cuArrayGetDescriptor_v2);
+    CUresult (*real)(CUDA_ARRAY_DESCRIPTOR *, CUarray) = (CUresult (*)(
+        CUDA_ARRAY_DESCRIPTOR *, CUarray))driver_function(EGPU_FN_cuArrayGetDescriptor_v2);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_DESCRIPTOR value_pArrayDescriptor;
     memset(&value_pArrayDescriptor, 0, sizeof value_pArrayDescriptor);
@@ -72,13 +77,16 @@ static CUresult decode_cuArrayGetDescriptor_v2(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pArrayDescriptor : NULL, hArray);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
     }
     return result;
 }
 
 static CUresult decode_cuArrayGetMemoryRequirements(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray, CUdevice) = (CUresult (*)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray, CUdevice))driver_function(EGPU_FN_cuArrayGetMemoryRequirements);
+    CUresult (*real)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray, CUdevice) =
+        (CUresult (*)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray, CUdevice))driver_function(
+            EGPU_FN_cuArrayGetMemoryRequirements);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_MEMORY_REQUIREMENTS value_memoryRequirements;
     memset(&value_memoryRequirements, 0, sizeof value_memoryRequirements);
@@ -89,13 +97,15 @@ static CUresult decode_cuArrayGetMemoryRequirements(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_memoryRequirements : NULL, array, device);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
     }
     return result;
 }
 
 static CUresult decode_cuArrayGetPlane(struct task *task) {
-    CUresult (*real)(CUarray *, CUarray, unsigned int) = (CUresult (*)(CUarray *, CUarray, unsigned int))driver_function(EGPU_FN_cuArrayGetPlane);
+    CUresult (*real)(CUarray *, CUarray, unsigned int) =
+        (CUresult (*)(CUarray *, CUarray, unsigned int))driver_function(EGPU_FN_cuArrayGetPlane);
     uint64_t given = get_word(&task->in);
     CUarray value_pPlaneArray = 0;
     CUarray hArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
@@ -105,13 +115,17 @@ static CUresult decode_cuArrayGetPlane(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pPlaneArray : NULL, hArray, planeIdx);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pPlaneArray));
+        if (given >> 0 & 1)
+            put_word(&task->out,
+                     handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pPlaneArray));
     }
     return result;
 }
 
 static CUresult decode_cuArrayGetSparseProperties(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUarray) = (CUresult (*)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUarray))driver_function(EGPU_FN_cuArrayGetSparseProperties);
+    CUresult (*real)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUarray) =
+        (CUresult (*)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUarray))driver_function(
+            EGPU_FN_cuArrayGetSparseProperties);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_SPARSE_PROPERTIES value_sparseProperties;
     memset(&value_sparseProperties, 0, sizeof value_sparseProperties);
@@ -120,13 +134,15 @@ static CUresult decode_cuArrayGetSparseProperties(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_sparseProperties : NULL, array);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
     }
     return result;
 }
 
 static CUresult decode_cuCtxCreate_v2(struct task *task) {
-    CUresult (*real)(CUcontext *, unsigned int, CUdevice) = (CUresult (*)(CUcontext *, unsigned int, CUdevice))driver_function(EGPU_FN_cuCtxCreate_v2);
+    CUresult (*real)(CUcontext *, unsigned int, CUdevice) =
+        (CUresult (*)(CUcontext *, unsigned int, CUdevice))driver_function(EGPU_FN_cuCtxCreate_v2);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pctx = get_word(&task->in);
     CUcontext value_pctx = 0;
@@ -144,7 +160,9 @@ static CUresult decode_cuCtxCreate_v2(struct task *task) {
 }
 
 static CUresult decode_cuCtxCreate_v3(struct task *task) {
-    CUresult (*real)(CUcontext *, CUexecAffinityParam *, int, unsigned int, CUdevice) = (CUresult (*)(CUcontext *, CUexecAffinityParam *, int, unsigned int, CUdevice))driver_function(EGPU_FN_cuCtxCreate_v3);
+    CUresult (*real)(CUcontext *, CUexecAffinityParam *, int, unsigned int, CUdevice) =
+        (CUresult (*)(CUcontext *, CUexecAffinityParam *, int, unsigned int,
+                      CUdevice))driver_function(EGPU_FN_cuCtxCreate_v3);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pctx = get_word(&task->in);
     CUcontext value_pctx = 0;
@@ -179,7 +197,8 @@ static CUresult decode_cuCtxDestroy_v2(struct task *task) {
 }
 
 static CUresult decode_cuCtxDisablePeerAccess(struct task *task) {
-    CUresult (*real)(CUcontext) = (CUresult (*)(CUcontext))driver_function(EGPU_FN_cuCtxDisablePeerAccess);
+    CUresult (*real)(CUcontext) =
+        (CUresult (*)(CUcontext))driver_function(EGPU_FN_cuCtxDisablePeerAccess);
     CUcontext peerContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -188,7 +207,8 @@ static CUresult decode_cuCtxDisablePeerAccess(struct task *task) {
 }
 
 static CUresult decode_cuCtxEnablePeerAccess(struct task *task) {
-    CUresult (*real)(CUcontext, unsigned int) = (CUresult (*)(CUcontext, unsigned int))driver_function(EGPU_FN_cuCtxEnablePeerAccess);
+    CUresult (*real)(CUcontext, unsigned int) =
+        (CUresult (*)(CUcontext, unsigned int))driver_function(EGPU_FN_cuCtxEnablePeerAccess);
     CUcontext peerContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     unsigned int Flags = 0;
     get_bytes(&task->in, &Flags, sizeof Flags);
@@ -199,7 +219,8 @@ static CUresult decode_cuCtxEnablePeerAccess(struct task *task) {
 }
 
 static CUresult decode_cuCtxFromGreenCtx(struct task *task) {
-    CUresult (*real)(CUcontext *, CUgreenCtx) = (CUresult (*)(CUcontext *, CUgreenCtx))driver_function(EGPU_FN_cuCtxFromGreenCtx);
+    CUresult (*real)(CUcontext *, CUgreenCtx) =
+        (CUresult (*)(CUcontext *, CUgreenCtx))driver_function(EGPU_FN_cuCtxFromGreenCtx);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pContext = get_word(&task->in);
     CUcontext value_pContext = 0;
@@ -214,7 +235,8 @@ static CUresult decode_cuCtxFromGreenCtx(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetApiVersion(struct task *task) {
-    CUresult (*real)(CUcontext, unsigned int *) = (CUresult (*)(CUcontext, unsigned int *))driver_function(EGPU_FN_cuCtxGetApiVersion);
+    CUresult (*real)(CUcontext, unsigned int *) =
+        (CUresult (*)(CUcontext, unsigned int *))driver_function(EGPU_FN_cuCtxGetApiVersion);
     uint64_t given = get_word(&task->in);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     unsigned int value_version;
@@ -229,7 +251,8 @@ static CUresult decode_cuCtxGetApiVersion(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetCacheConfig(struct task *task) {
-    CUresult (*real)(CUfunc_cache *) = (CUresult (*)(CUfunc_cache *))driver_function(EGPU_FN_cuCtxGetCacheConfig);
+    CUresult (*real)(CUfunc_cache *) =
+        (CUresult (*)(CUfunc_cache *))driver_function(EGPU_FN_cuCtxGetCacheConfig);
     uint64_t given = get_word(&task->in);
     CUfunc_cache value_pconfig;
     memset(&value_pconfig, 0, sizeof value_pconfig);
@@ -243,7 +266,8 @@ static CUresult decode_cuCtxGetCacheConfig(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetExecAffinity(struct task *task) {
-    CUresult (*real)(CUexecAffinityParam *, CUexecAffinityType) = (CUresult (*)(CUexecAffinityParam *, CUexecAffinityType))driver_function(EGPU_FN_cuCtxGetExecAffinity);
+    CUresult (*real)(CUexecAffinityParam *, CUexecAffinityType) = (CUresult (*)(
+        CUexecAffinityParam *, CUexecAffinityType))driver_function(EGPU_FN_cuCtxGetExecAffinity);
     uint64_t given = get_word(&task->in);
     CUexecAffinityParam value_pExecAffinity;
     memset(&value_pExecAffinity, 0, sizeof value_pExecAffinity);
@@ -259,7 +283,8 @@ static CUresult decode_cuCtxGetExecAffinity(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetFlags(struct task *task) {
-    CUresult (*real)(unsigned int *) = (CUresult (*)(unsigned int *))driver_function(EGPU_FN_cuCtxGetFlags);
+    CUresult (*real)(unsigned int *) =
+        (CUresult (*)(unsigned int *))driver_function(EGPU_FN_cuCtxGetFlags);
     uint64_t given = get_word(&task->in);
     unsigned int value_flags;
     memset(&value_flags, 0, sizeof value_flags);
@@ -273,7 +298,8 @@ static CUresult decode_cuCtxGetFlags(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetId(struct task *task) {
-    CUresult (*real)(CUcontext, unsigned long long *) = (CUresult (*)(CUcontext, unsigned long long *))driver_function(EGPU_FN_cuCtxGetId);
+    CUresult (*real)(CUcontext, unsigned long long *) =
+        (CUresult (*)(CUcontext, unsigned long long *))driver_function(EGPU_FN_cuCtxGetId);
     uint64_t given = get_word(&task->in);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     unsigned long long value_ctxId;
@@ -288,7 +314,8 @@ static CUresult decode_cuCtxGetId(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetLimit(struct task *task) {
-    CUresult (*real)(size_t *, CUlimit) = (CUresult (*)(size_t *, CUlimit))driver_function(EGPU_FN_cuCtxGetLimit);
+    CUresult (*real)(size_t *, CUlimit) =
+        (CUresult (*)(size_t *, CUlimit))driver_function(EGPU_FN_cuCtxGetLimit);
     uint64_t given = get_word(&task->in);
     size_t value_pvalue;
     memset(&value_pvalue, 0, sizeof value_pvalue);
@@ -304,7 +331,8 @@ static CUresult decode_cuCtxGetLimit(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetSharedMemConfig(struct task *task) {
-    CUresult (*real)(CUsharedconfig *) = (CUresult (*)(CUsharedconfig *))driver_function(EGPU_FN_cuCtxGetSharedMemConfig);
+    CUresult (*real)(CUsharedconfig *) =
+        (CUresult (*)(CUsharedconfig *))driver_function(EGPU_FN_cuCtxGetSharedMemConfig);
     uint64_t given = get_word(&task->in);
     CUsharedconfig value_pConfig;
     memset(&value_pConfig, 0, sizeof value_pConfig);
@@ -318,7 +346,8 @@ static CUresult decode_cuCtxGetSharedMemConfig(struct task *task) {
 }
 
 static CUresult decode_cuCtxGetStreamPriorityRange(struct task *task) {
-    CUresult (*real)(int *, int *) = (CUresult (*)(int *, int *))driver_function(EGPU_FN_cuCtxGetStreamPriorityRange);
+    CUresult (*real)(int *, int *) =
+        (CUresult (*)(int *, int *))driver_function(EGPU_FN_cuCtxGetStreamPriorityRange);
     uint64_t given = get_word(&task->in);
     int value_leastPriority;
     memset(&value_leastPriority, 0, sizeof value_leastPriority);
@@ -326,16 +355,19 @@ static CUresult decode_cuCtxGetStreamPriorityRange(struct task *task) {
     memset(&value_greatestPriority, 0, sizeof value_greatestPriority);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_leastPriority : NULL, given >> 1 & 1 ? &value_greatestPriority : NULL);
+    CUresult result = real(given >> 0 & 1 ? &value_leastPriority : NULL,
+                           given >> 1 & 1 ? &value_greatestPriority : NULL);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_leastPriority, sizeof value_leastPriority);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_greatestPriority, sizeof value_greatestPriority);
+        if (given >> 1 & 1)
+            put_bytes(&task->out, &value_greatestPriority, sizeof value_greatestPriority);
     }
     return result;
 }
 
 static CUresult decode_cuCtxRecordEvent(struct task *task) {
-    CUresult (*real)(CUcontext, CUevent) = (CUresult (*)(CUcontext, CUevent))driver_function(EGPU_FN_cuCtxRecordEvent);
+    CUresult (*real)(CUcontext, CUevent) =
+        (CUresult (*)(CUcontext, CUevent))driver_function(EGPU_FN_cuCtxRecordEvent);
     CUcontext hCtx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -345,7 +377,8 @@ static CUresult decode_cuCtxRecordEvent(struct task *task) {
 }
 
 static CUresult decode_cuCtxResetPersistingL2Cache(struct task *task) {
-    CUresult (*real)(void) = (CUresult (*)(void))driver_function(EGPU_FN_cuCtxResetPersistingL2Cache);
+    CUresult (*real)(void) =
+        (CUresult (*)(void))driver_function(EGPU_FN_cuCtxResetPersistingL2Cache);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real();
@@ -353,7 +386,8 @@ static CUresult decode_cuCtxResetPersistingL2Cache(struct task *task) {
 }
 
 static CUresult decode_cuCtxSetCacheConfig(struct task *task) {
-    CUresult (*real)(CUfunc_cache) = (CUresult (*)(CUfunc_cache))driver_function(EGPU_FN_cuCtxSetCacheConfig);
+    CUresult (*real)(CUfunc_cache) =
+        (CUresult (*)(CUfunc_cache))driver_function(EGPU_FN_cuCtxSetCacheConfig);
     CUfunc_cache config = 0;
     get_bytes(&task->in, &config, sizeof config);
     CUresult refused = task_refused(task, real != NULL);
@@ -363,7 +397,8 @@ static CUresult decode_cuCtxSetCacheConfig(struct task *task) {
 }
 
 static CUresult decode_cuCtxSetFlags(struct task *task) {
-    CUresult (*real)(unsigned int) = (CUresult (*)(unsigned int))driver_function(EGPU_FN_cuCtxSetFlags);
+    CUresult (*real)(unsigned int) =
+        (CUresult (*)(unsigned int))driver_function(EGPU_FN_cuCtxSetFlags);
     unsigned int flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
@@ -373,7 +408,8 @@ static CUresult decode_cuCtxSetFlags(struct task *task) {
 }
 
 static CUresult decode_cuCtxSetLimit(struct task *task) {
-    CUresult (*real)(CUlimit, size_t) = (CUresult (*)(CUlimit, size_t))driver_function(EGPU_FN_cuCtxSetLimit);
+    CUresult (*real)(CUlimit, size_t) =
+        (CUresult (*)(CUlimit, size_t))driver_function(EGPU_FN_cuCtxSetLimit);
     CUlimit limit = 0;
     get_bytes(&task->in, &limit, sizeof limit);
     size_t value = 0;
@@ -385,7 +421,8 @@ static CUresult decode_cuCtxSetLimit(struct task *task) {
 }
 
 static CUresult decode_cuCtxSetSharedMemConfig(struct task *task) {
-    CUresult (*real)(CUsharedconfig) = (CUresult (*)(CUsharedconfig))driver_function(EGPU_FN_cuCtxSetSharedMemConfig);
+    CUresult (*real)(CUsharedconfig) =
+        (CUresult (*)(CUsharedconfig))driver_function(EGPU_FN_cuCtxSetSharedMemConfig);
     CUsharedconfig config = 0;
     get_bytes(&task->in, &config, sizeof config);
     CUresult refused = task_refused(task, real != NULL);
@@ -403,7 +440,8 @@ static CUresult decode_cuCtxSynchronize(struct task *task) {
 }
 
 static CUresult decode_cuCtxSynchronize_v2(struct task *task) {
-    CUresult (*real)(CUcontext) = (CUresult (*)(CUcontext))driver_function(EGPU_FN_cuCtxSynchronize_v2);
+    CUresult (*real)(CUcontext) =
+        (CUresult (*)(CUcontext))driver_function(EGPU_FN_cuCtxSynchronize_v2);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -412,7 +450,8 @@ static CUresult decode_cuCtxSynchronize_v2(struct task *task) {
 }
 
 static CUresult decode_cuCtxWaitEvent(struct task *task) {
-    CUresult (*real)(CUcontext, CUevent) = (CUresult (*)(CUcontext, CUevent))driver_function(EGPU_FN_cuCtxWaitEvent);
+    CUresult (*real)(CUcontext, CUevent) =
+        (CUresult (*)(CUcontext, CUevent))driver_function(EGPU_FN_cuCtxWaitEvent);
     CUcontext hCtx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -422,7 +461,8 @@ static CUresult decode_cuCtxWaitEvent(struct task *task) {
 }
 
 static CUresult decode_cuDeviceCanAccessPeer(struct task *task) {
-    CUresult (*real)(int *, CUdevice, CUdevice) = (CUresult (*)(int *, CUdevice, CUdevice))driver_function(EGPU_FN_cuDeviceCanAccessPeer);
+    CUresult (*real)(int *, CUdevice, CUdevice) =
+        (CUresult (*)(int *, CUdevice, CUdevice))driver_function(EGPU_FN_cuDeviceCanAccessPeer);
     uint64_t given = get_word(&task->in);
     int value_canAccessPeer;
     memset(&value_canAccessPeer, 0, sizeof value_canAccessPeer);
@@ -440,7 +480,8 @@ static CUresult decode_cuDeviceCanAccessPeer(struct task *task) {
 }
 
 static CUresult decode_cuDeviceComputeCapability(struct task *task) {
-    CUresult (*real)(int *, int *, CUdevice) = (CUresult (*)(int *, int *, CUdevice))driver_function(EGPU_FN_cuDeviceComputeCapability);
+    CUresult (*real)(int *, int *, CUdevice) =
+        (CUresult (*)(int *, int *, CUdevice))driver_function(EGPU_FN_cuDeviceComputeCapability);
     uint64_t given = get_word(&task->in);
     int value_major;
     memset(&value_major, 0, sizeof value_major);
@@ -450,7 +491,8 @@ static CUresult decode_cuDeviceComputeCapability(struct task *task) {
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_major : NULL, given >> 1 & 1 ? &value_minor : NULL, dev);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_major : NULL, given >> 1 & 1 ? &value_minor : NULL, dev);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_major, sizeof value_major);
         if (given >> 1 & 1) put_bytes(&task->out, &value_minor, sizeof value_minor);
@@ -459,7 +501,8 @@ static CUresult decode_cuDeviceComputeCapability(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetAttribute(struct task *task) {
-    CUresult (*real)(int *, CUdevice_attribute, CUdevice) = (CUresult (*)(int *, CUdevice_attribute, CUdevice))driver_function(EGPU_FN_cuDeviceGetAttribute);
+    CUresult (*real)(int *, CUdevice_attribute, CUdevice) = (CUresult (*)(
+        int *, CUdevice_attribute, CUdevice))driver_function(EGPU_FN_cuDeviceGetAttribute);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -491,7 +534,8 @@ static CUresult decode_cuDeviceGetCount(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetDefaultMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUdevice) = (CUresult (*)(CUmemoryPool *, CUdevice))driver_function(EGPU_FN_cuDeviceGetDefaultMemPool);
+    CUresult (*real)(CUmemoryPool *, CUdevice) =
+        (CUresult (*)(CUmemoryPool *, CUdevice))driver_function(EGPU_FN_cuDeviceGetDefaultMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool_out = 0;
     CUdevice dev = 0;
@@ -500,13 +544,16 @@ static CUresult decode_cuDeviceGetDefaultMemPool(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pool_out : NULL, dev);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
     }
     return result;
 }
 
 static CUresult decode_cuDeviceGetExecAffinitySupport(struct task *task) {
-    CUresult (*real)(int *, CUexecAffinityType, CUdevice) = (CUresult (*)(int *, CUexecAffinityType, CUdevice))driver_function(EGPU_FN_cuDeviceGetExecAffinitySupport);
+    CUresult (*real)(int *, CUexecAffinityType, CUdevice) =
+        (CUresult (*)(int *, CUexecAffinityType, CUdevice))driver_function(
+            EGPU_FN_cuDeviceGetExecAffinitySupport);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -524,7 +571,8 @@ static CUresult decode_cuDeviceGetExecAffinitySupport(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetFabricClusterUuid(struct task *task) {
-    CUresult (*real)(CUuuid *, CUdevice) = (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetFabricClusterUuid);
+    CUresult (*real)(CUuuid *, CUdevice) =
+        (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetFabricClusterUuid);
     uint64_t given = get_word(&task->in);
     CUuuid value_uuid;
     memset(&value_uuid, 0, sizeof value_uuid);
@@ -540,7 +588,9 @@ static CUresult decode_cuDeviceGetFabricClusterUuid(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetGraphMemAttribute(struct task *task) {
-    CUresult (*real)(CUdevice, CUgraphMem_attribute, void *) = (CUresult (*)(CUdevice, CUgraphMem_attribute, void *))driver_function(EGPU_FN_cuDeviceGetGraphMemAttribute);
+    CUresult (*real)(CUdevice, CUgraphMem_attribute, void *) =
+        (CUresult (*)(CUdevice, CUgraphMem_attribute, void *))driver_function(
+            EGPU_FN_cuDeviceGetGraphMemAttribute);
     uint64_t given = get_word(&task->in);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
@@ -557,7 +607,8 @@ static CUresult decode_cuDeviceGetGraphMemAttribute(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUdevice) = (CUresult (*)(CUmemoryPool *, CUdevice))driver_function(EGPU_FN_cuDeviceGetMemPool);
+    CUresult (*real)(CUmemoryPool *, CUdevice) =
+        (CUresult (*)(CUmemoryPool *, CUdevice))driver_function(EGPU_FN_cuDeviceGetMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool = 0;
     CUdevice dev = 0;
@@ -566,13 +617,16 @@ static CUresult decode_cuDeviceGetMemPool(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pool : NULL, dev);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
     }
     return result;
 }
 
 static CUresult decode_cuDeviceGetP2PAttribute(struct task *task) {
-    CUresult (*real)(int *, CUdevice_P2PAttribute, CUdevice, CUdevice) = (CUresult (*)(int *, CUdevice_P2PAttribute, CUdevice, CUdevice))driver_function(EGPU_FN_cuDeviceGetP2PAttribute);
+    CUresult (*real)(int *, CUdevice_P2PAttribute, CUdevice, CUdevice) =
+        (CUresult (*)(int *, CUdevice_P2PAttribute, CUdevice, CUdevice))driver_function(
+            EGPU_FN_cuDeviceGetP2PAttribute);
     uint64_t given = get_word(&task->in);
     int value_value;
     memset(&value_value, 0, sizeof value_value);
@@ -592,7 +646,8 @@ static CUresult decode_cuDeviceGetP2PAttribute(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetProperties(struct task *task) {
-    CUresult (*real)(CUdevprop *, CUdevice) = (CUresult (*)(CUdevprop *, CUdevice))driver_function(EGPU_FN_cuDeviceGetProperties);
+    CUresult (*real)(CUdevprop *, CUdevice) =
+        (CUresult (*)(CUdevprop *, CUdevice))driver_function(EGPU_FN_cuDeviceGetProperties);
     uint64_t given = get_word(&task->in);
     CUdevprop value_prop;
     memset(&value_prop, 0, sizeof value_prop);
@@ -608,7 +663,9 @@ static CUresult decode_cuDeviceGetProperties(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetTexture1DLinearMaxWidth(struct task *task) {
-    CUresult (*real)(size_t *, CUarray_format, unsigned, CUdevice) = (CUresult (*)(size_t *, CUarray_format, unsigned, CUdevice))driver_function(EGPU_FN_cuDeviceGetTexture1DLinearMaxWidth);
+    CUresult (*real)(size_t *, CUarray_format, unsigned, CUdevice) =
+        (CUresult (*)(size_t *, CUarray_format, unsigned, CUdevice))driver_function(
+            EGPU_FN_cuDeviceGetTexture1DLinearMaxWidth);
     uint64_t given = get_word(&task->in);
     size_t value_maxWidthInElements;
     memset(&value_maxWidthInElements, 0, sizeof value_maxWidthInElements);
@@ -620,15 +677,18 @@ static CUresult decode_cuDeviceGetTexture1DLinearMaxWidth(struct task *task) {
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_maxWidthInElements : NULL, format, numChannels, dev);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_maxWidthInElements : NULL, format, numChannels, dev);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_maxWidthInElements, sizeof value_maxWidthInElements);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_maxWidthInElements, sizeof value_maxWidthInElements);
     }
     return result;
 }
 
 static CUresult decode_cuDeviceGetUuid(struct task *task) {
-    CUresult (*real)(CUuuid *, CUdevice) = (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetUuid);
+    CUresult (*real)(CUuuid *, CUdevice) =
+        (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetUuid);
     uint64_t given = get_word(&task->in);
     CUuuid value_uuid;
     memset(&value_uuid, 0, sizeof value_uuid);
@@ -644,7 +704,8 @@ static CUresult decode_cuDeviceGetUuid(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGetUuid_v2(struct task *task) {
-    CUresult (*real)(CUuuid *, CUdevice) = (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetUuid_v2);
+    CUresult (*real)(CUuuid *, CUdevice) =
+        (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetUuid_v2);
     uint64_t given = get_word(&task->in);
     CUuuid value_uuid;
     memset(&value_uuid, 0, sizeof value_uuid);
@@ -660,7 +721,8 @@ static CUresult decode_cuDeviceGetUuid_v2(struct task *task) {
 }
 
 static CUresult decode_cuDeviceGraphMemTrim(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDeviceGraphMemTrim);
+    CUresult (*real)(CUdevice) =
+        (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDeviceGraphMemTrim);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
     CUresult refused = task_refused(task, real != NULL);
@@ -670,7 +732,8 @@ static CUresult decode_cuDeviceGraphMemTrim(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxGetState(struct task *task) {
-    CUresult (*real)(CUdevice, unsigned int *, int *) = (CUresult (*)(CUdevice, unsigned int *, int *))driver_function(EGPU_FN_cuDevicePrimaryCtxGetState);
+    CUresult (*real)(CUdevice, unsigned int *, int *) = (CUresult (*)(
+        CUdevice, unsigned int *, int *))driver_function(EGPU_FN_cuDevicePrimaryCtxGetState);
     uint64_t given = get_word(&task->in);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
@@ -680,7 +743,8 @@ static CUresult decode_cuDevicePrimaryCtxGetState(struct task *task) {
     memset(&value_active, 0, sizeof value_active);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev, given >> 1 & 1 ? &value_flags : NULL, given >> 2 & 1 ? &value_active : NULL);
+    CUresult result =
+        real(dev, given >> 1 & 1 ? &value_flags : NULL, given >> 2 & 1 ? &value_active : NULL);
     if (result == CUDA_SUCCESS) {
         if (given >> 1 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
         if (given >> 2 & 1) put_bytes(&task->out, &value_active, sizeof value_active);
@@ -689,7 +753,8 @@ static CUresult decode_cuDevicePrimaryCtxGetState(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxRelease(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRelease);
+    CUresult (*real)(CUdevice) =
+        (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRelease);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
@@ -699,7 +764,8 @@ static CUresult decode_cuDevicePrimaryCtxRelease(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxRelease_v2(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRelease_v2);
+    CUresult (*real)(CUdevice) =
+        (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRelease_v2);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
@@ -709,7 +775,8 @@ static CUresult decode_cuDevicePrimaryCtxRelease_v2(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxReset(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxReset);
+    CUresult (*real)(CUdevice) =
+        (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxReset);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
@@ -719,7 +786,8 @@ static CUresult decode_cuDevicePrimaryCtxReset(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxReset_v2(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxReset_v2);
+    CUresult (*real)(CUdevice) =
+        (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxReset_v2);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
@@ -729,7 +797,8 @@ static CUresult decode_cuDevicePrimaryCtxReset_v2(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxRetain(struct task *task) {
-    CUresult (*real)(CUcontext *, CUdevice) = (CUresult (*)(CUcontext *, CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRetain);
+    CUresult (*real)(CUcontext *, CUdevice) =
+        (CUresult (*)(CUcontext *, CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRetain);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pctx = get_word(&task->in);
     CUcontext value_pctx = 0;
@@ -745,7 +814,8 @@ static CUresult decode_cuDevicePrimaryCtxRetain(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxSetFlags(struct task *task) {
-    CUresult (*real)(CUdevice, unsigned int) = (CUresult (*)(CUdevice, unsigned int))driver_function(EGPU_FN_cuDevicePrimaryCtxSetFlags);
+    CUresult (*real)(CUdevice, unsigned int) =
+        (CUresult (*)(CUdevice, unsigned int))driver_function(EGPU_FN_cuDevicePrimaryCtxSetFlags);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     unsigned int flags = 0;
@@ -757,7 +827,8 @@ static CUresult decode_cuDevicePrimaryCtxSetFlags(struct task *task) {
 }
 
 static CUresult decode_cuDevicePrimaryCtxSetFlags_v2(struct task *task) {
-    CUresult (*real)(CUdevice, unsigned int) = (CUresult (*)(CUdevice, unsigned int))driver_function(EGPU_FN_cuDevicePrimaryCtxSetFlags_v2);
+    CUresult (*real)(CUdevice, unsigned int) = (CUresult (*)(
+        CUdevice, unsigned int))driver_function(EGPU_FN_cuDevicePrimaryCtxSetFlags_v2);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     unsigned int flags = 0;
@@ -769,7 +840,9 @@ static CUresult decode_cuDevicePrimaryCtxSetFlags_v2(struct task *task) {
 }
 
 static CUresult decode_cuDeviceSetGraphMemAttribute(struct task *task) {
-    CUresult (*real)(CUdevice, CUgraphMem_attribute, void *) = (CUresult (*)(CUdevice, CUgraphMem_attribute, void *))driver_function(EGPU_FN_cuDeviceSetGraphMemAttribute);
+    CUresult (*real)(CUdevice, CUgraphMem_attribute, void *) =
+        (CUresult (*)(CUdevice, CUgraphMem_attribute, void *))driver_function(
+            EGPU_FN_cuDeviceSetGraphMemAttribute);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
     CUgraphMem_attribute attr = 0;
@@ -782,7 +855,8 @@ static CUresult decode_cuDeviceSetGraphMemAttribute(struct task *task) {
 }
 
 static CUresult decode_cuDeviceSetMemPool(struct task *task) {
-    CUresult (*real)(CUdevice, CUmemoryPool) = (CUresult (*)(CUdevice, CUmemoryPool))driver_function(EGPU_FN_cuDeviceSetMemPool);
+    CUresult (*real)(CUdevice, CUmemoryPool) =
+        (CUresult (*)(CUdevice, CUmemoryPool))driver_function(EGPU_FN_cuDeviceSetMemPool);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
@@ -793,7 +867,8 @@ static CUresult decode_cuDeviceSetMemPool(struct task *task) {
 }
 
 static CUresult decode_cuDeviceTotalMem_v2(struct task *task) {
-    CUresult (*real)(size_t *, CUdevice) = (CUresult (*)(size_t *, CUdevice))driver_function(EGPU_FN_cuDeviceTotalMem_v2);
+    CUresult (*real)(size_t *, CUdevice) =
+        (CUresult (*)(size_t *, CUdevice))driver_function(EGPU_FN_cuDeviceTotalMem_v2);
     uint64_t given = get_word(&task->in);
     size_t value_bytes;
     memset(&value_bytes, 0, sizeof value_bytes);
@@ -809,7 +884,8 @@ static CUresult decode_cuDeviceTotalMem_v2(struct task *task) {
 }
 
 static CUresult decode_cuEventCreate(struct task *task) {
-    CUresult (*real)(CUevent *, unsigned int) = (CUresult (*)(CUevent *, unsigned int))driver_function(EGPU_FN_cuEventCreate);
+    CUresult (*real)(CUevent *, unsigned int) =
+        (CUresult (*)(CUevent *, unsigned int))driver_function(EGPU_FN_cuEventCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phEvent = get_word(&task->in);
     CUevent value_phEvent = 0;
@@ -837,7 +913,8 @@ static CUresult decode_cuEventDestroy_v2(struct task *task) {
 }
 
 static CUresult decode_cuEventElapsedTime(struct task *task) {
-    CUresult (*real)(float *, CUevent, CUevent) = (CUresult (*)(float *, CUevent, CUevent))driver_function(EGPU_FN_cuEventElapsedTime);
+    CUresult (*real)(float *, CUevent, CUevent) =
+        (CUresult (*)(float *, CUevent, CUevent))driver_function(EGPU_FN_cuEventElapsedTime);
     uint64_t given = get_word(&task->in);
     float value_pMilliseconds;
     memset(&value_pMilliseconds, 0, sizeof value_pMilliseconds);
@@ -853,7 +930,8 @@ static CUresult decode_cuEventElapsedTime(struct task *task) {
 }
 
 static CUresult decode_cuEventElapsedTime_v2(struct task *task) {
-    CUresult (*real)(float *, CUevent, CUevent) = (CUresult (*)(float *, CUevent, CUevent))driver_function(EGPU_FN_cuEventElapsedTime_v2);
+    CUresult (*real)(float *, CUevent, CUevent) =
+        (CUresult (*)(float *, CUevent, CUevent))driver_function(EGPU_FN_cuEventElapsedTime_v2);
     uint64_t given = get_word(&task->in);
     float value_pMilliseconds;
     memset(&value_pMilliseconds, 0, sizeof value_pMilliseconds);
@@ -878,7 +956,8 @@ static CUresult decode_cuEventQuery(struct task *task) {
 }
 
 static CUresult decode_cuEventRecord(struct task *task) {
-    CUresult (*real)(CUevent, CUstream) = (CUresult (*)(CUevent, CUstream))driver_function(EGPU_FN_cuEventRecord);
+    CUresult (*real)(CUevent, CUstream) =
+        (CUresult (*)(CUevent, CUstream))driver_function(EGPU_FN_cuEventRecord);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -888,7 +967,8 @@ static CUresult decode_cuEventRecord(struct task *task) {
 }
 
 static CUresult decode_cuEventRecordWithFlags(struct task *task) {
-    CUresult (*real)(CUevent, CUstream, unsigned int) = (CUresult (*)(CUevent, CUstream, unsigned int))driver_function(EGPU_FN_cuEventRecordWithFlags);
+    CUresult (*real)(CUevent, CUstream, unsigned int) = (CUresult (*)(
+        CUevent, CUstream, unsigned int))driver_function(EGPU_FN_cuEventRecordWithFlags);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     unsigned int flags = 0;
@@ -909,7 +989,8 @@ static CUresult decode_cuEventSynchronize(struct task *task) {
 }
 
 static CUresult decode_cuFuncGetAttribute(struct task *task) {
-    CUresult (*real)(int *, CUfunction_attribute, CUfunction) = (CUresult (*)(int *, CUfunction_attribute, CUfunction))driver_function(EGPU_FN_cuFuncGetAttribute);
+    CUresult (*real)(int *, CUfunction_attribute, CUfunction) = (CUresult (*)(
+        int *, CUfunction_attribute, CUfunction))driver_function(EGPU_FN_cuFuncGetAttribute);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -926,7 +1007,8 @@ static CUresult decode_cuFuncGetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuFuncGetModule(struct task *task) {
-    CUresult (*real)(CUmodule *, CUfunction) = (CUresult (*)(CUmodule *, CUfunction))driver_function(EGPU_FN_cuFuncGetModule);
+    CUresult (*real)(CUmodule *, CUfunction) =
+        (CUresult (*)(CUmodule *, CUfunction))driver_function(EGPU_FN_cuFuncGetModule);
     uint64_t given = get_word(&task->in);
     CUmodule value_hmod = 0;
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
@@ -934,13 +1016,15 @@ static CUresult decode_cuFuncGetModule(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_hmod : NULL, hfunc);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_hmod));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_hmod));
     }
     return result;
 }
 
 static CUresult decode_cuFuncGetParamCount(struct task *task) {
-    CUresult (*real)(CUfunction, size_t *) = (CUresult (*)(CUfunction, size_t *))driver_function(EGPU_FN_cuFuncGetParamCount);
+    CUresult (*real)(CUfunction, size_t *) =
+        (CUresult (*)(CUfunction, size_t *))driver_function(EGPU_FN_cuFuncGetParamCount);
     uint64_t given = get_word(&task->in);
     CUfunction func = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     size_t value_paramCount;
@@ -955,7 +1039,8 @@ static CUresult decode_cuFuncGetParamCount(struct task *task) {
 }
 
 static CUresult decode_cuFuncGetParamInfo(struct task *task) {
-    CUresult (*real)(CUfunction, size_t, size_t *, size_t *) = (CUresult (*)(CUfunction, size_t, size_t *, size_t *))driver_function(EGPU_FN_cuFuncGetParamInfo);
+    CUresult (*real)(CUfunction, size_t, size_t *, size_t *) = (CUresult (*)(
+        CUfunction, size_t, size_t *, size_t *))driver_function(EGPU_FN_cuFuncGetParamInfo);
     uint64_t given = get_word(&task->in);
     CUfunction func = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     size_t paramIndex = 0;
@@ -966,7 +1051,8 @@ static CUresult decode_cuFuncGetParamInfo(struct task *task) {
     memset(&value_paramSize, 0, sizeof value_paramSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(func, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL, given >> 3 & 1 ? &value_paramSize : NULL);
+    CUresult result = real(func, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL,
+                           given >> 3 & 1 ? &value_paramSize : NULL);
     if (result == CUDA_SUCCESS) {
         if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
         if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
@@ -975,7 +1061,8 @@ static CUresult decode_cuFuncGetParamInfo(struct task *task) {
 }
 
 static CUresult decode_cuFuncIsLoaded(struct task *task) {
-    CUresult (*real)(CUfunctionLoadingState *, CUfunction) = (CUresult (*)(CUfunctionLoadingState *, CUfunction))driver_function(EGPU_FN_cuFuncIsLoaded);
+    CUresult (*real)(CUfunctionLoadingState *, CUfunction) =
+        (CUresult (*)(CUfunctionLoadingState *, CUfunction))driver_function(EGPU_FN_cuFuncIsLoaded);
     uint64_t given = get_word(&task->in);
     CUfunctionLoadingState value_state;
     memset(&value_state, 0, sizeof value_state);
@@ -999,7 +1086,8 @@ static CUresult decode_cuFuncLoad(struct task *task) {
 }
 
 static CUresult decode_cuFuncSetAttribute(struct task *task) {
-    CUresult (*real)(CUfunction, CUfunction_attribute, int) = (CUresult (*)(CUfunction, CUfunction_attribute, int))driver_function(EGPU_FN_cuFuncSetAttribute);
+    CUresult (*real)(CUfunction, CUfunction_attribute, int) = (CUresult (*)(
+        CUfunction, CUfunction_attribute, int))driver_function(EGPU_FN_cuFuncSetAttribute);
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUfunction_attribute attrib = 0;
     get_bytes(&task->in, &attrib, sizeof attrib);
@@ -1012,7 +1100,8 @@ static CUresult decode_cuFuncSetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuFuncSetCacheConfig(struct task *task) {
-    CUresult (*real)(CUfunction, CUfunc_cache) = (CUresult (*)(CUfunction, CUfunc_cache))driver_function(EGPU_FN_cuFuncSetCacheConfig);
+    CUresult (*real)(CUfunction, CUfunc_cache) =
+        (CUresult (*)(CUfunction, CUfunc_cache))driver_function(EGPU_FN_cuFuncSetCacheConfig);
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUfunc_cache config = 0;
     get_bytes(&task->in, &config, sizeof config);
@@ -1023,7 +1112,8 @@ static CUresult decode_cuFuncSetCacheConfig(struct task *task) {
 }
 
 static CUresult decode_cuFuncSetSharedMemConfig(struct task *task) {
-    CUresult (*real)(CUfunction, CUsharedconfig) = (CUresult (*)(CUfunction, CUsharedconfig))driver_function(EGPU_FN_cuFuncSetSharedMemConfig);
+    CUresult (*real)(CUfunction, CUsharedconfig) =
+        (CUresult (*)(CUfunction, CUsharedconfig))driver_function(EGPU_FN_cuFuncSetSharedMemConfig);
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUsharedconfig config = 0;
     get_bytes(&task->in, &config, sizeof config);
@@ -1034,7 +1124,8 @@ static CUresult decode_cuFuncSetSharedMemConfig(struct task *task) {
 }
 
 static CUresult decode_cuGraphChildGraphNodeGetGraph(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraph *) = (CUresult (*)(CUgraphNode, CUgraph *))driver_function(EGPU_FN_cuGraphChildGraphNodeGetGraph);
+    CUresult (*real)(CUgraphNode, CUgraph *) = (CUresult (*)(
+        CUgraphNode, CUgraph *))driver_function(EGPU_FN_cuGraphChildGraphNodeGetGraph);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraph value_phGraph = 0;
@@ -1042,13 +1133,15 @@ static CUresult decode_cuGraphChildGraphNodeGetGraph(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_phGraph : NULL);
     if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
+        if (given >> 1 & 1)
+            put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
     }
     return result;
 }
 
 static CUresult decode_cuGraphClone(struct task *task) {
-    CUresult (*real)(CUgraph *, CUgraph) = (CUresult (*)(CUgraph *, CUgraph))driver_function(EGPU_FN_cuGraphClone);
+    CUresult (*real)(CUgraph *, CUgraph) =
+        (CUresult (*)(CUgraph *, CUgraph))driver_function(EGPU_FN_cuGraphClone);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phGraphClone = get_word(&task->in);
     CUgraph value_phGraphClone = 0;
@@ -1063,7 +1156,9 @@ static CUresult decode_cuGraphClone(struct task *task) {
 }
 
 static CUresult decode_cuGraphConditionalHandleCreate(struct task *task) {
-    CUresult (*real)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int) = (CUresult (*)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int))driver_function(EGPU_FN_cuGraphConditionalHandleCreate);
+    CUresult (*real)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int) =
+        (CUresult (*)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int,
+                      unsigned int))driver_function(EGPU_FN_cuGraphConditionalHandleCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pHandle_out = get_word(&task->in);
     CUgraphConditionalHandle value_pHandle_out = 0;
@@ -1083,7 +1178,8 @@ static CUresult decode_cuGraphConditionalHandleCreate(struct task *task) {
 }
 
 static CUresult decode_cuGraphCreate(struct task *task) {
-    CUresult (*real)(CUgraph *, unsigned int) = (CUresult (*)(CUgraph *, unsigned int))driver_function(EGPU_FN_cuGraphCreate);
+    CUresult (*real)(CUgraph *, unsigned int) =
+        (CUresult (*)(CUgraph *, unsigned int))driver_function(EGPU_FN_cuGraphCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phGraph = get_word(&task->in);
     CUgraph value_phGraph = 0;
@@ -1111,7 +1207,8 @@ static CUresult decode_cuGraphDestroy(struct task *task) {
 }
 
 static CUresult decode_cuGraphDestroyNode(struct task *task) {
-    CUresult (*real)(CUgraphNode) = (CUresult (*)(CUgraphNode))driver_function(EGPU_FN_cuGraphDestroyNode);
+    CUresult (*real)(CUgraphNode) =
+        (CUresult (*)(CUgraphNode))driver_function(EGPU_FN_cuGraphDestroyNode);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -1123,7 +1220,8 @@ static CUresult decode_cuGraphDestroyNode(struct task *task) {
 }
 
 static CUresult decode_cuGraphEventRecordNodeGetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent *) = (CUresult (*)(CUgraphNode, CUevent *))driver_function(EGPU_FN_cuGraphEventRecordNodeGetEvent);
+    CUresult (*real)(CUgraphNode, CUevent *) = (CUresult (*)(
+        CUgraphNode, CUevent *))driver_function(EGPU_FN_cuGraphEventRecordNodeGetEvent);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent value_event_out = 0;
@@ -1131,13 +1229,15 @@ static CUresult decode_cuGraphEventRecordNodeGetEvent(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_event_out : NULL);
     if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
+        if (given >> 1 & 1)
+            put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
     }
     return result;
 }
 
 static CUresult decode_cuGraphEventRecordNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent) = (CUresult (*)(CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphEventRecordNodeSetEvent);
+    CUresult (*real)(CUgraphNode, CUevent) =
+        (CUresult (*)(CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphEventRecordNodeSetEvent);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -1147,7 +1247,8 @@ static CUresult decode_cuGraphEventRecordNodeSetEvent(struct task *task) {
 }
 
 static CUresult decode_cuGraphEventWaitNodeGetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent *) = (CUresult (*)(CUgraphNode, CUevent *))driver_function(EGPU_FN_cuGraphEventWaitNodeGetEvent);
+    CUresult (*real)(CUgraphNode, CUevent *) =
+        (CUresult (*)(CUgraphNode, CUevent *))driver_function(EGPU_FN_cuGraphEventWaitNodeGetEvent);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent value_event_out = 0;
@@ -1155,13 +1256,15 @@ static CUresult decode_cuGraphEventWaitNodeGetEvent(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_event_out : NULL);
     if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
+        if (given >> 1 & 1)
+            put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
     }
     return result;
 }
 
 static CUresult decode_cuGraphEventWaitNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent) = (CUresult (*)(CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphEventWaitNodeSetEvent);
+    CUresult (*real)(CUgraphNode, CUevent) =
+        (CUresult (*)(CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphEventWaitNodeSetEvent);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -1171,7 +1274,9 @@ static CUresult decode_cuGraphEventWaitNodeSetEvent(struct task *task) {
 }
 
 static CUresult decode_cuGraphExecChildGraphNodeSetParams(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, CUgraph) = (CUresult (*)(CUgraphExec, CUgraphNode, CUgraph))driver_function(EGPU_FN_cuGraphExecChildGraphNodeSetParams);
+    CUresult (*real)(CUgraphExec, CUgraphNode, CUgraph) =
+        (CUresult (*)(CUgraphExec, CUgraphNode, CUgraph))driver_function(
+            EGPU_FN_cuGraphExecChildGraphNodeSetParams);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraph childGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
@@ -1182,7 +1287,8 @@ static CUresult decode_cuGraphExecChildGraphNodeSetParams(struct task *task) {
 }
 
 static CUresult decode_cuGraphExecDestroy(struct task *task) {
-    CUresult (*real)(CUgraphExec) = (CUresult (*)(CUgraphExec))driver_function(EGPU_FN_cuGraphExecDestroy);
+    CUresult (*real)(CUgraphExec) =
+        (CUresult (*)(CUgraphExec))driver_function(EGPU_FN_cuGraphExecDestroy);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -1194,7 +1300,9 @@ static CUresult decode_cuGraphExecDestroy(struct task *task) {
 }
 
 static CUresult decode_cuGraphExecEventRecordNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, CUevent) = (CUresult (*)(CUgraphExec, CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphExecEventRecordNodeSetEvent);
+    CUresult (*real)(CUgraphExec, CUgraphNode, CUevent) =
+        (CUresult (*)(CUgraphExec, CUgraphNode, CUevent))driver_function(
+            EGPU_FN_cuGraphExecEventRecordNodeSetEvent);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
@@ -1205,7 +1313,9 @@ static CUresult decode_cuGraphExecEventRecordNodeSetEvent(struct task *task) {
 }
 
 static CUresult decode_cuGraphExecEventWaitNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, CUevent) = (CUresult (*)(CUgraphExec, CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphExecEventWaitNodeSetEvent);
+    CUresult (*real)(CUgraphExec, CUgraphNode, CUevent) =
+        (CUresult (*)(CUgraphExec, CUgraphNode, CUevent))driver_function(
+            EGPU_FN_cuGraphExecEventWaitNodeSetEvent);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
@@ -1216,7 +1326,8 @@ static CUresult decode_cuGraphExecEventWaitNodeSetEvent(struct task *task) {
 }
 
 static CUresult decode_cuGraphExecGetFlags(struct task *task) {
-    CUresult (*real)(CUgraphExec, cuuint64_t *) = (CUresult (*)(CUgraphExec, cuuint64_t *))driver_function(EGPU_FN_cuGraphExecGetFlags);
+    CUresult (*real)(CUgraphExec, cuuint64_t *) =
+        (CUresult (*)(CUgraphExec, cuuint64_t *))driver_function(EGPU_FN_cuGraphExecGetFlags);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     cuuint64_t value_flags;
@@ -1231,7 +1342,8 @@ static CUresult decode_cuGraphExecGetFlags(struct task *task) {
 }
 
 static CUresult decode_cuGraphExecGetId(struct task *task) {
-    CUresult (*real)(CUgraphExec, unsigned int *) = (CUresult (*)(CUgraphExec, unsigned int *))driver_function(EGPU_FN_cuGraphExecGetId);
+    CUresult (*real)(CUgraphExec, unsigned int *) =
+        (CUresult (*)(CUgraphExec, unsigned int *))driver_function(EGPU_FN_cuGraphExecGetId);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     unsigned int value_graphId;
@@ -1246,7 +1358,9 @@ static CUresult decode_cuGraphExecGetId(struct task *task) {
 }
 
 static CUresult decode_cuGraphExecUpdate(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *) = (CUresult (*)(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *))driver_function(EGPU_FN_cuGraphExecUpdate);
+    CUresult (*real)(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *) =
+        (CUresult (*)(CUgraphExec, CUgraph, CUgraphNode *,
+                      CUgraphExecUpdateResult *))driver_function(EGPU_FN_cuGraphExecUpdate);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
@@ -1256,16 +1370,20 @@ static CUresult decode_cuGraphExecUpdate(struct task *task) {
     memset(&value_updateResult_out, 0, sizeof value_updateResult_out);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraphExec, hGraph, &value_hErrorNode_out, given >> 3 & 1 ? &value_updateResult_out : NULL);
+    CUresult result = real(hGraphExec, hGraph, &value_hErrorNode_out,
+                           given >> 3 & 1 ? &value_updateResult_out : NULL);
     if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_graph_node, id_hErrorNode_out, (uint64_t)(uintptr_t)value_hErrorNode_out);
-        if (given >> 3 & 1) put_bytes(&task->out, &value_updateResult_out, sizeof value_updateResult_out);
+        handle_bind(task, KIND_graph_node, id_hErrorNode_out,
+                    (uint64_t)(uintptr_t)value_hErrorNode_out);
+        if (given >> 3 & 1)
+            put_bytes(&task->out, &value_updateResult_out, sizeof value_updateResult_out);
     }
     return result;
 }
 
 static CUresult decode_cuGraphGetId(struct task *task) {
-    CUresult (*real)(CUgraph, unsigned int *) = (CUresult (*)(CUgraph, unsigned int *))driver_function(EGPU_FN_cuGraphGetId);
+    CUresult (*real)(CUgraph, unsigned int *) =
+        (CUresult (*)(CUgraph, unsigned int *))driver_function(EGPU_FN_cuGraphGetId);
     uint64_t given = get_word(&task->in);
     CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
     unsigned int value_graphId;
@@ -1280,7 +1398,9 @@ static CUresult decode_cuGraphGetId(struct task *task) {
 }
 
 static CUresult decode_cuGraphInstantiateWithFlags(struct task *task) {
-    CUresult (*real)(CUgraphExec *, CUgraph, unsigned long long) = (CUresult (*)(CUgraphExec *, CUgraph, unsigned long long))driver_function(EGPU_FN_cuGraphInstantiateWithFlags);
+    CUresult (*real)(CUgraphExec *, CUgraph, unsigned long long) =
+        (CUresult (*)(CUgraphExec *, CUgraph, unsigned long long))driver_function(
+            EGPU_FN_cuGraphInstantiateWithFlags);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phGraphExec = get_word(&task->in);
     CUgraphExec value_phGraphExec = 0;
@@ -1297,7 +1417,8 @@ static CUresult decode_cuGraphInstantiateWithFlags(struct task *task) {
 }
 
 static CUresult decode_cuGraphKernelNodeCopyAttributes(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraphNode) = (CUresult (*)(CUgraphNode, CUgraphNode))driver_function(EGPU_FN_cuGraphKernelNodeCopyAttributes);
+    CUresult (*real)(CUgraphNode, CUgraphNode) = (CUresult (*)(
+        CUgraphNode, CUgraphNode))driver_function(EGPU_FN_cuGraphKernelNodeCopyAttributes);
     CUgraphNode dst = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraphNode src = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -1307,7 +1428,8 @@ static CUresult decode_cuGraphKernelNodeCopyAttributes(struct task *task) {
 }
 
 static CUresult decode_cuGraphLaunch(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUstream) = (CUresult (*)(CUgraphExec, CUstream))driver_function(EGPU_FN_cuGraphLaunch);
+    CUresult (*real)(CUgraphExec, CUstream) =
+        (CUresult (*)(CUgraphExec, CUstream))driver_function(EGPU_FN_cuGraphLaunch);
     CUgraphExec hGraph = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -1317,7 +1439,8 @@ static CUresult decode_cuGraphLaunch(struct task *task) {
 }
 
 static CUresult decode_cuGraphMemFreeNodeGetParams(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUdeviceptr *) = (CUresult (*)(CUgraphNode, CUdeviceptr *))driver_function(EGPU_FN_cuGraphMemFreeNodeGetParams);
+    CUresult (*real)(CUgraphNode, CUdeviceptr *) = (CUresult (*)(
+        CUgraphNode, CUdeviceptr *))driver_function(EGPU_FN_cuGraphMemFreeNodeGetParams);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUdeviceptr value_dptr_out;
@@ -1332,7 +1455,8 @@ static CUresult decode_cuGraphMemFreeNodeGetParams(struct task *task) {
 }
 
 static CUresult decode_cuGraphNodeFindInClone(struct task *task) {
-    CUresult (*real)(CUgraphNode *, CUgraphNode, CUgraph) = (CUresult (*)(CUgraphNode *, CUgraphNode, CUgraph))driver_function(EGPU_FN_cuGraphNodeFindInClone);
+    CUresult (*real)(CUgraphNode *, CUgraphNode, CUgraph) = (CUresult (*)(
+        CUgraphNode *, CUgraphNode, CUgraph))driver_function(EGPU_FN_cuGraphNodeFindInClone);
     uint64_t given = get_word(&task->in);
     CUgraphNode value_phNode = 0;
     CUgraphNode hOriginalNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
@@ -1341,13 +1465,16 @@ static CUresult decode_cuGraphNodeFindInClone(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_phNode : NULL, hOriginalNode, hClonedGraph);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_graph_node, (uint64_t)(uintptr_t)value_phNode));
+        if (given >> 0 & 1)
+            put_word(&task->out,
+                     handle_of(task, KIND_graph_node, (uint64_t)(uintptr_t)value_phNode));
     }
     return result;
 }
 
 static CUresult decode_cuGraphNodeGetContainingGraph(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraph *) = (CUresult (*)(CUgraphNode, CUgraph *))driver_function(EGPU_FN_cuGraphNodeGetContainingGraph);
+    CUresult (*real)(CUgraphNode, CUgraph *) = (CUresult (*)(
+        CUgraphNode, CUgraph *))driver_function(EGPU_FN_cuGraphNodeGetContainingGraph);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraph value_phGraph = 0;
@@ -1355,13 +1482,15 @@ static CUresult decode_cuGraphNodeGetContainingGraph(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_phGraph : NULL);
     if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
+        if (given >> 1 & 1)
+            put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
     }
     return result;
 }
 
 static CUresult decode_cuGraphNodeGetEnabled(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, unsigned int *) = (CUresult (*)(CUgraphExec, CUgraphNode, unsigned int *))driver_function(EGPU_FN_cuGraphNodeGetEnabled);
+    CUresult (*real)(CUgraphExec, CUgraphNode, unsigned int *) = (CUresult (*)(
+        CUgraphExec, CUgraphNode, unsigned int *))driver_function(EGPU_FN_cuGraphNodeGetEnabled);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
@@ -1377,7 +1506,8 @@ static CUresult decode_cuGraphNodeGetEnabled(struct task *task) {
 }
 
 static CUresult decode_cuGraphNodeGetLocalId(struct task *task) {
-    CUresult (*real)(CUgraphNode, unsigned int *) = (CUresult (*)(CUgraphNode, unsigned int *))driver_function(EGPU_FN_cuGraphNodeGetLocalId);
+    CUresult (*real)(CUgraphNode, unsigned int *) =
+        (CUresult (*)(CUgraphNode, unsigned int *))driver_function(EGPU_FN_cuGraphNodeGetLocalId);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     unsigned int value_nodeId;
@@ -1392,7 +1522,8 @@ static CUresult decode_cuGraphNodeGetLocalId(struct task *task) {
 }
 
 static CUresult decode_cuGraphNodeGetToolsId(struct task *task) {
-    CUresult (*real)(CUgraphNode, unsigned long long *) = (CUresult (*)(CUgraphNode, unsigned long long *))driver_function(EGPU_FN_cuGraphNodeGetToolsId);
+    CUresult (*real)(CUgraphNode, unsigned long long *) = (CUresult (*)(
+        CUgraphNode, unsigned long long *))driver_function(EGPU_FN_cuGraphNodeGetToolsId);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     unsigned long long value_toolsNodeId;
@@ -1407,7 +1538,8 @@ static CUresult decode_cuGraphNodeGetToolsId(struct task *task) {
 }
 
 static CUresult decode_cuGraphNodeGetType(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraphNodeType *) = (CUresult (*)(CUgraphNode, CUgraphNodeType *))driver_function(EGPU_FN_cuGraphNodeGetType);
+    CUresult (*real)(CUgraphNode, CUgraphNodeType *) =
+        (CUresult (*)(CUgraphNode, CUgraphNodeType *))driver_function(EGPU_FN_cuGraphNodeGetType);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraphNodeType value_type;
@@ -1422,7 +1554,8 @@ static CUresult decode_cuGraphNodeGetType(struct task *task) {
 }
 
 static CUresult decode_cuGraphNodeSetEnabled(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, unsigned int) = (CUresult (*)(CUgraphExec, CUgraphNode, unsigned int))driver_function(EGPU_FN_cuGraphNodeSetEnabled);
+    CUresult (*real)(CUgraphExec, CUgraphNode, unsigned int) = (CUresult (*)(
+        CUgraphExec, CUgraphNode, unsigned int))driver_function(EGPU_FN_cuGraphNodeSetEnabled);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     unsigned int isEnabled = 0;
@@ -1434,7 +1567,8 @@ static CUresult decode_cuGraphNodeSetEnabled(struct task *task) {
 }
 
 static CUresult decode_cuGraphUpload(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUstream) = (CUresult (*)(CUgraphExec, CUstream))driver_function(EGPU_FN_cuGraphUpload);
+    CUresult (*real)(CUgraphExec, CUstream) =
+        (CUresult (*)(CUgraphExec, CUstream))driver_function(EGPU_FN_cuGraphUpload);
     CUgraphExec hGraph = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -1444,11 +1578,14 @@ static CUresult decode_cuGraphUpload(struct task *task) {
 }
 
 static CUresult decode_cuGreenCtxCreate(struct task *task) {
-    CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int) = (CUresult (*)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int))driver_function(EGPU_FN_cuGreenCtxCreate);
+    CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int) =
+        (CUresult (*)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int))driver_function(
+            EGPU_FN_cuGreenCtxCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phCtx = get_word(&task->in);
     CUgreenCtx value_phCtx = 0;
-    CUdevResourceDesc desc = (CUdevResourceDesc)(uintptr_t)task_handle(task, KIND_resource_description, 0);
+    CUdevResourceDesc desc =
+        (CUdevResourceDesc)(uintptr_t)task_handle(task, KIND_resource_description, 0);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     unsigned int flags = 0;
@@ -1463,7 +1600,8 @@ static CUresult decode_cuGreenCtxCreate(struct task *task) {
 }
 
 static CUresult decode_cuGreenCtxDestroy(struct task *task) {
-    CUresult (*real)(CUgreenCtx) = (CUresult (*)(CUgreenCtx))driver_function(EGPU_FN_cuGreenCtxDestroy);
+    CUresult (*real)(CUgreenCtx) =
+        (CUresult (*)(CUgreenCtx))driver_function(EGPU_FN_cuGreenCtxDestroy);
     CUgreenCtx hCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -1475,7 +1613,8 @@ static CUresult decode_cuGreenCtxDestroy(struct task *task) {
 }
 
 static CUresult decode_cuGreenCtxGetId(struct task *task) {
-    CUresult (*real)(CUgreenCtx, unsigned long long *) = (CUresult (*)(CUgreenCtx, unsigned long long *))driver_function(EGPU_FN_cuGreenCtxGetId);
+    CUresult (*real)(CUgreenCtx, unsigned long long *) =
+        (CUresult (*)(CUgreenCtx, unsigned long long *))driver_function(EGPU_FN_cuGreenCtxGetId);
     uint64_t given = get_word(&task->in);
     CUgreenCtx greenCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 0);
     unsigned long long value_greenCtxId;
@@ -1490,7 +1629,8 @@ static CUresult decode_cuGreenCtxGetId(struct task *task) {
 }
 
 static CUresult decode_cuGreenCtxRecordEvent(struct task *task) {
-    CUresult (*real)(CUgreenCtx, CUevent) = (CUresult (*)(CUgreenCtx, CUevent))driver_function(EGPU_FN_cuGreenCtxRecordEvent);
+    CUresult (*real)(CUgreenCtx, CUevent) =
+        (CUresult (*)(CUgreenCtx, CUevent))driver_function(EGPU_FN_cuGreenCtxRecordEvent);
     CUgreenCtx hCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -1500,7 +1640,8 @@ static CUresult decode_cuGreenCtxRecordEvent(struct task *task) {
 }
 
 static CUresult decode_cuGreenCtxStreamCreate(struct task *task) {
-    CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, int) = (CUresult (*)(CUstream *, CUgreenCtx, unsigned int, int))driver_function(EGPU_FN_cuGreenCtxStreamCreate);
+    CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, int) = (CUresult (*)(
+        CUstream *, CUgreenCtx, unsigned int, int))driver_function(EGPU_FN_cuGreenCtxStreamCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phStream = get_word(&task->in);
     CUstream value_phStream = 0;
@@ -1519,7 +1660,8 @@ static CUresult decode_cuGreenCtxStreamCreate(struct task *task) {
 }
 
 static CUresult decode_cuGreenCtxWaitEvent(struct task *task) {
-    CUresult (*real)(CUgreenCtx, CUevent) = (CUresult (*)(CUgreenCtx, CUevent))driver_function(EGPU_FN_cuGreenCtxWaitEvent);
+    CUresult (*real)(CUgreenCtx, CUevent) =
+        (CUresult (*)(CUgreenCtx, CUevent))driver_function(EGPU_FN_cuGreenCtxWaitEvent);
     CUgreenCtx hCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -1529,7 +1671,9 @@ static CUresult decode_cuGreenCtxWaitEvent(struct task *task) {
 }
 
 static CUresult decode_cuKernelGetAttribute(struct task *task) {
-    CUresult (*real)(int *, CUfunction_attribute, CUkernel, CUdevice) = (CUresult (*)(int *, CUfunction_attribute, CUkernel, CUdevice))driver_function(EGPU_FN_cuKernelGetAttribute);
+    CUresult (*real)(int *, CUfunction_attribute, CUkernel, CUdevice) =
+        (CUresult (*)(int *, CUfunction_attribute, CUkernel, CUdevice))driver_function(
+            EGPU_FN_cuKernelGetAttribute);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -1548,7 +1692,8 @@ static CUresult decode_cuKernelGetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuKernelGetFunction(struct task *task) {
-    CUresult (*real)(CUfunction *, CUkernel) = (CUresult (*)(CUfunction *, CUkernel))driver_function(EGPU_FN_cuKernelGetFunction);
+    CUresult (*real)(CUfunction *, CUkernel) =
+        (CUresult (*)(CUfunction *, CUkernel))driver_function(EGPU_FN_cuKernelGetFunction);
     uint64_t given = get_word(&task->in);
     CUfunction value_pFunc = 0;
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
@@ -1556,13 +1701,15 @@ static CUresult decode_cuKernelGetFunction(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pFunc : NULL, kernel);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_pFunc));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_pFunc));
     }
     return result;
 }
 
 static CUresult decode_cuKernelGetLibrary(struct task *task) {
-    CUresult (*real)(CUlibrary *, CUkernel) = (CUresult (*)(CUlibrary *, CUkernel))driver_function(EGPU_FN_cuKernelGetLibrary);
+    CUresult (*real)(CUlibrary *, CUkernel) =
+        (CUresult (*)(CUlibrary *, CUkernel))driver_function(EGPU_FN_cuKernelGetLibrary);
     uint64_t given = get_word(&task->in);
     CUlibrary value_pLib = 0;
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
@@ -1570,13 +1717,15 @@ static CUresult decode_cuKernelGetLibrary(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pLib : NULL, kernel);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_library, (uint64_t)(uintptr_t)value_pLib));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_library, (uint64_t)(uintptr_t)value_pLib));
     }
     return result;
 }
 
 static CUresult decode_cuKernelGetParamCount(struct task *task) {
-    CUresult (*real)(CUkernel, size_t *) = (CUresult (*)(CUkernel, size_t *))driver_function(EGPU_FN_cuKernelGetParamCount);
+    CUresult (*real)(CUkernel, size_t *) =
+        (CUresult (*)(CUkernel, size_t *))driver_function(EGPU_FN_cuKernelGetParamCount);
     uint64_t given = get_word(&task->in);
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     size_t value_paramCount;
@@ -1591,7 +1740,8 @@ static CUresult decode_cuKernelGetParamCount(struct task *task) {
 }
 
 static CUresult decode_cuKernelGetParamInfo(struct task *task) {
-    CUresult (*real)(CUkernel, size_t, size_t *, size_t *) = (CUresult (*)(CUkernel, size_t, size_t *, size_t *))driver_function(EGPU_FN_cuKernelGetParamInfo);
+    CUresult (*real)(CUkernel, size_t, size_t *, size_t *) = (CUresult (*)(
+        CUkernel, size_t, size_t *, size_t *))driver_function(EGPU_FN_cuKernelGetParamInfo);
     uint64_t given = get_word(&task->in);
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     size_t paramIndex = 0;
@@ -1602,7 +1752,8 @@ static CUresult decode_cuKernelGetParamInfo(struct task *task) {
     memset(&value_paramSize, 0, sizeof value_paramSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(kernel, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL, given >> 3 & 1 ? &value_paramSize : NULL);
+    CUresult result = real(kernel, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL,
+                           given >> 3 & 1 ? &value_paramSize : NULL);
     if (result == CUDA_SUCCESS) {
         if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
         if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
@@ -1611,7 +1762,9 @@ static CUresult decode_cuKernelGetParamInfo(struct task *task) {
 }
 
 static CUresult decode_cuKernelSetAttribute(struct task *task) {
-    CUresult (*real)(CUfunction_attribute, int, CUkernel, CUdevice) = (CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice))driver_function(EGPU_FN_cuKernelSetAttribute);
+    CUresult (*real)(CUfunction_attribute, int, CUkernel, CUdevice) =
+        (CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice))driver_function(
+            EGPU_FN_cuKernelSetAttribute);
     CUfunction_attribute attrib = 0;
     get_bytes(&task->in, &attrib, sizeof attrib);
     int val = 0;
@@ -1626,7 +1779,8 @@ static CUresult decode_cuKernelSetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuKernelSetCacheConfig(struct task *task) {
-    CUresult (*real)(CUkernel, CUfunc_cache, CUdevice) = (CUresult (*)(CUkernel, CUfunc_cache, CUdevice))driver_function(EGPU_FN_cuKernelSetCacheConfig);
+    CUresult (*real)(CUkernel, CUfunc_cache, CUdevice) = (CUresult (*)(
+        CUkernel, CUfunc_cache, CUdevice))driver_function(EGPU_FN_cuKernelSetCacheConfig);
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     CUfunc_cache config = 0;
     get_bytes(&task->in, &config, sizeof config);
@@ -1639,7 +1793,9 @@ static CUresult decode_cuKernelSetCacheConfig(struct task *task) {
 }
 
 static CUresult decode_cuLibraryGetGlobal(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, CUlibrary, const char *) = (CUresult (*)(CUdeviceptr *, size_t *, CUlibrary, const char *))driver_function(EGPU_FN_cuLibraryGetGlobal);
+    CUresult (*real)(CUdeviceptr *, size_t *, CUlibrary, const char *) =
+        (CUresult (*)(CUdeviceptr *, size_t *, CUlibrary, const char *))driver_function(
+            EGPU_FN_cuLibraryGetGlobal);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1649,7 +1805,8 @@ static CUresult decode_cuLibraryGetGlobal(struct task *task) {
     const char *name = get_string(&task->in);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_bytes : NULL, library, name);
+    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL,
+                           given >> 1 & 1 ? &value_bytes : NULL, library, name);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
         if (given >> 1 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
@@ -1658,7 +1815,8 @@ static CUresult decode_cuLibraryGetGlobal(struct task *task) {
 }
 
 static CUresult decode_cuLibraryGetKernel(struct task *task) {
-    CUresult (*real)(CUkernel *, CUlibrary, const char *) = (CUresult (*)(CUkernel *, CUlibrary, const char *))driver_function(EGPU_FN_cuLibraryGetKernel);
+    CUresult (*real)(CUkernel *, CUlibrary, const char *) = (CUresult (*)(
+        CUkernel *, CUlibrary, const char *))driver_function(EGPU_FN_cuLibraryGetKernel);
     uint64_t given = get_word(&task->in);
     CUkernel value_pKernel = 0;
     CUlibrary library = (CUlibrary)(uintptr_t)task_handle(task, KIND_library, 0);
@@ -1667,13 +1825,15 @@ static CUresult decode_cuLibraryGetKernel(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pKernel : NULL, library, name);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_kernel, (uint64_t)(uintptr_t)value_pKernel));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_kernel, (uint64_t)(uintptr_t)value_pKernel));
     }
     return result;
 }
 
 static CUresult decode_cuLibraryGetKernelCount(struct task *task) {
-    CUresult (*real)(unsigned int *, CUlibrary) = (CUresult (*)(unsigned int *, CUlibrary))driver_function(EGPU_FN_cuLibraryGetKernelCount);
+    CUresult (*real)(unsigned int *, CUlibrary) =
+        (CUresult (*)(unsigned int *, CUlibrary))driver_function(EGPU_FN_cuLibraryGetKernelCount);
     uint64_t given = get_word(&task->in);
     unsigned int value_count;
     memset(&value_count, 0, sizeof value_count);
@@ -1688,7 +1848,8 @@ static CUresult decode_cuLibraryGetKernelCount(struct task *task) {
 }
 
 static CUresult decode_cuLibraryGetModule(struct task *task) {
-    CUresult (*real)(CUmodule *, CUlibrary) = (CUresult (*)(CUmodule *, CUlibrary))driver_function(EGPU_FN_cuLibraryGetModule);
+    CUresult (*real)(CUmodule *, CUlibrary) =
+        (CUresult (*)(CUmodule *, CUlibrary))driver_function(EGPU_FN_cuLibraryGetModule);
     uint64_t given = get_word(&task->in);
     CUmodule value_pMod = 0;
     CUlibrary library = (CUlibrary)(uintptr_t)task_handle(task, KIND_library, 0);
@@ -1696,7 +1857,8 @@ static CUresult decode_cuLibraryGetModule(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pMod : NULL, library);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_pMod));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_pMod));
     }
     return result;
 }
@@ -1714,7 +1876,8 @@ static CUresult decode_cuLibraryUnload(struct task *task) {
 }
 
 static CUresult decode_cuLinkDestroy(struct task *task) {
-    CUresult (*real)(CUlinkState) = (CUresult (*)(CUlinkState))driver_function(EGPU_FN_cuLinkDestroy);
+    CUresult (*real)(CUlinkState) =
+        (CUresult (*)(CUlinkState))driver_function(EGPU_FN_cuLinkDestroy);
     CUlinkState state = (CUlinkState)(uintptr_t)task_handle(task, KIND_link, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -1726,7 +1889,8 @@ static CUresult decode_cuLinkDestroy(struct task *task) {
 }
 
 static CUresult decode_cuMemAddressFree(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t) = (CUresult (*)(CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemAddressFree);
+    CUresult (*real)(CUdeviceptr, size_t) =
+        (CUresult (*)(CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemAddressFree);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
@@ -1738,7 +1902,9 @@ static CUresult decode_cuMemAddressFree(struct task *task) {
 }
 
 static CUresult decode_cuMemAddressReserve(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long) = (CUresult (*)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))driver_function(EGPU_FN_cuMemAddressReserve);
+    CUresult (*real)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long) =
+        (CUresult (*)(CUdeviceptr *, size_t, size_t, CUdeviceptr,
+                      unsigned long long))driver_function(EGPU_FN_cuMemAddressReserve);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_ptr;
     memset(&value_ptr, 0, sizeof value_ptr);
@@ -1760,7 +1926,8 @@ static CUresult decode_cuMemAddressReserve(struct task *task) {
 }
 
 static CUresult decode_cuMemAllocAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t, CUstream) = (CUresult (*)(CUdeviceptr *, size_t, CUstream))driver_function(EGPU_FN_cuMemAllocAsync);
+    CUresult (*real)(CUdeviceptr *, size_t, CUstream) =
+        (CUresult (*)(CUdeviceptr *, size_t, CUstream))driver_function(EGPU_FN_cuMemAllocAsync);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1777,7 +1944,9 @@ static CUresult decode_cuMemAllocAsync(struct task *task) {
 }
 
 static CUresult decode_cuMemAllocFromPoolAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) = (CUresult (*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream))driver_function(EGPU_FN_cuMemAllocFromPoolAsync);
+    CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
+        (CUresult (*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream))driver_function(
+            EGPU_FN_cuMemAllocFromPoolAsync);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1795,7 +1964,9 @@ static CUresult decode_cuMemAllocFromPoolAsync(struct task *task) {
 }
 
 static CUresult decode_cuMemAllocPitch_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int) = (CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int))driver_function(EGPU_FN_cuMemAllocPitch_v2);
+    CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int) =
+        (CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int))driver_function(
+            EGPU_FN_cuMemAllocPitch_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1809,7 +1980,9 @@ static CUresult decode_cuMemAllocPitch_v2(struct task *task) {
     get_bytes(&task->in, &ElementSizeBytes, sizeof ElementSizeBytes);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_pPitch : NULL, WidthInBytes, Height, ElementSizeBytes);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_pPitch : NULL,
+             WidthInBytes, Height, ElementSizeBytes);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
         if (given >> 1 & 1) put_bytes(&task->out, &value_pPitch, sizeof value_pPitch);
@@ -1818,7 +1991,8 @@ static CUresult decode_cuMemAllocPitch_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemAlloc_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t) = (CUresult (*)(CUdeviceptr *, size_t))driver_function(EGPU_FN_cuMemAlloc_v2);
+    CUresult (*real)(CUdeviceptr *, size_t) =
+        (CUresult (*)(CUdeviceptr *, size_t))driver_function(EGPU_FN_cuMemAlloc_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1834,7 +2008,10 @@ static CUresult decode_cuMemAlloc_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemCreate(struct task *task) {
-    CUresult (*real)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long) = (CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))driver_function(EGPU_FN_cuMemCreate);
+    CUresult (*real)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                     unsigned long long) =
+        (CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                      unsigned long long))driver_function(EGPU_FN_cuMemCreate);
     uint64_t given = get_word(&task->in);
     uint64_t id_handle = get_word(&task->in);
     CUmemGenericAllocationHandle value_handle = 0;
@@ -1854,7 +2031,8 @@ static CUresult decode_cuMemCreate(struct task *task) {
 }
 
 static CUresult decode_cuMemFreeAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUstream) = (CUresult (*)(CUdeviceptr, CUstream))driver_function(EGPU_FN_cuMemFreeAsync);
+    CUresult (*real)(CUdeviceptr, CUstream) =
+        (CUresult (*)(CUdeviceptr, CUstream))driver_function(EGPU_FN_cuMemFreeAsync);
     CUdeviceptr dptr = 0;
     get_bytes(&task->in, &dptr, sizeof dptr);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
@@ -1865,7 +2043,8 @@ static CUresult decode_cuMemFreeAsync(struct task *task) {
 }
 
 static CUresult decode_cuMemFree_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr) = (CUresult (*)(CUdeviceptr))driver_function(EGPU_FN_cuMemFree_v2);
+    CUresult (*real)(CUdeviceptr) =
+        (CUresult (*)(CUdeviceptr))driver_function(EGPU_FN_cuMemFree_v2);
     CUdeviceptr dptr = 0;
     get_bytes(&task->in, &dptr, sizeof dptr);
     CUresult refused = task_refused(task, real != NULL);
@@ -1875,7 +2054,9 @@ static CUresult decode_cuMemFree_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemGetAccess(struct task *task) {
-    CUresult (*real)(unsigned long long *, const CUmemLocation *, CUdeviceptr) = (CUresult (*)(unsigned long long *, const CUmemLocation *, CUdeviceptr))driver_function(EGPU_FN_cuMemGetAccess);
+    CUresult (*real)(unsigned long long *, const CUmemLocation *, CUdeviceptr) =
+        (CUresult (*)(unsigned long long *, const CUmemLocation *, CUdeviceptr))driver_function(
+            EGPU_FN_cuMemGetAccess);
     uint64_t given = get_word(&task->in);
     unsigned long long value_flags;
     memset(&value_flags, 0, sizeof value_flags);
@@ -1885,7 +2066,8 @@ static CUresult decode_cuMemGetAccess(struct task *task) {
     get_bytes(&task->in, &ptr, sizeof ptr);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_flags : NULL, given >> 1 & 1 ? &value_location : NULL, ptr);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_flags : NULL, given >> 1 & 1 ? &value_location : NULL, ptr);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
     }
@@ -1893,7 +2075,8 @@ static CUresult decode_cuMemGetAccess(struct task *task) {
 }
 
 static CUresult decode_cuMemGetAddressRange_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, CUdeviceptr) = (CUresult (*)(CUdeviceptr *, size_t *, CUdeviceptr))driver_function(EGPU_FN_cuMemGetAddressRange_v2);
+    CUresult (*real)(CUdeviceptr *, size_t *, CUdeviceptr) = (CUresult (*)(
+        CUdeviceptr *, size_t *, CUdeviceptr))driver_function(EGPU_FN_cuMemGetAddressRange_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_pbase;
     memset(&value_pbase, 0, sizeof value_pbase);
@@ -1903,7 +2086,8 @@ static CUresult decode_cuMemGetAddressRange_v2(struct task *task) {
     get_bytes(&task->in, &dptr, sizeof dptr);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_pbase : NULL, given >> 1 & 1 ? &value_psize : NULL, dptr);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_pbase : NULL, given >> 1 & 1 ? &value_psize : NULL, dptr);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_pbase, sizeof value_pbase);
         if (given >> 1 & 1) put_bytes(&task->out, &value_psize, sizeof value_psize);
@@ -1912,7 +2096,9 @@ static CUresult decode_cuMemGetAddressRange_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemGetAllocationGranularity(struct task *task) {
-    CUresult (*real)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) = (CUresult (*)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))driver_function(EGPU_FN_cuMemGetAllocationGranularity);
+    CUresult (*real)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) =
+        (CUresult (*)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))
+            driver_function(EGPU_FN_cuMemGetAllocationGranularity);
     uint64_t given = get_word(&task->in);
     size_t value_granularity;
     memset(&value_granularity, 0, sizeof value_granularity);
@@ -1922,7 +2108,8 @@ static CUresult decode_cuMemGetAllocationGranularity(struct task *task) {
     get_bytes(&task->in, &option, sizeof option);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_granularity : NULL, given >> 1 & 1 ? &value_prop : NULL, option);
+    CUresult result = real(given >> 0 & 1 ? &value_granularity : NULL,
+                           given >> 1 & 1 ? &value_prop : NULL, option);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_granularity, sizeof value_granularity);
     }
@@ -1930,11 +2117,14 @@ static CUresult decode_cuMemGetAllocationGranularity(struct task *task) {
 }
 
 static CUresult decode_cuMemGetAllocationPropertiesFromHandle(struct task *task) {
-    CUresult (*real)(CUmemAllocationProp *, CUmemGenericAllocationHandle) = (CUresult (*)(CUmemAllocationProp *, CUmemGenericAllocationHandle))driver_function(EGPU_FN_cuMemGetAllocationPropertiesFromHandle);
+    CUresult (*real)(CUmemAllocationProp *, CUmemGenericAllocationHandle) =
+        (CUresult (*)(CUmemAllocationProp *, CUmemGenericAllocationHandle))driver_function(
+            EGPU_FN_cuMemGetAllocationPropertiesFromHandle);
     uint64_t given = get_word(&task->in);
     CUmemAllocationProp value_prop;
     memset(&value_prop, 0, sizeof value_prop);
-    CUmemGenericAllocationHandle handle = (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
+    CUmemGenericAllocationHandle handle =
+        (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_prop : NULL, handle);
@@ -1945,7 +2135,9 @@ static CUresult decode_cuMemGetAllocationPropertiesFromHandle(struct task *task)
 }
 
 static CUresult decode_cuMemGetDefaultMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType) = (CUresult (*)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))driver_function(EGPU_FN_cuMemGetDefaultMemPool);
+    CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType) =
+        (CUresult (*)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))driver_function(
+            EGPU_FN_cuMemGetDefaultMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool_out = 0;
     CUmemLocation value_location = {0};
@@ -1954,15 +2146,18 @@ static CUresult decode_cuMemGetDefaultMemPool(struct task *task) {
     get_bytes(&task->in, &type, sizeof type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_pool_out : NULL, given >> 1 & 1 ? &value_location : NULL, type);
+    CUresult result = real(given >> 0 & 1 ? &value_pool_out : NULL,
+                           given >> 1 & 1 ? &value_location : NULL, type);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
     }
     return result;
 }
 
 static CUresult decode_cuMemGetInfo_v2(struct task *task) {
-    CUresult (*real)(size_t *, size_t *) = (CUresult (*)(size_t *, size_t *))driver_function(EGPU_FN_cuMemGetInfo_v2);
+    CUresult (*real)(size_t *, size_t *) =
+        (CUresult (*)(size_t *, size_t *))driver_function(EGPU_FN_cuMemGetInfo_v2);
     uint64_t given = get_word(&task->in);
     size_t value_free;
     memset(&value_free, 0, sizeof value_free);
@@ -1970,7 +2165,8 @@ static CUresult decode_cuMemGetInfo_v2(struct task *task) {
     memset(&value_total, 0, sizeof value_total);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_free : NULL, given >> 1 & 1 ? &value_total : NULL);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_free : NULL, given >> 1 & 1 ? &value_total : NULL);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_free, sizeof value_free);
         if (given >> 1 & 1) put_bytes(&task->out, &value_total, sizeof value_total);
@@ -1979,7 +2175,9 @@ static CUresult decode_cuMemGetInfo_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemGetMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType) = (CUresult (*)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))driver_function(EGPU_FN_cuMemGetMemPool);
+    CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType) =
+        (CUresult (*)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))driver_function(
+            EGPU_FN_cuMemGetMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool = 0;
     CUmemLocation value_location = {0};
@@ -1988,22 +2186,28 @@ static CUresult decode_cuMemGetMemPool(struct task *task) {
     get_bytes(&task->in, &type, sizeof type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_pool : NULL, given >> 1 & 1 ? &value_location : NULL, type);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_pool : NULL, given >> 1 & 1 ? &value_location : NULL, type);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
     }
     return result;
 }
 
 static CUresult decode_cuMemMap(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) = (CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))driver_function(EGPU_FN_cuMemMap);
+    CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
+                     unsigned long long) =
+        (CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
+                      unsigned long long))driver_function(EGPU_FN_cuMemMap);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
     get_bytes(&task->in, &size, sizeof size);
     size_t offset = 0;
     get_bytes(&task->in, &offset, sizeof offset);
-    CUmemGenericAllocationHandle handle = (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
+    CUmemGenericAllocationHandle handle =
+        (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
     unsigned long long flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
@@ -2013,7 +2217,8 @@ static CUresult decode_cuMemMap(struct task *task) {
 }
 
 static CUresult decode_cuMemPoolCreate(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, const CUmemPoolProps *) = (CUresult (*)(CUmemoryPool *, const CUmemPoolProps *))driver_function(EGPU_FN_cuMemPoolCreate);
+    CUresult (*real)(CUmemoryPool *, const CUmemPoolProps *) = (CUresult (*)(
+        CUmemoryPool *, const CUmemPoolProps *))driver_function(EGPU_FN_cuMemPoolCreate);
     uint64_t given = get_word(&task->in);
     uint64_t id_pool = get_word(&task->in);
     CUmemoryPool value_pool = 0;
@@ -2029,7 +2234,8 @@ static CUresult decode_cuMemPoolCreate(struct task *task) {
 }
 
 static CUresult decode_cuMemPoolDestroy(struct task *task) {
-    CUresult (*real)(CUmemoryPool) = (CUresult (*)(CUmemoryPool))driver_function(EGPU_FN_cuMemPoolDestroy);
+    CUresult (*real)(CUmemoryPool) =
+        (CUresult (*)(CUmemoryPool))driver_function(EGPU_FN_cuMemPoolDestroy);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -2041,7 +2247,9 @@ static CUresult decode_cuMemPoolDestroy(struct task *task) {
 }
 
 static CUresult decode_cuMemPoolGetAccess(struct task *task) {
-    CUresult (*real)(CUmemAccess_flags *, CUmemoryPool, CUmemLocation *) = (CUresult (*)(CUmemAccess_flags *, CUmemoryPool, CUmemLocation *))driver_function(EGPU_FN_cuMemPoolGetAccess);
+    CUresult (*real)(CUmemAccess_flags *, CUmemoryPool, CUmemLocation *) =
+        (CUresult (*)(CUmemAccess_flags *, CUmemoryPool, CUmemLocation *))driver_function(
+            EGPU_FN_cuMemPoolGetAccess);
     uint64_t given = get_word(&task->in);
     CUmemAccess_flags value_flags;
     memset(&value_flags, 0, sizeof value_flags);
@@ -2050,7 +2258,8 @@ static CUresult decode_cuMemPoolGetAccess(struct task *task) {
     if (given >> 2 & 1) get_bytes(&task->in, &value_location, sizeof value_location);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_flags : NULL, memPool, given >> 2 & 1 ? &value_location : NULL);
+    CUresult result = real(given >> 0 & 1 ? &value_flags : NULL, memPool,
+                           given >> 2 & 1 ? &value_location : NULL);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
     }
@@ -2058,7 +2267,8 @@ static CUresult decode_cuMemPoolGetAccess(struct task *task) {
 }
 
 static CUresult decode_cuMemPoolGetAttribute(struct task *task) {
-    CUresult (*real)(CUmemoryPool, CUmemPool_attribute, void *) = (CUresult (*)(CUmemoryPool, CUmemPool_attribute, void *))driver_function(EGPU_FN_cuMemPoolGetAttribute);
+    CUresult (*real)(CUmemoryPool, CUmemPool_attribute, void *) = (CUresult (*)(
+        CUmemoryPool, CUmemPool_attribute, void *))driver_function(EGPU_FN_cuMemPoolGetAttribute);
     uint64_t given = get_word(&task->in);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUmemPool_attribute attr = 0;
@@ -2074,7 +2284,8 @@ static CUresult decode_cuMemPoolGetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuMemPoolSetAccess(struct task *task) {
-    CUresult (*real)(CUmemoryPool, const CUmemAccessDesc *, size_t) = (CUresult (*)(CUmemoryPool, const CUmemAccessDesc *, size_t))driver_function(EGPU_FN_cuMemPoolSetAccess);
+    CUresult (*real)(CUmemoryPool, const CUmemAccessDesc *, size_t) = (CUresult (*)(
+        CUmemoryPool, const CUmemAccessDesc *, size_t))driver_function(EGPU_FN_cuMemPoolSetAccess);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUmemAccessDesc value_map[WIRE_MAX_ARRAY];
     size_t bytes_map = get_block(&task->in, value_map, sizeof value_map);
@@ -2088,7 +2299,8 @@ static CUresult decode_cuMemPoolSetAccess(struct task *task) {
 }
 
 static CUresult decode_cuMemPoolSetAttribute(struct task *task) {
-    CUresult (*real)(CUmemoryPool, CUmemPool_attribute, void *) = (CUresult (*)(CUmemoryPool, CUmemPool_attribute, void *))driver_function(EGPU_FN_cuMemPoolSetAttribute);
+    CUresult (*real)(CUmemoryPool, CUmemPool_attribute, void *) = (CUresult (*)(
+        CUmemoryPool, CUmemPool_attribute, void *))driver_function(EGPU_FN_cuMemPoolSetAttribute);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUmemPool_attribute attr = 0;
     get_bytes(&task->in, &attr, sizeof attr);
@@ -2100,7 +2312,8 @@ static CUresult decode_cuMemPoolSetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuMemPoolTrimTo(struct task *task) {
-    CUresult (*real)(CUmemoryPool, size_t) = (CUresult (*)(CUmemoryPool, size_t))driver_function(EGPU_FN_cuMemPoolTrimTo);
+    CUresult (*real)(CUmemoryPool, size_t) =
+        (CUresult (*)(CUmemoryPool, size_t))driver_function(EGPU_FN_cuMemPoolTrimTo);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     size_t minBytesToKeep = 0;
     get_bytes(&task->in, &minBytesToKeep, sizeof minBytesToKeep);
@@ -2111,8 +2324,10 @@ static CUresult decode_cuMemPoolTrimTo(struct task *task) {
 }
 
 static CUresult decode_cuMemRelease(struct task *task) {
-    CUresult (*real)(CUmemGenericAllocationHandle) = (CUresult (*)(CUmemGenericAllocationHandle))driver_function(EGPU_FN_cuMemRelease);
-    CUmemGenericAllocationHandle handle = (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 1);
+    CUresult (*real)(CUmemGenericAllocationHandle) =
+        (CUresult (*)(CUmemGenericAllocationHandle))driver_function(EGPU_FN_cuMemRelease);
+    CUmemGenericAllocationHandle handle =
+        (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(handle);
@@ -2123,11 +2338,13 @@ static CUresult decode_cuMemRelease(struct task *task) {
 }
 
 static CUresult decode_cuMemRetainAllocationHandle(struct task *task) {
-    CUresult (*real)(CUmemGenericAllocationHandle *, void *) = (CUresult (*)(CUmemGenericAllocationHandle *, void *))driver_function(EGPU_FN_cuMemRetainAllocationHandle);
+    CUresult (*real)(CUmemGenericAllocationHandle *, void *) =
+        (CUresult (*)(CUmemGenericAllocationHandle *, void *))driver_function(
+            EGPU_FN_cuMemRetainAllocationHandle);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_handle = get_word(&task->in);
     CUmemGenericAllocationHandle value_handle = 0;
-    void * addr = 0;
+    void *addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -2139,7 +2356,9 @@ static CUresult decode_cuMemRetainAllocationHandle(struct task *task) {
 }
 
 static CUresult decode_cuMemSetAccess(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t) = (CUresult (*)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))driver_function(EGPU_FN_cuMemSetAccess);
+    CUresult (*real)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t) =
+        (CUresult (*)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))driver_function(
+            EGPU_FN_cuMemSetAccess);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
@@ -2156,7 +2375,9 @@ static CUresult decode_cuMemSetAccess(struct task *task) {
 }
 
 static CUresult decode_cuMemSetMemPool(struct task *task) {
-    CUresult (*real)(CUmemLocation *, CUmemAllocationType, CUmemoryPool) = (CUresult (*)(CUmemLocation *, CUmemAllocationType, CUmemoryPool))driver_function(EGPU_FN_cuMemSetMemPool);
+    CUresult (*real)(CUmemLocation *, CUmemAllocationType, CUmemoryPool) =
+        (CUresult (*)(CUmemLocation *, CUmemAllocationType, CUmemoryPool))driver_function(
+            EGPU_FN_cuMemSetMemPool);
     uint64_t given = get_word(&task->in);
     CUmemLocation value_location = {0};
     if (given >> 0 & 1) get_bytes(&task->in, &value_location, sizeof value_location);
@@ -2170,7 +2391,8 @@ static CUresult decode_cuMemSetMemPool(struct task *task) {
 }
 
 static CUresult decode_cuMemUnmap(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t) = (CUresult (*)(CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemUnmap);
+    CUresult (*real)(CUdeviceptr, size_t) =
+        (CUresult (*)(CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemUnmap);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
@@ -2182,7 +2404,9 @@ static CUresult decode_cuMemUnmap(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyAtoA(struct task *task) {
-    CUresult (*real)(CUarray, unsigned int, CUarray, unsigned int, unsigned int) = (CUresult (*)(CUarray, unsigned int, CUarray, unsigned int, unsigned int))driver_function(EGPU_FN_cuMemcpyAtoA);
+    CUresult (*real)(CUarray, unsigned int, CUarray, unsigned int, unsigned int) =
+        (CUresult (*)(CUarray, unsigned int, CUarray, unsigned int, unsigned int))driver_function(
+            EGPU_FN_cuMemcpyAtoA);
     CUarray dstArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
     unsigned int dstOffset = 0;
     get_bytes(&task->in, &dstOffset, sizeof dstOffset);
@@ -2198,7 +2422,8 @@ static CUresult decode_cuMemcpyAtoA(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyAtoA_v2(struct task *task) {
-    CUresult (*real)(CUarray, size_t, CUarray, size_t, size_t) = (CUresult (*)(CUarray, size_t, CUarray, size_t, size_t))driver_function(EGPU_FN_cuMemcpyAtoA_v2);
+    CUresult (*real)(CUarray, size_t, CUarray, size_t, size_t) = (CUresult (*)(
+        CUarray, size_t, CUarray, size_t, size_t))driver_function(EGPU_FN_cuMemcpyAtoA_v2);
     CUarray dstArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
     size_t dstOffset = 0;
     get_bytes(&task->in, &dstOffset, sizeof dstOffset);
@@ -2214,7 +2439,8 @@ static CUresult decode_cuMemcpyAtoA_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyAtoD_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUarray, size_t, size_t) = (CUresult (*)(CUdeviceptr, CUarray, size_t, size_t))driver_function(EGPU_FN_cuMemcpyAtoD_v2);
+    CUresult (*real)(CUdeviceptr, CUarray, size_t, size_t) = (CUresult (*)(
+        CUdeviceptr, CUarray, size_t, size_t))driver_function(EGPU_FN_cuMemcpyAtoD_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUarray srcArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
@@ -2229,7 +2455,8 @@ static CUresult decode_cuMemcpyAtoD_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyDtoA_v2(struct task *task) {
-    CUresult (*real)(CUarray, size_t, CUdeviceptr, size_t) = (CUresult (*)(CUarray, size_t, CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemcpyDtoA_v2);
+    CUresult (*real)(CUarray, size_t, CUdeviceptr, size_t) = (CUresult (*)(
+        CUarray, size_t, CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemcpyDtoA_v2);
     CUarray dstArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
     size_t dstOffset = 0;
     get_bytes(&task->in, &dstOffset, sizeof dstOffset);
@@ -2244,7 +2471,8 @@ static CUresult decode_cuMemcpyDtoA_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyDtoDAsync_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = (CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream))driver_function(EGPU_FN_cuMemcpyDtoDAsync_v2);
+    CUresult (*real)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = (CUresult (*)(
+        CUdeviceptr, CUdeviceptr, size_t, CUstream))driver_function(EGPU_FN_cuMemcpyDtoDAsync_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUdeviceptr srcDevice = 0;
@@ -2259,7 +2487,8 @@ static CUresult decode_cuMemcpyDtoDAsync_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyDtoD_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUdeviceptr, size_t) = (CUresult (*)(CUdeviceptr, CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemcpyDtoD_v2);
+    CUresult (*real)(CUdeviceptr, CUdeviceptr, size_t) =
+        (CUresult (*)(CUdeviceptr, CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemcpyDtoD_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUdeviceptr srcDevice = 0;
@@ -2273,7 +2502,9 @@ static CUresult decode_cuMemcpyDtoD_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyPeer(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t) = (CUresult (*)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t))driver_function(EGPU_FN_cuMemcpyPeer);
+    CUresult (*real)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t) =
+        (CUresult (*)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t))driver_function(
+            EGPU_FN_cuMemcpyPeer);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUcontext dstContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
@@ -2289,7 +2520,9 @@ static CUresult decode_cuMemcpyPeer(struct task *task) {
 }
 
 static CUresult decode_cuMemcpyPeerAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream) = (CUresult (*)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))driver_function(EGPU_FN_cuMemcpyPeerAsync);
+    CUresult (*real)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream) =
+        (CUresult (*)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t,
+                      CUstream))driver_function(EGPU_FN_cuMemcpyPeerAsync);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUcontext dstContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
@@ -2306,7 +2539,8 @@ static CUresult decode_cuMemcpyPeerAsync(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD16Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned short, size_t, CUstream) = (CUresult (*)(CUdeviceptr, unsigned short, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD16Async);
+    CUresult (*real)(CUdeviceptr, unsigned short, size_t, CUstream) = (CUresult (*)(
+        CUdeviceptr, unsigned short, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD16Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned short us = 0;
@@ -2321,7 +2555,8 @@ static CUresult decode_cuMemsetD16Async(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD16_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned short, size_t) = (CUresult (*)(CUdeviceptr, unsigned short, size_t))driver_function(EGPU_FN_cuMemsetD16_v2);
+    CUresult (*real)(CUdeviceptr, unsigned short, size_t) =
+        (CUresult (*)(CUdeviceptr, unsigned short, size_t))driver_function(EGPU_FN_cuMemsetD16_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned short us = 0;
@@ -2335,7 +2570,9 @@ static CUresult decode_cuMemsetD16_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD2D16Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream) = (CUresult (*)(CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD2D16Async);
+    CUresult (*real)(CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream) =
+        (CUresult (*)(CUdeviceptr, size_t, unsigned short, size_t, size_t,
+                      CUstream))driver_function(EGPU_FN_cuMemsetD2D16Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2354,7 +2591,9 @@ static CUresult decode_cuMemsetD2D16Async(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD2D16_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned short, size_t, size_t) = (CUresult (*)(CUdeviceptr, size_t, unsigned short, size_t, size_t))driver_function(EGPU_FN_cuMemsetD2D16_v2);
+    CUresult (*real)(CUdeviceptr, size_t, unsigned short, size_t, size_t) =
+        (CUresult (*)(CUdeviceptr, size_t, unsigned short, size_t, size_t))driver_function(
+            EGPU_FN_cuMemsetD2D16_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2372,7 +2611,9 @@ static CUresult decode_cuMemsetD2D16_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD2D32Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream) = (CUresult (*)(CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD2D32Async);
+    CUresult (*real)(CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream) =
+        (CUresult (*)(CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream))driver_function(
+            EGPU_FN_cuMemsetD2D32Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2391,7 +2632,9 @@ static CUresult decode_cuMemsetD2D32Async(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD2D32_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned int, size_t, size_t) = (CUresult (*)(CUdeviceptr, size_t, unsigned int, size_t, size_t))driver_function(EGPU_FN_cuMemsetD2D32_v2);
+    CUresult (*real)(CUdeviceptr, size_t, unsigned int, size_t, size_t) =
+        (CUresult (*)(CUdeviceptr, size_t, unsigned int, size_t, size_t))driver_function(
+            EGPU_FN_cuMemsetD2D32_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2409,7 +2652,9 @@ static CUresult decode_cuMemsetD2D32_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD2D8Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream) = (CUresult (*)(CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD2D8Async);
+    CUresult (*real)(CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream) =
+        (CUresult (*)(CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream))driver_function(
+            EGPU_FN_cuMemsetD2D8Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2428,7 +2673,9 @@ static CUresult decode_cuMemsetD2D8Async(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD2D8_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned char, size_t, size_t) = (CUresult (*)(CUdeviceptr, size_t, unsigned char, size_t, size_t))driver_function(EGPU_FN_cuMemsetD2D8_v2);
+    CUresult (*real)(CUdeviceptr, size_t, unsigned char, size_t, size_t) =
+        (CUresult (*)(CUdeviceptr, size_t, unsigned char, size_t, size_t))driver_function(
+            EGPU_FN_cuMemsetD2D8_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2446,7 +2693,8 @@ static CUresult decode_cuMemsetD2D8_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD32Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned int, size_t, CUstream) = (CUresult (*)(CUdeviceptr, unsigned int, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD32Async);
+    CUresult (*real)(CUdeviceptr, unsigned int, size_t, CUstream) = (CUresult (*)(
+        CUdeviceptr, unsigned int, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD32Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned int ui = 0;
@@ -2461,7 +2709,8 @@ static CUresult decode_cuMemsetD32Async(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD32_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned int, size_t) = (CUresult (*)(CUdeviceptr, unsigned int, size_t))driver_function(EGPU_FN_cuMemsetD32_v2);
+    CUresult (*real)(CUdeviceptr, unsigned int, size_t) =
+        (CUresult (*)(CUdeviceptr, unsigned int, size_t))driver_function(EGPU_FN_cuMemsetD32_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned int ui = 0;
@@ -2475,7 +2724,8 @@ static CUresult decode_cuMemsetD32_v2(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD8Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned char, size_t, CUstream) = (CUresult (*)(CUdeviceptr, unsigned char, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD8Async);
+    CUresult (*real)(CUdeviceptr, unsigned char, size_t, CUstream) = (CUresult (*)(
+        CUdeviceptr, unsigned char, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD8Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned char uc = 0;
@@ -2490,7 +2740,8 @@ static CUresult decode_cuMemsetD8Async(struct task *task) {
 }
 
 static CUresult decode_cuMemsetD8_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned char, size_t) = (CUresult (*)(CUdeviceptr, unsigned char, size_t))driver_function(EGPU_FN_cuMemsetD8_v2);
+    CUresult (*real)(CUdeviceptr, unsigned char, size_t) =
+        (CUresult (*)(CUdeviceptr, unsigned char, size_t))driver_function(EGPU_FN_cuMemsetD8_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned char uc = 0;
@@ -2504,17 +2755,21 @@ static CUresult decode_cuMemsetD8_v2(struct task *task) {
 }
 
 static CUresult decode_cuMipmappedArrayCreate(struct task *task) {
-    CUresult (*real)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int) = (CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int))driver_function(EGPU_FN_cuMipmappedArrayCreate);
+    CUresult (*real)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int) =
+        (CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *,
+                      unsigned int))driver_function(EGPU_FN_cuMipmappedArrayCreate);
     uint64_t given = get_word(&task->in);
     uint64_t id_pHandle = get_word(&task->in);
     CUmipmappedArray value_pHandle = 0;
     CUDA_ARRAY3D_DESCRIPTOR value_pMipmappedArrayDesc = {0};
-    if (given >> 1 & 1) get_bytes(&task->in, &value_pMipmappedArrayDesc, sizeof value_pMipmappedArrayDesc);
+    if (given >> 1 & 1)
+        get_bytes(&task->in, &value_pMipmappedArrayDesc, sizeof value_pMipmappedArrayDesc);
     unsigned int numMipmapLevels = 0;
     get_bytes(&task->in, &numMipmapLevels, sizeof numMipmapLevels);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(&value_pHandle, given >> 1 & 1 ? &value_pMipmappedArrayDesc : NULL, numMipmapLevels);
+    CUresult result =
+        real(&value_pHandle, given >> 1 & 1 ? &value_pMipmappedArrayDesc : NULL, numMipmapLevels);
     if (result == CUDA_SUCCESS) {
         handle_bind(task, KIND_mipmapped_array, id_pHandle, (uint64_t)(uintptr_t)value_pHandle);
     }
@@ -2522,8 +2777,10 @@ static CUresult decode_cuMipmappedArrayCreate(struct task *task) {
 }
 
 static CUresult decode_cuMipmappedArrayDestroy(struct task *task) {
-    CUresult (*real)(CUmipmappedArray) = (CUresult (*)(CUmipmappedArray))driver_function(EGPU_FN_cuMipmappedArrayDestroy);
-    CUmipmappedArray hMipmappedArray = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 1);
+    CUresult (*real)(CUmipmappedArray) =
+        (CUresult (*)(CUmipmappedArray))driver_function(EGPU_FN_cuMipmappedArrayDestroy);
+    CUmipmappedArray hMipmappedArray =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hMipmappedArray);
@@ -2534,55 +2791,69 @@ static CUresult decode_cuMipmappedArrayDestroy(struct task *task) {
 }
 
 static CUresult decode_cuMipmappedArrayGetLevel(struct task *task) {
-    CUresult (*real)(CUarray *, CUmipmappedArray, unsigned int) = (CUresult (*)(CUarray *, CUmipmappedArray, unsigned int))driver_function(EGPU_FN_cuMipmappedArrayGetLevel);
+    CUresult (*real)(CUarray *, CUmipmappedArray, unsigned int) =
+        (CUresult (*)(CUarray *, CUmipmappedArray, unsigned int))driver_function(
+            EGPU_FN_cuMipmappedArrayGetLevel);
     uint64_t given = get_word(&task->in);
     CUarray value_pLevelArray = 0;
-    CUmipmappedArray hMipmappedArray = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
+    CUmipmappedArray hMipmappedArray =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
     unsigned int level = 0;
     get_bytes(&task->in, &level, sizeof level);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pLevelArray : NULL, hMipmappedArray, level);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pLevelArray));
+        if (given >> 0 & 1)
+            put_word(&task->out,
+                     handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pLevelArray));
     }
     return result;
 }
 
 static CUresult decode_cuMipmappedArrayGetMemoryRequirements(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice) = (CUresult (*)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice))driver_function(EGPU_FN_cuMipmappedArrayGetMemoryRequirements);
+    CUresult (*real)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice) =
+        (CUresult (*)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice))driver_function(
+            EGPU_FN_cuMipmappedArrayGetMemoryRequirements);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_MEMORY_REQUIREMENTS value_memoryRequirements;
     memset(&value_memoryRequirements, 0, sizeof value_memoryRequirements);
-    CUmipmappedArray mipmap = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
+    CUmipmappedArray mipmap =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_memoryRequirements : NULL, mipmap, device);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
     }
     return result;
 }
 
 static CUresult decode_cuMipmappedArrayGetSparseProperties(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUmipmappedArray) = (CUresult (*)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUmipmappedArray))driver_function(EGPU_FN_cuMipmappedArrayGetSparseProperties);
+    CUresult (*real)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUmipmappedArray) =
+        (CUresult (*)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUmipmappedArray))driver_function(
+            EGPU_FN_cuMipmappedArrayGetSparseProperties);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_SPARSE_PROPERTIES value_sparseProperties;
     memset(&value_sparseProperties, 0, sizeof value_sparseProperties);
-    CUmipmappedArray mipmap = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
+    CUmipmappedArray mipmap =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_sparseProperties : NULL, mipmap);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
     }
     return result;
 }
 
 static CUresult decode_cuModuleGetFunction(struct task *task) {
-    CUresult (*real)(CUfunction *, CUmodule, const char *) = (CUresult (*)(CUfunction *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetFunction);
+    CUresult (*real)(CUfunction *, CUmodule, const char *) = (CUresult (*)(
+        CUfunction *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetFunction);
     uint64_t given = get_word(&task->in);
     CUfunction value_hfunc = 0;
     CUmodule hmod = (CUmodule)(uintptr_t)task_handle(task, KIND_module, 0);
@@ -2591,13 +2862,15 @@ static CUresult decode_cuModuleGetFunction(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_hfunc : NULL, hmod, name);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_hfunc));
+        if (given >> 0 & 1)
+            put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_hfunc));
     }
     return result;
 }
 
 static CUresult decode_cuModuleGetFunctionCount(struct task *task) {
-    CUresult (*real)(unsigned int *, CUmodule) = (CUresult (*)(unsigned int *, CUmodule))driver_function(EGPU_FN_cuModuleGetFunctionCount);
+    CUresult (*real)(unsigned int *, CUmodule) =
+        (CUresult (*)(unsigned int *, CUmodule))driver_function(EGPU_FN_cuModuleGetFunctionCount);
     uint64_t given = get_word(&task->in);
     unsigned int value_count;
     memset(&value_count, 0, sizeof value_count);
@@ -2612,7 +2885,9 @@ static CUresult decode_cuModuleGetFunctionCount(struct task *task) {
 }
 
 static CUresult decode_cuModuleGetGlobal_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, CUmodule, const char *) = (CUresult (*)(CUdeviceptr *, size_t *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetGlobal_v2);
+    CUresult (*real)(CUdeviceptr *, size_t *, CUmodule, const char *) =
+        (CUresult (*)(CUdeviceptr *, size_t *, CUmodule, const char *))driver_function(
+            EGPU_FN_cuModuleGetGlobal_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -2622,7 +2897,8 @@ static CUresult decode_cuModuleGetGlobal_v2(struct task *task) {
     const char *name = get_string(&task->in);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_bytes : NULL, hmod, name);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_bytes : NULL, hmod, name);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
         if (given >> 1 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
@@ -2631,7 +2907,8 @@ static CUresult decode_cuModuleGetGlobal_v2(struct task *task) {
 }
 
 static CUresult decode_cuModuleGetLoadingMode(struct task *task) {
-    CUresult (*real)(CUmoduleLoadingMode *) = (CUresult (*)(CUmoduleLoadingMode *))driver_function(EGPU_FN_cuModuleGetLoadingMode);
+    CUresult (*real)(CUmoduleLoadingMode *) =
+        (CUresult (*)(CUmoduleLoadingMode *))driver_function(EGPU_FN_cuModuleGetLoadingMode);
     uint64_t given = get_word(&task->in);
     CUmoduleLoadingMode value_mode;
     memset(&value_mode, 0, sizeof value_mode);
@@ -2645,7 +2922,8 @@ static CUresult decode_cuModuleGetLoadingMode(struct task *task) {
 }
 
 static CUresult decode_cuModuleGetSurfRef(struct task *task) {
-    CUresult (*real)(CUsurfref *, CUmodule, const char *) = (CUresult (*)(CUsurfref *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetSurfRef);
+    CUresult (*real)(CUsurfref *, CUmodule, const char *) = (CUresult (*)(
+        CUsurfref *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetSurfRef);
     uint64_t given = get_word(&task->in);
     CUsurfref value_pSurfRef = 0;
     CUmodule hmod = (CUmodule)(uintptr_t)task_handle(task, KIND_module, 0);
@@ -2654,13 +2932,16 @@ static CUresult decode_cuModuleGetSurfRef(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pSurfRef : NULL, hmod, name);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_surface_reference, (uint64_t)(uintptr_t)value_pSurfRef));
+        if (given >> 0 & 1)
+            put_word(&task->out,
+                     handle_of(task, KIND_surface_reference, (uint64_t)(uintptr_t)value_pSurfRef));
     }
     return result;
 }
 
 static CUresult decode_cuModuleGetTexRef(struct task *task) {
-    CUresult (*real)(CUtexref *, CUmodule, const char *) = (CUresult (*)(CUtexref *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetTexRef);
+    CUresult (*real)(CUtexref *, CUmodule, const char *) = (CUresult (*)(
+        CUtexref *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetTexRef);
     uint64_t given = get_word(&task->in);
     CUtexref value_pTexRef = 0;
     CUmodule hmod = (CUmodule)(uintptr_t)task_handle(task, KIND_module, 0);
@@ -2669,7 +2950,9 @@ static CUresult decode_cuModuleGetTexRef(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pTexRef : NULL, hmod, name);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_texture_reference, (uint64_t)(uintptr_t)value_pTexRef));
+        if (given >> 0 & 1)
+            put_word(&task->out,
+                     handle_of(task, KIND_texture_reference, (uint64_t)(uintptr_t)value_pTexRef));
     }
     return result;
 }
@@ -2687,7 +2970,9 @@ static CUresult decode_cuModuleUnload(struct task *task) {
 }
 
 static CUresult decode_cuOccupancyAvailableDynamicSMemPerBlock(struct task *task) {
-    CUresult (*real)(size_t *, CUfunction, int, int) = (CUresult (*)(size_t *, CUfunction, int, int))driver_function(EGPU_FN_cuOccupancyAvailableDynamicSMemPerBlock);
+    CUresult (*real)(size_t *, CUfunction, int, int) =
+        (CUresult (*)(size_t *, CUfunction, int, int))driver_function(
+            EGPU_FN_cuOccupancyAvailableDynamicSMemPerBlock);
     uint64_t given = get_word(&task->in);
     size_t value_dynamicSmemSize;
     memset(&value_dynamicSmemSize, 0, sizeof value_dynamicSmemSize);
@@ -2698,15 +2983,19 @@ static CUresult decode_cuOccupancyAvailableDynamicSMemPerBlock(struct task *task
     get_bytes(&task->in, &blockSize, sizeof blockSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dynamicSmemSize : NULL, func, numBlocks, blockSize);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_dynamicSmemSize : NULL, func, numBlocks, blockSize);
     if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dynamicSmemSize, sizeof value_dynamicSmemSize);
+        if (given >> 0 & 1)
+            put_bytes(&task->out, &value_dynamicSmemSize, sizeof value_dynamicSmemSize);
     }
     return result;
 }
 
 static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessor(struct task *task) {
-    CUresult (*real)(int *, CUfunction, int, size_t) = (CUresult (*)(int *, CUfunction, int, size_t))driver_function(EGPU_FN_cuOccupancyMaxActiveBlocksPerMultiprocessor);
+    CUresult (*real)(int *, CUfunction, int, size_t) =
+        (CUresult (*)(int *, CUfunction, int, size_t))driver_function(
+            EGPU_FN_cuOccupancyMaxActiveBlocksPerMultiprocessor);
     uint64_t given = get_word(&task->in);
     int value_numBlocks;
     memset(&value_numBlocks, 0, sizeof value_numBlocks);
@@ -2717,7 +3006,8 @@ static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessor(struct task *
     get_bytes(&task->in, &dynamicSMemSize, sizeof dynamicSMemSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_numBlocks, sizeof value_numBlocks);
     }
@@ -2725,7 +3015,9 @@ static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessor(struct task *
 }
 
 static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct task *task) {
-    CUresult (*real)(int *, CUfunction, int, size_t, unsigned int) = (CUresult (*)(int *, CUfunction, int, size_t, unsigned int))driver_function(EGPU_FN_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
+    CUresult (*real)(int *, CUfunction, int, size_t, unsigned int) =
+        (CUresult (*)(int *, CUfunction, int, size_t, unsigned int))driver_function(
+            EGPU_FN_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
     uint64_t given = get_word(&task->in);
     int value_numBlocks;
     memset(&value_numBlocks, 0, sizeof value_numBlocks);
@@ -2738,7 +3030,8 @@ static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(stru
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize, flags);
+    CUresult result =
+        real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize, flags);
     if (result == CUDA_SUCCESS) {
         if (given >> 0 & 1) put_bytes(&task->out, &value_numBlocks, sizeof value_numBlocks);
     }
@@ -2746,7 +3039,8 @@ static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(stru
 }
 
 static CUresult decode_cuStreamBeginCapture_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamCaptureMode) = (CUresult (*)(CUstream, CUstreamCaptureMode))driver_function(EGPU_FN_cuStreamBeginCapture_v2);
+    CUresult (*real)(CUstream, CUstreamCaptureMode) = (CUresult (*)(
+        CUstream, CUstreamCaptureMode))driver_function(EGPU_FN_cuStreamBeginCapture_v2);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamCaptureMode mode = 0;
     get_bytes(&task->in, &mode, sizeof mode);
@@ -2757,7 +3051,8 @@ static CUresult decode_cuStreamBeginCapture_v2(struct task *task) {
 }
 
 static CUresult decode_cuStreamCopyAttributes(struct task *task) {
-    CUresult (*real)(CUstream, CUstream) = (CUresult (*)(CUstream, CUstream))driver_function(EGPU_FN_cuStreamCopyAttributes);
+    CUresult (*real)(CUstream, CUstream) =
+        (CUresult (*)(CUstream, CUstream))driver_function(EGPU_FN_cuStreamCopyAttributes);
     CUstream dstStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstream srcStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
@@ -2767,7 +3062,8 @@ static CUresult decode_cuStreamCopyAttributes(struct task *task) {
 }
 
 static CUresult decode_cuStreamCreate(struct task *task) {
-    CUresult (*real)(CUstream *, unsigned int) = (CUresult (*)(CUstream *, unsigned int))driver_function(EGPU_FN_cuStreamCreate);
+    CUresult (*real)(CUstream *, unsigned int) =
+        (CUresult (*)(CUstream *, unsigned int))driver_function(EGPU_FN_cuStreamCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phStream = get_word(&task->in);
     CUstream value_phStream = 0;
@@ -2783,7 +3079,8 @@ static CUresult decode_cuStreamCreate(struct task *task) {
 }
 
 static CUresult decode_cuStreamCreateWithPriority(struct task *task) {
-    CUresult (*real)(CUstream *, unsigned int, int) = (CUresult (*)(CUstream *, unsigned int, int))driver_function(EGPU_FN_cuStreamCreateWithPriority);
+    CUresult (*real)(CUstream *, unsigned int, int) = (CUresult (*)(
+        CUstream *, unsigned int, int))driver_function(EGPU_FN_cuStreamCreateWithPriority);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phStream = get_word(&task->in);
     CUstream value_phStream = 0;
@@ -2801,7 +3098,8 @@ static CUresult decode_cuStreamCreateWithPriority(struct task *task) {
 }
 
 static CUresult decode_cuStreamDestroy_v2(struct task *task) {
-    CUresult (*real)(CUstream) = (CUresult (*)(CUstream))driver_function(EGPU_FN_cuStreamDestroy_v2);
+    CUresult (*real)(CUstream) =
+        (CUresult (*)(CUstream))driver_function(EGPU_FN_cuStreamDestroy_v2);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -2813,7 +3111,8 @@ static CUresult decode_cuStreamDestroy_v2(struct task *task) {
 }
 
 static CUresult decode_cuStreamEndCapture(struct task *task) {
-    CUresult (*real)(CUstream, CUgraph *) = (CUresult (*)(CUstream, CUgraph *))driver_function(EGPU_FN_cuStreamEndCapture);
+    CUresult (*real)(CUstream, CUgraph *) =
+        (CUresult (*)(CUstream, CUgraph *))driver_function(EGPU_FN_cuStreamEndCapture);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUgraph value_phGraph = 0;
@@ -2821,13 +3120,16 @@ static CUresult decode_cuStreamEndCapture(struct task *task) {
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream, given >> 1 & 1 ? &value_phGraph : NULL);
     if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
+        if (given >> 1 & 1)
+            put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
     }
     return result;
 }
 
 static CUresult decode_cuStreamGetAttribute(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamAttrID, CUstreamAttrValue *) = (CUresult (*)(CUstream, CUstreamAttrID, CUstreamAttrValue *))driver_function(EGPU_FN_cuStreamGetAttribute);
+    CUresult (*real)(CUstream, CUstreamAttrID, CUstreamAttrValue *) =
+        (CUresult (*)(CUstream, CUstreamAttrID, CUstreamAttrValue *))driver_function(
+            EGPU_FN_cuStreamGetAttribute);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamAttrID attr = 0;
@@ -2844,7 +3146,8 @@ static CUresult decode_cuStreamGetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuStreamGetFlags(struct task *task) {
-    CUresult (*real)(CUstream, unsigned int *) = (CUresult (*)(CUstream, unsigned int *))driver_function(EGPU_FN_cuStreamGetFlags);
+    CUresult (*real)(CUstream, unsigned int *) =
+        (CUresult (*)(CUstream, unsigned int *))driver_function(EGPU_FN_cuStreamGetFlags);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     unsigned int value_flags;
@@ -2859,7 +3162,8 @@ static CUresult decode_cuStreamGetFlags(struct task *task) {
 }
 
 static CUresult decode_cuStreamGetId(struct task *task) {
-    CUresult (*real)(CUstream, unsigned long long *) = (CUresult (*)(CUstream, unsigned long long *))driver_function(EGPU_FN_cuStreamGetId);
+    CUresult (*real)(CUstream, unsigned long long *) =
+        (CUresult (*)(CUstream, unsigned long long *))driver_function(EGPU_FN_cuStreamGetId);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     unsigned long long value_streamId;
@@ -2874,7 +3178,8 @@ static CUresult decode_cuStreamGetId(struct task *task) {
 }
 
 static CUresult decode_cuStreamGetPriority(struct task *task) {
-    CUresult (*real)(CUstream, int *) = (CUresult (*)(CUstream, int *))driver_function(EGPU_FN_cuStreamGetPriority);
+    CUresult (*real)(CUstream, int *) =
+        (CUresult (*)(CUstream, int *))driver_function(EGPU_FN_cuStreamGetPriority);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     int value_priority;
@@ -2889,7 +3194,8 @@ static CUresult decode_cuStreamGetPriority(struct task *task) {
 }
 
 static CUresult decode_cuStreamIsCapturing(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamCaptureStatus *) = (CUresult (*)(CUstream, CUstreamCaptureStatus *))driver_function(EGPU_FN_cuStreamIsCapturing);
+    CUresult (*real)(CUstream, CUstreamCaptureStatus *) = (CUresult (*)(
+        CUstream, CUstreamCaptureStatus *))driver_function(EGPU_FN_cuStreamIsCapturing);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamCaptureStatus value_captureStatus;
@@ -2913,7 +3219,9 @@ static CUresult decode_cuStreamQuery(struct task *task) {
 }
 
 static CUresult decode_cuStreamSetAttribute(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamAttrID, const CUstreamAttrValue *) = (CUresult (*)(CUstream, CUstreamAttrID, const CUstreamAttrValue *))driver_function(EGPU_FN_cuStreamSetAttribute);
+    CUresult (*real)(CUstream, CUstreamAttrID, const CUstreamAttrValue *) =
+        (CUresult (*)(CUstream, CUstreamAttrID, const CUstreamAttrValue *))driver_function(
+            EGPU_FN_cuStreamSetAttribute);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamAttrID attr = 0;
@@ -2927,7 +3235,8 @@ static CUresult decode_cuStreamSetAttribute(struct task *task) {
 }
 
 static CUresult decode_cuStreamSynchronize(struct task *task) {
-    CUresult (*real)(CUstream) = (CUresult (*)(CUstream))driver_function(EGPU_FN_cuStreamSynchronize);
+    CUresult (*real)(CUstream) =
+        (CUresult (*)(CUstream))driver_function(EGPU_FN_cuStreamSynchronize);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -2936,7 +3245,8 @@ static CUresult decode_cuStreamSynchronize(struct task *task) {
 }
 
 static CUresult decode_cuStreamWaitEvent(struct task *task) {
-    CUresult (*real)(CUstream, CUevent, unsigned int) = (CUresult (*)(CUstream, CUevent, unsigned int))driver_function(EGPU_FN_cuStreamWaitEvent);
+    CUresult (*real)(CUstream, CUevent, unsigned int) =
+        (CUresult (*)(CUstream, CUevent, unsigned int))driver_function(EGPU_FN_cuStreamWaitEvent);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     unsigned int Flags = 0;
@@ -2948,7 +3258,9 @@ static CUresult decode_cuStreamWaitEvent(struct task *task) {
 }
 
 static CUresult decode_cuStreamWaitValue32_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int))driver_function(EGPU_FN_cuStreamWaitValue32_v2);
+    CUresult (*real)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) =
+        (CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int))driver_function(
+            EGPU_FN_cuStreamWaitValue32_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -2963,7 +3275,9 @@ static CUresult decode_cuStreamWaitValue32_v2(struct task *task) {
 }
 
 static CUresult decode_cuStreamWaitValue64_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint64_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int))driver_function(EGPU_FN_cuStreamWaitValue64_v2);
+    CUresult (*real)(CUstream, CUdeviceptr, cuuint64_t, unsigned int) =
+        (CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int))driver_function(
+            EGPU_FN_cuStreamWaitValue64_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -2978,7 +3292,9 @@ static CUresult decode_cuStreamWaitValue64_v2(struct task *task) {
 }
 
 static CUresult decode_cuStreamWriteValue32_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int))driver_function(EGPU_FN_cuStreamWriteValue32_v2);
+    CUresult (*real)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) =
+        (CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int))driver_function(
+            EGPU_FN_cuStreamWriteValue32_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -2993,7 +3309,9 @@ static CUresult decode_cuStreamWriteValue32_v2(struct task *task) {
 }
 
 static CUresult decode_cuStreamWriteValue64_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint64_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int))driver_function(EGPU_FN_cuStreamWriteValue64_v2);
+    CUresult (*real)(CUstream, CUdeviceptr, cuuint64_t, unsigned int) =
+        (CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int))driver_function(
+            EGPU_FN_cuStreamWriteValue64_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -3008,7 +3326,8 @@ static CUresult decode_cuStreamWriteValue64_v2(struct task *task) {
 }
 
 static CUresult decode_cuSurfObjectDestroy(struct task *task) {
-    CUresult (*real)(CUsurfObject) = (CUresult (*)(CUsurfObject))driver_function(EGPU_FN_cuSurfObjectDestroy);
+    CUresult (*real)(CUsurfObject) =
+        (CUresult (*)(CUsurfObject))driver_function(EGPU_FN_cuSurfObjectDestroy);
     CUsurfObject surfObject = (CUsurfObject)(uintptr_t)task_handle(task, KIND_surface_object, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -3020,7 +3339,8 @@ static CUresult decode_cuSurfObjectDestroy(struct task *task) {
 }
 
 static CUresult decode_cuTexObjectDestroy(struct task *task) {
-    CUresult (*real)(CUtexObject) = (CUresult (*)(CUtexObject))driver_function(EGPU_FN_cuTexObjectDestroy);
+    CUresult (*real)(CUtexObject) =
+        (CUresult (*)(CUtexObject))driver_function(EGPU_FN_cuTexObjectDestroy);
     CUtexObject texObject = (CUtexObject)(uintptr_t)task_handle(task, KIND_texture_object, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
@@ -3167,7 +3487,8 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuMemGetAccess] = {decode_cuMemGetAccess, 0},
     [OP_cuMemGetAddressRange_v2] = {decode_cuMemGetAddressRange_v2, 0},
     [OP_cuMemGetAllocationGranularity] = {decode_cuMemGetAllocationGranularity, 0},
-    [OP_cuMemGetAllocationPropertiesFromHandle] = {decode_cuMemGetAllocationPropertiesFromHandle, 0},
+    [OP_cuMemGetAllocationPropertiesFromHandle] = {decode_cuMemGetAllocationPropertiesFromHandle,
+                                                   0},
     [OP_cuMemGetDefaultMemPool] = {decode_cuMemGetDefaultMemPool, 0},
     [OP_cuMemGetInfo_v2] = {decode_cuMemGetInfo_v2, 0},
     [OP_cuMemGetMemPool] = {decode_cuMemGetMemPool, 0},
@@ -3216,9 +3537,12 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuModuleGetSurfRef] = {decode_cuModuleGetSurfRef, 0},
     [OP_cuModuleGetTexRef] = {decode_cuModuleGetTexRef, 0},
     [OP_cuModuleUnload] = {decode_cuModuleUnload, OPERATION_BLOCKS},
-    [OP_cuOccupancyAvailableDynamicSMemPerBlock] = {decode_cuOccupancyAvailableDynamicSMemPerBlock, 0},
-    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessor] = {decode_cuOccupancyMaxActiveBlocksPerMultiprocessor, 0},
-    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] = {decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 0},
+    [OP_cuOccupancyAvailableDynamicSMemPerBlock] = {decode_cuOccupancyAvailableDynamicSMemPerBlock,
+                                                    0},
+    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessor] =
+        {decode_cuOccupancyMaxActiveBlocksPerMultiprocessor, 0},
+    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] =
+        {decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 0},
     [OP_cuStreamBeginCapture_v2] = {decode_cuStreamBeginCapture_v2, 0},
     [OP_cuStreamCopyAttributes] = {decode_cuStreamCopyAttributes, 0},
     [OP_cuStreamCreate] = {decode_cuStreamCreate, 0},

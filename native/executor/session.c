@@ -1,6 +1,6 @@
-/* A session: one client process, one GPU address space. Its threads: the loop (this file's main function), the control thread, which
- * gets new connections from the parent and sees the client die, waiters that carry out calls which may wait for the GPU, and whatever
- * the driver has.
+/* A session: one client process, one GPU address space. Its threads: the loop (this file's main
+ * function), the control thread, which gets new connections from the parent and sees the client
+ * die, waiters that carry out calls which may wait for the GPU, and whatever the driver has.
  */
 #define _GNU_SOURCE
 #include "executor.h"
@@ -60,7 +60,8 @@ static uint8_t *private_payload;
 
 static pthread_mutex_t out_lock = PTHREAD_MUTEX_INITIALIZER; /* output, kept replies, callbacks */
 static uint8_t output[OUTPUT_BYTES];
-static uint64_t reply_tail, reply_head; /* shared memory: ours, and the client's as last seen; looking there costs a cache line */
+/* shared memory: ours, and the client's as last seen; looking there costs a cache line */
+static uint64_t reply_tail, reply_head;
 static size_t output_bytes;
 static struct kept kept[KEPT_REPLIES];
 static unsigned kept_count;
@@ -73,7 +74,8 @@ static size_t bytes_since_told;
 static uint64_t current_context;
 static _Thread_local uint64_t thread_context; /* what this thread has made current */
 static _Thread_local bool context_gone;       /* it is no more: nothing is current in its place */
-static _Atomic unsigned contexts_ended;       /* then what other threads have made current may be no more */
+/* then what other threads have made current may be no more */
+static _Atomic unsigned contexts_ended;
 static _Thread_local unsigned ended_seen;
 static _Atomic uint32_t pending_error;
 static uint8_t reply_space[REPLY_BYTES];
@@ -92,9 +94,9 @@ _Noreturn static void end(int code) {
     _exit(code);
 }
 
-/* ---- the driver -------------------------------------------------------------------------------------------------------------- */
+/* ---- the driver ---- */
 
-#define DRIVER(symbol, ...) ((CUresult(*)(__VA_ARGS__))functions[EGPU_FN_##symbol])
+#define DRIVER(symbol, ...) ((CUresult (*)(__VA_ARGS__))functions[EGPU_FN_##symbol])
 
 static bool load_driver(void) {
     void *library = dlopen(settings->driver, RTLD_NOW | RTLD_GLOBAL);
@@ -103,11 +105,14 @@ static bool load_driver(void) {
         return false;
     }
     for (int id = 0; id < EGPU_DRIVER_FUNCTIONS; id++) {
-        void *symbol = dlsym(library, egpu_driver_functions[id].symbol); /* the interposer's, where it has one */
+        /* the interposer's, where it has one */
+        void *symbol = dlsym(library, egpu_driver_functions[id].symbol);
         memcpy(&functions[id], &symbol, sizeof symbol);
     }
-    CUresult result = functions[EGPU_FN_cuInit] == NULL ? CUDA_ERROR_NOT_FOUND : DRIVER(cuInit, unsigned)(0);
-    if (result != CUDA_SUCCESS) fprintf(stderr, "egpu-executor: cuInit of %s: error %d\n", settings->driver, (int)result);
+    CUresult result =
+        functions[EGPU_FN_cuInit] == NULL ? CUDA_ERROR_NOT_FOUND : DRIVER(cuInit, unsigned)(0);
+    if (result != CUDA_SUCCESS)
+        fprintf(stderr, "egpu-executor: cuInit of %s: error %d\n", settings->driver, (int)result);
     return result == CUDA_SUCCESS;
 }
 
@@ -115,7 +120,9 @@ static bool take_snapshot(void) {
     struct writer out = {snapshot, sizeof snapshot, false};
     struct wire_snapshot is = {0};
     int count = 0, version = 0;
-    if (DRIVER(cuDeviceGetCount, int *)(&count) != CUDA_SUCCESS || DRIVER(cuDriverGetVersion, int *)(&version) != CUDA_SUCCESS) return false;
+    if (DRIVER(cuDeviceGetCount, int *)(&count) != CUDA_SUCCESS ||
+        DRIVER(cuDriverGetVersion, int *)(&version) != CUDA_SUCCESS)
+        return false;
     is.device_count = count > (int)WIRE_MAX_DEVICES ? WIRE_MAX_DEVICES : (uint32_t)count;
     is.driver_version = (uint32_t)version;
     put_bytes(&out, &is, sizeof is);
@@ -126,14 +133,17 @@ static bool take_snapshot(void) {
         size_t total = 0;
         int major = 0, minor = 0;
         DRIVER(cuDeviceTotalMem_v2, size_t *, CUdevice)(&total, i);
-        CUresult (*identify)(CUuuid *, CUdevice) = functions[EGPU_FN_cuDeviceGetUuid_v2] ? DRIVER(cuDeviceGetUuid_v2, CUuuid *, CUdevice)
-                                                                                         : DRIVER(cuDeviceGetUuid, CUuuid *, CUdevice);
+        CUresult (*identify)(CUuuid *, CUdevice) =
+            functions[EGPU_FN_cuDeviceGetUuid_v2] ? DRIVER(cuDeviceGetUuid_v2, CUuuid *, CUdevice)
+                                                  : DRIVER(cuDeviceGetUuid, CUuuid *, CUdevice);
         identify(&uuid, i);
         DRIVER(cuDeviceGetName, char *, int, CUdevice)(device.name, sizeof device.name, i);
         DRIVER(cuDeviceGetPCIBusId, char *, int, CUdevice)(device.pci, sizeof device.pci, i);
         for (int a = 0; a < (int)WIRE_ATTRIBUTES; a++) {
             int value;
-            bool known = a != 0 && DRIVER(cuDeviceGetAttribute, int *, CUdevice_attribute, CUdevice)(&value, (CUdevice_attribute)a, i) == CUDA_SUCCESS;
+            bool known =
+                a != 0 && DRIVER(cuDeviceGetAttribute, int *, CUdevice_attribute,
+                                 CUdevice)(&value, (CUdevice_attribute)a, i) == CUDA_SUCCESS;
             attributes[a] = known ? value : WIRE_NO_ATTRIBUTE;
         }
         major = attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
@@ -149,7 +159,8 @@ static bool take_snapshot(void) {
     return !out.bad;
 }
 
-/* Empties this thread's stack of contexts. Setting none takes away the uppermost only, and the one below would serve calls that have none. */
+/* Empties this thread's stack of contexts. Setting none takes away the uppermost only, and the one
+ * below would serve calls that have none. */
 static void no_context(void) {
     CUcontext context = NULL;
     while (DRIVER(cuCtxGetCurrent, CUcontext *)(&context) == CUDA_SUCCESS && context != NULL)
@@ -164,12 +175,13 @@ static void make_current(uint64_t handle) {
     ended_seen = ended;
     CUresult bad = CUDA_SUCCESS;
     CUcontext context = (CUcontext)(uintptr_t)handle_value(KIND_context, handle, &bad);
-    if (DRIVER(cuCtxSetCurrent, CUcontext)(bad == CUDA_SUCCESS ? context : NULL) != CUDA_SUCCESS) DRIVER(cuCtxSetCurrent, CUcontext)(NULL);
+    if (DRIVER(cuCtxSetCurrent, CUcontext)(bad == CUDA_SUCCESS ? context : NULL) != CUDA_SUCCESS)
+        DRIVER(cuCtxSetCurrent, CUcontext)(NULL);
     thread_context = handle;
     context_gone = handle != 0 && bad != CUDA_SUCCESS;
 }
 
-/* ---- sending ------------------------------------------------------------------------------------------------------------------- */
+/* ---- sending ---- */
 
 static bool send_parts(struct iovec *parts, size_t count) {
     while (count != 0) {
@@ -199,7 +211,8 @@ static void flush_output(void) {
 }
 
 /* Under out_lock. */
-static void emit(const struct wire_header *header, const void *head, size_t head_bytes, const void *data, size_t bytes) {
+static void emit(const struct wire_header *header, const void *head, size_t head_bytes,
+                 const void *data, size_t bytes) {
     size_t whole = sizeof *header + head_bytes + bytes;
     if (uses_shared) {
         struct shared_control *control = shared.control;
@@ -207,10 +220,12 @@ static void emit(const struct wire_header *header, const void *head, size_t head
         if (frame > SHARED_RING_BYTES) end(EXIT_VIOLATION);
         while (reply_tail + frame - reply_head > SHARED_RING_BYTES) {
             reply_head = atomic_load_explicit(&control->reply_head, memory_order_acquire);
-            if (reply_tail + frame - reply_head > SHARED_RING_BYTES) usleep(50); /* its own problem */
+            /* its own problem */
+            if (reply_tail + frame - reply_head > SHARED_RING_BYTES) usleep(50);
         }
         uint64_t last[SHARED_SHORT_WORDS] = {0}; /* what pads a frame says nothing of us */
-        uint8_t *slot = shared.replies + reply_tail % SHARED_RING_BYTES, *at = frame <= sizeof last ? (uint8_t *)last : slot;
+        uint8_t *slot = shared.replies + reply_tail % SHARED_RING_BYTES,
+                *at = frame <= sizeof last ? (uint8_t *)last : slot;
         put_header(at, header->op, header->flags, header->len, header->seq);
         if (head_bytes == sizeof(struct wire_reply))
             memcpy(at + sizeof *header, head, sizeof(struct wire_reply)); /* no call */
@@ -227,7 +242,9 @@ static void emit(const struct wire_header *header, const void *head, size_t head
     }
     if (whole > OUTPUT_BYTES / 4) {
         flush_output();
-        struct iovec parts[] = {{(void *)(uintptr_t)header, sizeof *header}, {(void *)(uintptr_t)head, head_bytes}, {(void *)(uintptr_t)data, bytes}};
+        struct iovec parts[] = {{(void *)(uintptr_t)header, sizeof *header},
+                                {(void *)(uintptr_t)head, head_bytes},
+                                {(void *)(uintptr_t)data, bytes}};
         if (connection >= 0) send_parts(parts, 3);
         return;
     }
@@ -239,11 +256,15 @@ static void emit(const struct wire_header *header, const void *head, size_t head
 }
 
 static void emit_reply(const struct kept *reply) {
-    struct wire_header header = {.op = WIRE_REPLY, .flags = WIRE_IS_REPLY, .len = (uint32_t)(sizeof reply->reply + reply->bytes), .seq = reply->seq};
+    struct wire_header header = {.op = WIRE_REPLY,
+                                 .flags = WIRE_IS_REPLY,
+                                 .len = (uint32_t)(sizeof reply->reply + reply->bytes),
+                                 .seq = reply->seq};
     emit(&header, &reply->reply, sizeof reply->reply, reply->data, reply->bytes);
 }
 
-/* The loop alone sends, until it begins something that answers from another thread; it says so before. */
+/* The loop alone sends, until it begins something that answers from another thread; it says so
+ * before. */
 static bool others_send;
 
 static void lock_output(void) {
@@ -259,7 +280,9 @@ void session_shares_output(void) {
 
 static void answer(struct task *task, CUresult result, const uint8_t *start, bool flush) {
     struct kept reply = {.seq = task->header.seq,
-                         .reply = {(uint32_t)result, atomic_load(&pending_error) ? atomic_exchange(&pending_error, 0) : 0},
+                         .reply = {(uint32_t)result, atomic_load(&pending_error)
+                                                         ? atomic_exchange(&pending_error, 0)
+                                                         : 0},
                          .data = task->large,
                          .bytes = task->large ? task->large_bytes : (size_t)(task->out.at - start)};
     lock_output();
@@ -268,7 +291,8 @@ static void answer(struct task *task, CUresult result, const uint8_t *start, boo
         emit_reply(&reply);
         free(task->large);
     } else {
-        if (kept_count == KEPT_REPLIES) end(EXIT_VIOLATION); /* a client that never says what it got */
+        /* a client that never says what it got */
+        if (kept_count == KEPT_REPLIES) end(EXIT_VIOLATION);
         if (task->large == NULL && reply.bytes) {
             reply.data = malloc(reply.bytes);
             if (reply.data == NULL) end(EXIT_VIOLATION);
@@ -293,7 +317,7 @@ static void forget_replies(uint64_t received) {
     pthread_mutex_unlock(&out_lock);
 }
 
-/* ---- callbacks ------------------------------------------------------------------------------------------------------------------ */
+/* ---- callbacks ---- */
 
 void session_callback(uint64_t id, CUresult status) {
     struct callback callback = {.said = {id, (uint32_t)status, 0}};
@@ -301,7 +325,8 @@ void session_callback(uint64_t id, CUresult status) {
     callback.number = next_callback++;
     callback.next = callbacks;
     callbacks = &callback;
-    struct wire_header header = {.op = WIRE_CALLBACK, .len = sizeof callback.said, .seq = callback.number};
+    struct wire_header header = {
+        .op = WIRE_CALLBACK, .len = sizeof callback.said, .seq = callback.number};
     emit(&header, &callback.said, sizeof callback.said, NULL, 0);
     if (!uses_shared) flush_output();
     while (!callback.done) pthread_cond_wait(&callback_done, &out_lock);
@@ -320,15 +345,19 @@ static void callback_ended(uint64_t number) {
     pthread_mutex_unlock(&out_lock);
 }
 
-/* ---- carrying out ---------------------------------------------------------------------------------------------------------------- */
+/* ---- carrying out ---- */
 
-static CUresult run(const struct operation *operation, struct task *task, uint8_t *space, size_t room) {
+static CUresult run(const struct operation *operation, struct task *task, uint8_t *space,
+                    size_t room) {
     task->out = (struct writer){space, room, false};
     make_current(task->context);
     CUresult result = operation->run(task);
-    if (result == CUDA_ERROR_INVALID_CONTEXT && context_gone) result = CUDA_ERROR_CONTEXT_IS_DESTROYED; /* there was one */
+    /* there was one */
+    if (result == CUDA_ERROR_INVALID_CONTEXT && context_gone)
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (task->violated) {
-        fprintf(stderr, "egpu-executor: lease %s: a malformed call (op %u), the session ends\n", settings->lease, task->header.op);
+        fprintf(stderr, "egpu-executor: lease %s: a malformed call (op %u), the session ends\n",
+                settings->lease, task->header.op);
         end(EXIT_VIOLATION);
     }
     switch (task->header.op) { /* these change what is current */
@@ -360,7 +389,8 @@ static void *wait_beside(void *argument) {
 }
 
 /* Hands a call that may wait to a thread of its own. False: carry it out here. */
-static bool begin_beside(const struct operation *operation, const struct task *task, const uint8_t *payload) {
+static bool begin_beside(const struct operation *operation, const struct task *task,
+                         const uint8_t *payload) {
     if (atomic_load(&waiters) >= WAITERS) return false;
     struct beside *beside = malloc(sizeof *beside);
     uint8_t *copy = beside == NULL ? NULL : malloc(task->header.len + 1);
@@ -408,9 +438,12 @@ static void handle_frame(const struct wire_header *header, const uint8_t *payloa
     }
     const struct operation *operation = operation_of(header->op);
     if (operation == NULL) violation("an unknown operation");
-    struct task task = {.in = {payload, header->len, false}, .header = *header, .context = current_context};
+    struct task task = {
+        .in = {payload, header->len, false}, .header = *header, .context = current_context};
     bool wanted = header->flags & WIRE_REPLY_WANTED;
-    if (wanted && header->flags & WIRE_CONCURRENT && operation->flags & OPERATION_BLOCKS && begin_beside(operation, &task, payload)) return;
+    if (wanted && header->flags & WIRE_CONCURRENT && operation->flags & OPERATION_BLOCKS &&
+        begin_beside(operation, &task, payload))
+        return;
     CUresult result = run(operation, &task, reply_space, sizeof reply_space);
     if (wanted) {
         answer(&task, result, reply_space, false);
@@ -419,13 +452,15 @@ static void handle_frame(const struct wire_header *header, const uint8_t *payloa
     } else {
         free(task.large);
         uint32_t none = 0;
-        if (result != CUDA_SUCCESS) atomic_compare_exchange_strong(&pending_error, &none, (uint32_t)result);
+        if (result != CUDA_SUCCESS)
+            atomic_compare_exchange_strong(&pending_error, &none, (uint32_t)result);
     }
     if (uses_shared) atomic_store_explicit(&shared.control->taken, taken, memory_order_release);
 }
 
 uint8_t *session_bulk(uint64_t offset, size_t bytes) {
-    if (!uses_shared || offset > SHARED_BULK_BYTES || bytes > SHARED_BULK_BYTES - offset) return NULL;
+    if (!uses_shared || offset > SHARED_BULK_BYTES || bytes > SHARED_BULK_BYTES - offset)
+        return NULL;
     return shared.bulk + offset;
 }
 
@@ -439,21 +474,26 @@ int session_receive_fd(void) {
         struct cmsghdr header;
     } control;
     /* Room for one: what is beyond is closed on its way. */
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = CMSG_LEN(sizeof(int))};
     if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return -1;
     struct cmsghdr *beside = CMSG_FIRSTHDR(&message);
     int fd = -1;
-    if (beside != NULL && beside->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(beside), sizeof fd);
+    if (beside != NULL && beside->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(beside), sizeof fd);
     return fd;
 }
 
-/* ---- connections ------------------------------------------------------------------------------------------------------------------ */
+/* ---- connections ---- */
 
 /* Gets what the parent passes on, and sees the end of parent and client. */
 static void *control_thread(void *argument) {
     int control = (int)(intptr_t)argument;
     for (;;) {
-        struct pollfd ready[2] = {{.fd = control, .events = POLLIN}, {.fd = atomic_load(&watched), .events = POLLRDHUP}};
+        struct pollfd ready[2] = {{.fd = control, .events = POLLIN},
+                                  {.fd = atomic_load(&watched), .events = POLLRDHUP}};
         poll(ready, 2, 1000);
         if (ready[1].fd >= 0 && ready[1].revents & (POLLRDHUP | POLLHUP | POLLERR)) {
             usleep(20000); /* its GOODBYE may be in the ring */
@@ -493,10 +533,13 @@ static bool welcome(const struct greeting *greeting) {
     struct {
         struct wire_header header;
         struct wire_welcome welcome;
-    } out = {.header = {.op = WIRE_WELCOME, .len = (uint32_t)(sizeof out.welcome + snapshot_bytes), .seq = taken},
+    } out = {.header = {.op = WIRE_WELCOME,
+                        .len = (uint32_t)(sizeof out.welcome + snapshot_bytes),
+                        .seq = taken},
              .welcome = {WIRE_STATUS_WELCOME, WIRE_VERSION, 0, (uint32_t)snapshot_bytes}};
     int memory = -1;
-    if (over_unix && greeting->hello.features & WIRE_FEATURE_SHARED && taken == 0) memory = shared_create();
+    if (over_unix && greeting->hello.features & WIRE_FEATURE_SHARED && taken == 0)
+        memory = shared_create();
     out.welcome.features = memory >= 0 ? WIRE_FEATURE_SHARED : 0;
     struct iovec parts[] = {{&out, sizeof out}, {snapshot, snapshot_bytes}};
     union {
@@ -517,15 +560,18 @@ static bool welcome(const struct greeting *greeting) {
     bool good = sent > 0;
     if (good && (size_t)sent < sizeof out + snapshot_bytes) {
         size_t done = (size_t)sent;
-        struct iovec rest[2] = {{(uint8_t *)&out + (done < sizeof out ? done : sizeof out), done < sizeof out ? sizeof out - done : 0},
-                                {snapshot + (done > sizeof out ? done - sizeof out : 0), snapshot_bytes - (done > sizeof out ? done - sizeof out : 0)}};
+        struct iovec rest[2] = {{(uint8_t *)&out + (done < sizeof out ? done : sizeof out),
+                                 done < sizeof out ? sizeof out - done : 0},
+                                {snapshot + (done > sizeof out ? done - sizeof out : 0),
+                                 snapshot_bytes - (done > sizeof out ? done - sizeof out : 0)}};
         good = send_parts(rest[0].iov_len ? rest : rest + 1, rest[0].iov_len ? 2 : 1);
     }
     struct {
         struct wire_header header;
         uint32_t kind, zero;
     } transport;
-    good = good && read_exactly(connection, &transport, sizeof transport) && transport.header.op == WIRE_TRANSPORT && transport.header.len == 8;
+    good = good && read_exactly(connection, &transport, sizeof transport) &&
+           transport.header.op == WIRE_TRANSPORT && transport.header.len == 8;
     if (good && transport.kind == 1) {
         good = memory >= 0 && shared_map(&shared, memory);
         if (good) {
@@ -547,7 +593,9 @@ static void connected(void) {
     for (;;) {
         pthread_mutex_lock(&control_lock);
         while (next_connection < 0)
-            if (pthread_cond_timedwait(&control_news, &control_lock, &until) == ETIMEDOUT && next_connection < 0) end(EXIT_GRACE);
+            if (pthread_cond_timedwait(&control_news, &control_lock, &until) == ETIMEDOUT &&
+                next_connection < 0)
+                end(EXIT_GRACE);
         pthread_mutex_lock(&out_lock);
         if (connection >= 0) close(connection);
         connection = next_connection;
@@ -564,7 +612,8 @@ static void connected(void) {
             pthread_mutex_lock(&out_lock);
             for (unsigned i = 0; i < kept_count; i++) emit_reply(&kept[i]);
             for (struct callback *c = callbacks; c != NULL; c = c->next) {
-                struct wire_header header = {.op = WIRE_CALLBACK, .len = sizeof c->said, .seq = c->number};
+                struct wire_header header = {
+                    .op = WIRE_CALLBACK, .len = sizeof c->said, .seq = c->number};
                 emit(&header, &c->said, sizeof c->said, NULL, 0);
             }
             flush_output();
@@ -574,7 +623,7 @@ static void connected(void) {
     }
 }
 
-/* ---- the loops -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the loops ---- */
 
 static void loop_stream(void) {
     for (;;) {
@@ -597,7 +646,8 @@ static void loop_stream(void) {
         }
         flush_output();
         pthread_mutex_unlock(&out_lock);
-        ssize_t got = recv(connection, input + input_tail % INPUT_BYTES, INPUT_BYTES - (input_tail - input_head), 0);
+        ssize_t got = recv(connection, input + input_tail % INPUT_BYTES,
+                           INPUT_BYTES - (input_tail - input_head), 0);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
             connected();
@@ -610,26 +660,32 @@ static void loop_shared(void) {
     struct shared_control *control = shared.control;
     uint64_t head = 0, tail = 0, said = 0;
     for (;;) {
-        if (head == tail) { /* what has been seen is done; looking at the client's words costs cache lines, so not after each call */
-            if (said != head) atomic_store_explicit(&control->request_head, said = head, memory_order_release);
+        /* what has been seen is done; looking at the client's words costs cache lines, so not after
+         * each call */
+        if (head == tail) {
+            if (said != head)
+                atomic_store_explicit(&control->request_head, said = head, memory_order_release);
             tail = atomic_load_explicit(&control->requests.at, memory_order_acquire);
             if (tail == head) {
                 shared_wait(&control->requests, head, &control->executor, 1000);
                 continue;
             }
         }
-        if (tail - head > SHARED_RING_BYTES || tail - head < sizeof(struct wire_header)) violation("the ring is out of order");
+        if (tail - head > SHARED_RING_BYTES || tail - head < sizeof(struct wire_header))
+            violation("the ring is out of order");
         /* Copied once: what is checked is what is used. */
         struct wire_header header;
         uint64_t last[SHARED_SHORT_WORDS];
         bool beside = shared_beside(&control->requests, head, tail, last);
-        const uint8_t *at = beside ? (const uint8_t *)last : shared.requests + head % SHARED_RING_BYTES;
+        const uint8_t *at =
+            beside ? (const uint8_t *)last : shared.requests + head % SHARED_RING_BYTES;
         memcpy(&header, at, sizeof header);
         size_t frame = shared_frame(header.len);
         if (frame > tail - head) violation("a frame is longer than the ring says");
         if (!beside) memcpy(private_payload, at + sizeof header, header.len);
         head += frame;
-        if (header.flags & WIRE_REPLY_WANTED || head - said >= HEAD_BYTES) atomic_store_explicit(&control->request_head, said = head, memory_order_release);
+        if (header.flags & WIRE_REPLY_WANTED || head - said >= HEAD_BYTES)
+            atomic_store_explicit(&control->request_head, said = head, memory_order_release);
         handle_frame(&header, beside ? at + sizeof header : private_payload);
     }
 }
@@ -647,7 +703,9 @@ int session_run(const struct settings *given, int control) {
     struct greeting greeting;
     int fd = greeting_receive(control, &greeting);
     if (fd < 0) return 0;
-    if (!handles_init() || (input = doubled(INPUT_BYTES)) == NULL || (private_payload = malloc(SHARED_RING_BYTES)) == NULL) return EXIT_NO_DRIVER;
+    if (!handles_init() || (input = doubled(INPUT_BYTES)) == NULL ||
+        (private_payload = malloc(SHARED_RING_BYTES)) == NULL)
+        return EXIT_NO_DRIVER;
     if (!load_driver() || !take_snapshot()) {
         greeting_refuse(fd, WIRE_STATUS_DRIVER);
         return EXIT_NO_DRIVER;
@@ -656,7 +714,8 @@ int session_run(const struct settings *given, int control) {
     next_connection = fd;
     next_greeting = greeting;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, control_thread, (void *)(intptr_t)control) != 0 || !sandbox_enter()) {
+    if (pthread_create(&thread, NULL, control_thread, (void *)(intptr_t)control) != 0 ||
+        !sandbox_enter()) {
         greeting_refuse(fd, WIRE_STATUS_DRIVER);
         return EXIT_NO_DRIVER;
     }

@@ -1,8 +1,9 @@
 /* One server: how frames get there and back. See docs/wire.md.
  *
- * Sending. A call is encoded in place: into the shared ring, or into a private one from which a socket is fed. The private
- * ring keeps what the executor has not taken yet, so that a new connection can go on where the old one broke.
- * Receiving. Whoever waits for a reply reads for everybody (`reading`), and hands over what is somebody else's.
+ * Sending. A call is encoded in place: into the shared ring, or into a private one from which a
+ * socket is fed. The private ring keeps what the executor has not taken yet, so that a new
+ * connection can go on where the old one broke. Receiving. Whoever waits for a reply reads for
+ * everybody (`reading`), and hands over what is somebody else's.
  */
 #define _GNU_SOURCE
 #include "client.h"
@@ -53,7 +54,8 @@ static void pause_briefly(void) {
 #endif
 }
 
-/* A program that has one thread needs no lock; glibc says so (2.32 and later). Nobody makes a thread under this one. */
+/* A program that has one thread needs no lock; glibc says so (2.32 and later). Nobody makes a
+ * thread under this one. */
 extern char __libc_single_threaded __attribute__((weak));
 
 static bool alone(void) { return &__libc_single_threaded != NULL && __libc_single_threaded; }
@@ -70,7 +72,10 @@ static void unlock_sending(struct link *link) {
     pthread_mutex_unlock(&link->send_lock);
 }
 
-CUresult call_ready(void) { return atomic_load_explicit(&initialised, memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+CUresult call_ready(void) {
+    return atomic_load_explicit(&initialised, memory_order_acquire) ? CUDA_SUCCESS
+                                                                    : CUDA_ERROR_NOT_INITIALIZED;
+}
 
 static void die(struct link *link, const char *why) {
     if (atomic_exchange(&link->dead, true)) return;
@@ -81,7 +86,7 @@ static void die(struct link *link, const char *why) {
     pthread_mutex_unlock(&link->receive_lock);
 }
 
-/* ---- connecting ---------------------------------------------------------------------------------------------------------- */
+/* ---- connecting ---- */
 
 static bool read_file(const char *path, char *to, size_t room, size_t *length) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -89,7 +94,9 @@ static bool read_file(const char *path, char *to, size_t room, size_t *length) {
     ssize_t got = read(fd, to, room - 1);
     close(fd);
     if (got < 0) return false;
-    while (got > 0 && (to[got - 1] == '\n' || to[got - 1] == ' ' || to[got - 1] == '\t' || to[got - 1] == '\r')) got--;
+    while (got > 0 && (to[got - 1] == '\n' || to[got - 1] == ' ' || to[got - 1] == '\t' ||
+                       to[got - 1] == '\r'))
+        got--;
     to[got] = 0;
     *length = (size_t)got;
     return true;
@@ -101,9 +108,12 @@ static int connect_to(struct link *link) {
         char text[64], host[48];
         unsigned port;
         size_t got;
-        if (!read_file(link->path, text, sizeof text, &got) || sscanf(text, "%47[0-9.]:%u", host, &port) != 2) return -1;
+        if (!read_file(link->path, text, sizeof text, &got) ||
+            sscanf(text, "%47[0-9.]:%u", host, &port) != 2)
+            return -1;
         struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-        if (inet_pton(AF_INET, host, &to.sin_addr) != 1 || (ntohl(to.sin_addr.s_addr) >> 24) != 127) {
+        if (inet_pton(AF_INET, host, &to.sin_addr) != 1 ||
+            (ntohl(to.sin_addr.s_addr) >> 24) != 127) {
             errno = EACCES; /* nothing but loopback without TLS */
             return -1;
         }
@@ -162,7 +172,8 @@ static bool receive_all(int fd, void *data, size_t bytes, int *descriptor, int64
         } control;
         struct iovec part = {at, bytes};
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-        if (descriptor != NULL && *descriptor < 0) { /* room for one: what is beyond is closed on its way */
+        /* room for one: what is beyond is closed on its way */
+        if (descriptor != NULL && *descriptor < 0) {
             message.msg_control = &control;
             message.msg_controllen = CMSG_LEN(sizeof(int));
         }
@@ -183,7 +194,8 @@ static bool read_snapshot(struct link *link, const uint8_t *bytes, size_t length
     struct wire_snapshot snapshot;
     get_bytes(&in, &snapshot, sizeof snapshot);
     if (in.bad || snapshot.device_count > WIRE_MAX_DEVICES) return false;
-    struct device *devices = calloc(snapshot.device_count ? snapshot.device_count : 1, sizeof *devices);
+    struct device *devices =
+        calloc(snapshot.device_count ? snapshot.device_count : 1, sizeof *devices);
     if (devices == NULL) return false;
     for (unsigned i = 0; i < snapshot.device_count && !in.bad; i++) {
         get_bytes(&in, &devices[i].is, sizeof devices[i].is);
@@ -192,7 +204,8 @@ static bool read_snapshot(struct link *link, const uint8_t *bytes, size_t length
         if (values == NULL) in.bad = true;
         for (unsigned a = 0; a < WIRE_ATTRIBUTES; a++) devices[i].attributes[a] = WIRE_NO_ATTRIBUTE;
         if (values != NULL) memcpy(devices[i].attributes, values, count * sizeof *values);
-        devices[i].is.name[sizeof devices[i].is.name - 1] = devices[i].is.pci[sizeof devices[i].is.pci - 1] = 0;
+        devices[i].is.name[sizeof devices[i].is.name - 1] =
+            devices[i].is.pci[sizeof devices[i].is.pci - 1] = 0;
     }
     if (in.bad) {
         free(devices);
@@ -223,7 +236,10 @@ static enum greeting greet(struct link *link, int fd) {
         struct wire_hello hello;
         char token[WIRE_MAX_TOKEN + 1];
     } out = {.header = {.op = WIRE_HELLO},
-             .hello = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .table = EGPU_WIRE_TABLE_HASH, .pid = (uint32_t)getpid()}};
+             .hello = {.magic = WIRE_MAGIC,
+                       .version = WIRE_VERSION,
+                       .table = EGPU_WIRE_TABLE_HASH,
+                       .pid = (uint32_t)getpid()}};
     char beside[sizeof link->path + 8];
     size_t length = 0;
     int stem = (int)(strrchr(link->path, '.') - link->path);
@@ -253,13 +269,19 @@ static enum greeting greet(struct link *link, int fd) {
         in.header.len != sizeof in.welcome + in.welcome.snapshot_length)
         goto out;
     if (in.welcome.status != WIRE_STATUS_WELCOME) {
-        static const char *const why[] = {"", "the token was refused", "versions of client and executor differ", "the session is not known",
-                                          "too many sessions", "the executor has no driver"};
-        fprintf(stderr, "egpu: %s: %s\n", link->path, in.welcome.status < 6 ? why[in.welcome.status] : "refused");
+        static const char *const why[] = {"",
+                                          "the token was refused",
+                                          "versions of client and executor differ",
+                                          "the session is not known",
+                                          "too many sessions",
+                                          "the executor has no driver"};
+        fprintf(stderr, "egpu: %s: %s\n", link->path,
+                in.welcome.status < 6 ? why[in.welcome.status] : "refused");
         goto out;
     }
     snapshot = malloc(in.welcome.snapshot_length + 1);
-    if (snapshot == NULL || !receive_all(fd, snapshot, in.welcome.snapshot_length, NULL, deadline)) {
+    if (snapshot == NULL ||
+        !receive_all(fd, snapshot, in.welcome.snapshot_length, NULL, deadline)) {
         greeting = TRY_AGAIN;
         goto out;
     }
@@ -288,14 +310,15 @@ static void use_socket(struct link *link, int fd) {
     if (old >= 0) close(old);
 }
 
-/* ---- the private ring of a stream ------------------------------------------------------------------------------------------ */
+/* ---- the private ring of a stream ---- */
 
 /* Forgets what has been taken. Under send_lock. */
 static void trim(struct link *link) {
     uint64_t taken = atomic_load_explicit(&link->taken, memory_order_acquire);
     uint64_t sent = atomic_load_explicit(&link->sent, memory_order_acquire);
     while (link->acknowledged < sent) {
-        const struct wire_header *header = (const void *)(link->ring + link->acknowledged % RING_BYTES);
+        const struct wire_header *header =
+            (const void *)(link->ring + link->acknowledged % RING_BYTES);
         if (header->seq > taken && header->op >= WIRE_SET_CONTEXT) return;
         uint64_t end = link->acknowledged + sizeof *header + header->len;
         if (link->external_first != link->external_end) {
@@ -311,12 +334,14 @@ static void trim(struct link *link) {
     }
 }
 
-/* Feeds the socket with everything that waits, and with what comes meanwhile. Under feed_lock. False: it broke. */
+/* Feeds the socket with everything that waits, and with what comes meanwhile. Under feed_lock.
+ * False: it broke. */
 static bool feed(struct link *link) {
     for (;;) {
         uint64_t tail = atomic_load_explicit(&link->tail, memory_order_acquire), from = link->sent;
         struct external *external = NULL;
-        if (link->external_sent != atomic_load_explicit(&link->external_end, memory_order_acquire)) {
+        if (link->external_sent !=
+            atomic_load_explicit(&link->external_end, memory_order_acquire)) {
             external = &link->externals[link->external_sent % MAX_EXTERNALS];
             if (external->end > tail) external = NULL; /* written after we looked */
         }
@@ -325,13 +350,16 @@ static bool feed(struct link *link) {
         struct iovec parts[2] = {{link->ring + from % RING_BYTES, until - from}};
         size_t count = 1;
         if (external != NULL) {
-            parts[1] = (struct iovec){(void *)(uintptr_t)(external->data + link->external_offset), external->bytes - link->external_offset};
+            parts[1] = (struct iovec){(void *)(uintptr_t)(external->data + link->external_offset),
+                                      external->bytes - link->external_offset};
             count = 2;
         }
-        struct msghdr message = {.msg_iov = parts[0].iov_len ? parts : parts + 1, .msg_iovlen = parts[0].iov_len ? count : count - 1};
+        struct msghdr message = {.msg_iov = parts[0].iov_len ? parts : parts + 1,
+                                 .msg_iovlen = parts[0].iov_len ? count : count - 1};
         ssize_t sent = sendmsg(link->fd, &message, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0 && errno == EFAULT) abort(); /* a copy from memory that is not there: elsewhere, that is a segmentation fault */
+        /* a copy from memory that is not there: elsewhere, that is a segmentation fault */
+        if (sent < 0 && errno == EFAULT) abort();
         if (sent <= 0) return false;
         size_t inside = (size_t)sent < parts[0].iov_len ? (size_t)sent : parts[0].iov_len;
         atomic_store_explicit(&link->sent, from + inside, memory_order_release);
@@ -344,7 +372,9 @@ static bool feed(struct link *link) {
     }
 }
 
-static bool unsent_bytes(struct link *link) { return link->sent != link->tail || link->external_sent != link->external_end; }
+static bool unsent_bytes(struct link *link) {
+    return link->sent != link->tail || link->external_sent != link->external_end;
+}
 
 /* The role of the reader: one thread has it, for all. */
 static bool start_reading(struct link *link) {
@@ -357,7 +387,8 @@ static bool start_reading(struct link *link) {
 
 /* Not under receive_lock. */
 static void stop_reading(struct link *link) {
-    atomic_store_explicit(&link->reading, false, alone() ? memory_order_relaxed : memory_order_seq_cst);
+    atomic_store_explicit(&link->reading, false,
+                          alone() ? memory_order_relaxed : memory_order_seq_cst);
     if (atomic_load(&link->sleeping) == 0) return;
     pthread_mutex_lock(&link->receive_lock);
     pthread_cond_broadcast(&link->received);
@@ -371,7 +402,8 @@ static void await_reader(struct link *link) {
     atomic_fetch_sub(&link->sleeping, 1);
 }
 
-/* A new connection for the session, for as long as the grace lasts. Under send_lock, and not reading. */
+/* A new connection for the session, for as long as the grace lasts. Under send_lock, and not
+ * reading. */
 static void recover(struct link *link) {
     shutdown(link->fd, SHUT_RDWR); /* whoever reads from it comes back */
     pthread_mutex_lock(&link->receive_lock);
@@ -410,7 +442,8 @@ static void recover(struct link *link) {
     if (lost != NULL) die(link, lost);
 }
 
-/* Sends all that is written; or does nothing if somebody else is sending and `wait` is false: he goes on until nothing is left. */
+/* Sends all that is written; or does nothing if somebody else is sending and `wait` is false: he
+ * goes on until nothing is left. */
 static bool fed(struct link *link, bool wait) {
     if (wait)
         pthread_mutex_lock(&link->feed_lock);
@@ -433,7 +466,8 @@ void link_flush(struct link *link) {
     unlock_sending(link);
 }
 
-/* What is posted and not followed by anything goes out after a moment: a shorter one when the GPU may have nothing to do. */
+/* What is posted and not followed by anything goes out after a moment: a shorter one when the GPU
+ * may have nothing to do. */
 static void *flusher(void *argument) {
     struct link *link = argument;
     prctl(PR_SET_NAME, "egpu-flush");
@@ -443,14 +477,20 @@ static void *flusher(void *argument) {
             struct timespec second = {1, 0};
             syscall(SYS_futex, &link->unsent, FUTEX_WAIT_PRIVATE, 0, &second, NULL, 0);
         }
-        /* Being woken has taken part of the time, often more than that; a sleep for the rest would take as long again. */
-        while (now_ns() < atomic_load_explicit(&link->unsent_since, memory_order_relaxed) + FIRST_BATCH_NS && unsent_bytes(link)) pause_briefly();
+        /* Being woken has taken part of the time, often more than that; a sleep for the rest would
+         * take as long again. */
+        while (now_ns() < atomic_load_explicit(&link->unsent_since, memory_order_relaxed) +
+                              FIRST_BATCH_NS &&
+               unsent_bytes(link))
+            pause_briefly();
         struct timespec batch = {0, 0};
-        for (int idle = 0; idle < IDLE_BATCHES; idle++) { /* stays awake while calls keep coming: being woken costs the program */
+        /* stays awake while calls keep coming: being woken costs the program */
+        for (int idle = 0; idle < IDLE_BATCHES; idle++) {
             if (batch.tv_nsec) nanosleep(&batch, NULL);
             batch.tv_nsec = BATCH_NS;
             if (!unsent_bytes(link) || atomic_load(&link->dead)) continue;
-            if (!fed(link, false)) { /* it broke: under the first lock, whoever comes first begins anew */
+            /* it broke: under the first lock, whoever comes first begins anew */
+            if (!fed(link, false)) {
                 lock_sending(link);
                 if (!atomic_load(&link->dead)) flush_locked(link);
                 unlock_sending(link);
@@ -464,11 +504,12 @@ static void *flusher(void *argument) {
     return NULL;
 }
 
-/* ---- receiving ------------------------------------------------------------------------------------------------------------ */
+/* ---- receiving ---- */
 
 void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *callback);
 
-static void deliver(struct call *call, const struct wire_reply *reply, const uint8_t *data, size_t bytes) {
+static void deliver(struct call *call, const struct wire_reply *reply, const uint8_t *data,
+                    size_t bytes) {
     call->result = (CUresult)reply->result;
     if (call->into != NULL) {
         call->into_got = bytes < call->into_bytes ? bytes : call->into_bytes;
@@ -482,8 +523,10 @@ static void deliver(struct call *call, const struct wire_reply *reply, const uin
     call->done = true;
 }
 
-/* One frame whose payload is all there. Whose reply `mine` is knows it without a look at who else waits. */
-static void dispatch(struct link *link, const struct wire_header *header, const uint8_t *payload, struct call *mine) {
+/* One frame whose payload is all there. Whose reply `mine` is knows it without a look at who else
+ * waits. */
+static void dispatch(struct link *link, const struct wire_header *header, const uint8_t *payload,
+                     struct call *mine) {
     if (header->op == WIRE_CALLBACK && header->len == sizeof(struct wire_callback)) {
         struct wire_callback callback;
         memcpy(&callback, payload, sizeof callback);
@@ -495,7 +538,8 @@ static void dispatch(struct link *link, const struct wire_header *header, const 
         return;
     }
     if (header->op != WIRE_REPLY || header->len < sizeof(struct wire_reply)) return;
-    if (header->seq > atomic_load(&link->taken)) atomic_store(&link->taken, header->seq); /* calls are begun in order */
+    /* calls are begun in order */
+    if (header->seq > atomic_load(&link->taken)) atomic_store(&link->taken, header->seq);
     struct wire_reply reply;
     memcpy(&reply, payload, sizeof reply);
     if (reply.pending != 0) {
@@ -512,7 +556,8 @@ static void dispatch(struct link *link, const struct wire_header *header, const 
     struct call *call = link->waiting;
     while (call != NULL && call->seq != header->seq) call = call->next;
     if (call != NULL) deliver(call, &reply, data, bytes);
-    if (call != NULL && atomic_load(&link->sleeping)) pthread_cond_broadcast(&link->received); /* we may go on reading for long */
+    /* we may go on reading for long */
+    if (call != NULL && atomic_load(&link->sleeping)) pthread_cond_broadcast(&link->received);
     pthread_mutex_unlock(&link->receive_lock);
 }
 
@@ -558,7 +603,8 @@ static bool receive_into(struct link *link, const struct wire_header *header, bo
 }
 
 static void receive_stream(struct link *link) {
-    ssize_t got = recv(link->fd, link->input + link->input_tail % INPUT_BYTES, INPUT_BYTES - (link->input_tail - link->input_head), 0);
+    ssize_t got = recv(link->fd, link->input + link->input_tail % INPUT_BYTES,
+                       INPUT_BYTES - (link->input_tail - link->input_head), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     bool failed = got <= 0;
     if (!failed && link->skip != 0) {
@@ -573,13 +619,16 @@ static void receive_stream(struct link *link) {
         if (header.len > WIRE_MAX_PAYLOAD) failed = true;
         if (failed || receive_into(link, &header, &failed)) continue;
         if (link->input_tail - link->input_head < sizeof header + header.len) {
-            if (sizeof header + header.len <= INPUT_BYTES || link->input_tail - link->input_head < sizeof header + sizeof(struct wire_reply)) break;
+            if (sizeof header + header.len <= INPUT_BYTES ||
+                link->input_tail - link->input_head < sizeof header + sizeof(struct wire_reply))
+                break;
             /* A long reply that came a second time, after a cut: nobody waits for it any more. */
             link->skip = sizeof header + header.len - (link->input_tail - link->input_head);
             link->input_head = link->input_tail;
             break;
         }
-        dispatch(link, &header, link->input + (link->input_head + sizeof header) % INPUT_BYTES, NULL);
+        dispatch(link, &header, link->input + (link->input_head + sizeof header) % INPUT_BYTES,
+                 NULL);
         link->input_head += sizeof header + header.len;
     }
     if (failed) atomic_store(&link->broken, true);
@@ -591,16 +640,20 @@ static void receive_shared(struct link *link, struct call *mine) {
     if (!shared_wait(&control->replies, head, &control->client, LOOK_MS)) {
         char byte;
         ssize_t got = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) die(link, "the executor is gone");
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+            die(link, "the executor is gone");
         return;
     }
     struct wire_header header;
-    uint64_t last[SHARED_SHORT_WORDS], tail = atomic_load_explicit(&control->replies.at, memory_order_acquire), ready = tail - head;
+    uint64_t last[SHARED_SHORT_WORDS],
+        tail = atomic_load_explicit(&control->replies.at, memory_order_acquire),
+        ready = tail - head;
     const uint8_t *at = link->shared.replies + head % SHARED_RING_BYTES;
     if (shared_beside(&control->replies, head, tail, last)) at = (const uint8_t *)last;
     memcpy(&header, at, sizeof header);
     uint64_t frame = shared_frame(header.len);
-    if (ready > SHARED_RING_BYTES || frame > ready) { /* also: there would be something to read when it is long dead */
+    /* also: there would be something to read when it is long dead */
+    if (ready > SHARED_RING_BYTES || frame > ready) {
         die(link, "the executor sent nonsense");
         return;
     }
@@ -639,13 +692,18 @@ void link_serve(struct link *link) {
     }
 }
 
-/* ---- calls ------------------------------------------------------------------------------------------------------------------ */
+/* ---- calls ---- */
 
-/* When all calls have been taken the ring is used from its beginning again: that part of it is in the cache. Under send_lock. */
+/* When all calls have been taken the ring is used from its beginning again: that part of it is in
+ * the cache. Under send_lock. */
 static void begin_again(struct link *link) {
     uint64_t tail = link->tail;
-    if (tail % RING_BYTES < BATCH_BYTES || link->sent != tail || link->external_sent != link->external_end) return;
-    if (atomic_load_explicit(&link->taken, memory_order_acquire) != link->next_seq - 1 || pthread_mutex_trylock(&link->feed_lock) != 0) return;
+    if (tail % RING_BYTES < BATCH_BYTES || link->sent != tail ||
+        link->external_sent != link->external_end)
+        return;
+    if (atomic_load_explicit(&link->taken, memory_order_acquire) != link->next_seq - 1 ||
+        pthread_mutex_trylock(&link->feed_lock) != 0)
+        return;
     link->acknowledged = (tail + RING_BYTES - 1) / RING_BYTES * RING_BYTES;
     link->external_first = link->external_end;
     atomic_store_explicit(&link->tail, link->acknowledged, memory_order_relaxed);
@@ -668,14 +726,18 @@ static uint8_t *room_for(struct link *link, size_t frame) {
             if (now_ms() < next_look) continue;
             next_look = now_ms() + LOOK_MS;
             char byte;
-            if (recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) die(link, "the executor is gone");
+            if (recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+                die(link, "the executor is gone");
         }
         return link->shared.requests + link->tail % SHARED_RING_BYTES;
     }
     begin_again(link);
-    while (link->tail + frame - link->acknowledged > RING_BYTES || link->external_end - link->external_first >= MAX_EXTERNALS) {
+    while (link->tail + frame - link->acknowledged > RING_BYTES ||
+           link->external_end - link->external_first >= MAX_EXTERNALS) {
         trim(link);
-        if (link->tail + frame - link->acknowledged <= RING_BYTES && link->external_end - link->external_first < MAX_EXTERNALS) break;
+        if (link->tail + frame - link->acknowledged <= RING_BYTES &&
+            link->external_end - link->external_first < MAX_EXTERNALS)
+            break;
         if (atomic_load(&link->dead)) return NULL;
         flush_locked(link);
         pthread_mutex_lock(&link->receive_lock);
@@ -704,7 +766,8 @@ static void publish(struct link *link, size_t frame, const void *at) {
     atomic_store_explicit(&link->tail, tail + frame, memory_order_release);
 }
 
-static bool control_frame(struct link *link, uint16_t op, uint64_t seq, const void *payload, uint32_t bytes) {
+static bool control_frame(struct link *link, uint16_t op, uint64_t seq, const void *payload,
+                          uint32_t bytes) {
     uint8_t *at = room_for(link, sizeof(struct wire_header) + bytes);
     if (at == NULL) return false;
     put_header(at, op, 0, bytes, seq);
@@ -724,14 +787,18 @@ CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
     }
     lock_sending(link);
     if (atomic_load_explicit(&link->dead, memory_order_relaxed)) goto dead;
-    if (!pthread_equal(link->owner, pthread_self())) atomic_store_explicit(&link->concurrent, true, memory_order_relaxed);
-    uint64_t wanted = context && links[wire_server(context)] == link ? wire_without_server(context) : 0;
+    if (!pthread_equal(link->owner, pthread_self()))
+        atomic_store_explicit(&link->concurrent, true, memory_order_relaxed);
+    uint64_t wanted =
+        context && links[wire_server(context)] == link ? wire_without_server(context) : 0;
     if (wanted != link->wire_context) {
-        if (!control_frame(link, WIRE_SET_CONTEXT, link->next_seq, &wanted, sizeof wanted)) goto dead;
+        if (!control_frame(link, WIRE_SET_CONTEXT, link->next_seq, &wanted, sizeof wanted))
+            goto dead;
         link->next_seq++;
         link->wire_context = wanted;
     }
-    if (mode == CALL_WAITS && !link->uses_shared) { /* the executor may forget the replies that have come */
+    /* the executor may forget the replies that have come */
+    if (mode == CALL_WAITS && !link->uses_shared) {
         uint64_t received = received_so_far(link);
         if (received > link->received_told) {
             link->received_told = received;
@@ -740,7 +807,9 @@ CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
     }
     uint8_t *at = room_for(link, sizeof(struct wire_header) + bytes);
     if (at == NULL) goto dead;
-    if (mode == CALL_WAITS && link->uses_shared && sizeof(struct wire_header) + bytes <= sizeof link->short_frame) at = (uint8_t *)link->short_frame;
+    if (mode == CALL_WAITS && link->uses_shared &&
+        sizeof(struct wire_header) + bytes <= sizeof link->short_frame)
+        at = (uint8_t *)link->short_frame;
     call->header = (void *)at;
     call->out = (struct writer){at + sizeof(struct wire_header), bytes, false};
     call->seq = link->next_seq++;
@@ -756,11 +825,14 @@ static void complete(struct call *call) {
     struct link *link = call->link;
     size_t inside = (size_t)(call->out.at - (uint8_t *)(call->header + 1));
     bool concurrent = atomic_load_explicit(&link->concurrent, memory_order_relaxed);
-    put_header(call->header, call->op, (call->waits ? WIRE_REPLY_WANTED : 0) | (concurrent ? WIRE_CONCURRENT : 0), (uint32_t)(inside + call->external_bytes),
-               call->seq);
+    put_header(call->header, call->op,
+               (call->waits ? WIRE_REPLY_WANTED : 0) | (concurrent ? WIRE_CONCURRENT : 0),
+               (uint32_t)(inside + call->external_bytes), call->seq);
     if (call->external != NULL && !link->uses_shared) {
         unsigned end = link->external_end;
-        link->externals[end % MAX_EXTERNALS] = (struct external){link->tail, link->tail + sizeof(struct wire_header) + inside, call->external, call->external_bytes};
+        link->externals[end % MAX_EXTERNALS] =
+            (struct external){link->tail, link->tail + sizeof(struct wire_header) + inside,
+                              call->external, call->external_bytes};
         atomic_store_explicit(&link->external_end, end + 1, memory_order_release);
     }
     publish(link, sizeof(struct wire_header) + inside, call->header);
@@ -817,7 +889,8 @@ static bool synchronises(uint16_t op) {
 static CUresult concluded(struct call *call) {
     struct link *link = call->link;
     if (!call->done) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (call->result == CUDA_SUCCESS && synchronises(call->op) && atomic_load_explicit(&link->pending_error, memory_order_relaxed))
+    if (call->result == CUDA_SUCCESS && synchronises(call->op) &&
+        atomic_load_explicit(&link->pending_error, memory_order_relaxed))
         call->result = (CUresult)atomic_exchange(&link->pending_error, 0);
     if (call->result != CUDA_SUCCESS) context_failed(call->result);
     return call->result;
@@ -847,14 +920,16 @@ CUresult call_wait(struct call *call) {
 
 CUresult call_exchange(struct call *call) {
     struct link *link = call->link;
-    /* In shared memory a reply is often there within a microsecond: whoever has the role of the reader before the call goes out gets it himself. */
+    /* In shared memory a reply is often there within a microsecond: whoever has the role of the
+     * reader before the call goes out gets it himself. */
     if (!link->uses_shared || !start_reading(link)) {
         call_send(call);
         return call_wait(call);
     }
     complete(call);
     unlock_sending(link);
-    while (!call->done && !atomic_load_explicit(&link->dead, memory_order_relaxed)) receive_shared(link, call);
+    while (!call->done && !atomic_load_explicit(&link->dead, memory_order_relaxed))
+        receive_shared(link, call);
     stop_reading(link);
     return concluded(call);
 }
@@ -864,11 +939,14 @@ void call_end(struct call *call) {
     call->reply = NULL;
 }
 
-bool link_done(struct link *link, uint64_t seq) { return atomic_load_explicit(&link->shared.control->taken, memory_order_acquire) >= seq; }
+bool link_done(struct link *link, uint64_t seq) {
+    return atomic_load_explicit(&link->shared.control->taken, memory_order_acquire) >= seq;
+}
 
 void link_callback_done(struct link *link, uint64_t number) {
     lock_sending(link);
-    if (!atomic_load(&link->dead) && control_frame(link, WIRE_CALLBACK_DONE, number, NULL, 0)) flush_locked(link);
+    if (!atomic_load(&link->dead) && control_frame(link, WIRE_CALLBACK_DONE, number, NULL, 0))
+        flush_locked(link);
     unlock_sending(link);
 }
 
@@ -879,7 +957,10 @@ bool link_send_fd(struct link *link, int fd) {
         char space[CMSG_SPACE(sizeof(int))];
         struct cmsghdr header;
     } control = {0};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
     struct cmsghdr *beside = CMSG_FIRSTHDR(&message);
     beside->cmsg_level = SOL_SOCKET;
     beside->cmsg_type = SCM_RIGHTS;
@@ -888,22 +969,26 @@ bool link_send_fd(struct link *link, int fd) {
     return sendmsg(link->fd, &message, MSG_NOSIGNAL) == 1;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------- */
+/* ---- life ---- */
 
 static void goodbye(void) {
     if (atomic_load(&initialised) != getpid()) return;
     for (unsigned i = 0; i < link_count; i++) {
         struct link *link = links[i];
-        if (pthread_mutex_trylock(&link->send_lock) != 0) continue; /* some thread is still at it: the socket's end says it as well */
+        /* some thread is still at it: the socket's end says it as well */
+        if (pthread_mutex_trylock(&link->send_lock) != 0) continue;
         link->send_locked = true;
-        if (!atomic_load(&link->dead) && control_frame(link, WIRE_GOODBYE, 0, NULL, 0) && !link->uses_shared) fed(link, true);
+        if (!atomic_load(&link->dead) && control_frame(link, WIRE_GOODBYE, 0, NULL, 0) &&
+            !link->uses_shared)
+            fed(link, true);
         unlock_sending(link);
     }
 }
 
 __attribute__((destructor)) static void at_exit(void) { goodbye(); }
 
-/* The child of a fork has no GPU, as with the real driver. Its parent's sockets are not its to use. */
+/* The child of a fork has no GPU, as with the real driver. Its parent's sockets are not its to
+ * use. */
 static void in_child(void) {
     atomic_store(&initialised, 0);
     for (unsigned i = 0; i < link_count; i++) {
@@ -928,12 +1013,14 @@ static struct link *link_new(unsigned index, const char *path) {
     pthread_mutex_init(&link->handle_lock, NULL);
     pthread_mutex_init(&link->slot_lock, NULL);
     pthread_cond_init(&link->received, NULL);
-    if (getrandom(link->session, sizeof link->session, 0) != sizeof link->session || !handles_init(link)) return NULL;
+    if (getrandom(link->session, sizeof link->session, 0) != sizeof link->session ||
+        !handles_init(link))
+        return NULL;
     return link;
 }
 
-/* The first connection of a link. One that breaks before the welcome is made anew, as any later one is, with a session of its own: what
- * the executor has begun for the one before ends there. */
+/* The first connection of a link. One that breaks before the welcome is made anew, as any later one
+ * is, with a session of its own: what the executor has begun for the one before ends there. */
 static int first_connection(struct link *link) {
     int64_t deadline = now_ms() + GRACE_SECONDS * 1000;
     for (;;) {
@@ -945,7 +1032,8 @@ static int first_connection(struct link *link) {
         enum greeting greeting = greet(link, fd);
         if (greeting == GREETED) return fd;
         close(fd);
-        if (greeting == REFUSED || now_ms() > deadline || getrandom(link->session, sizeof link->session, 0) != sizeof link->session) {
+        if (greeting == REFUSED || now_ms() > deadline ||
+            getrandom(link->session, sizeof link->session, 0) != sizeof link->session) {
             fprintf(stderr, "egpu: %s: no welcome from the executor\n", link->path);
             return -1;
         }
@@ -964,7 +1052,9 @@ static CUresult link_open(unsigned index, const char *path) {
     if (!link->uses_shared) {
         link->ring = doubled(RING_BYTES);
         link->input = doubled(INPUT_BYTES);
-        if (link->ring == NULL || link->input == NULL || pthread_create(&thread, NULL, flusher, link) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (link->ring == NULL || link->input == NULL ||
+            pthread_create(&thread, NULL, flusher, link) != 0)
+            return CUDA_ERROR_OUT_OF_MEMORY;
         pthread_detach(thread);
     }
     links[index] = link;
@@ -980,7 +1070,8 @@ CUresult links_open(void) {
     char folder[3072], path[4096];
     if (dladdr((const void *)&links, &here) == 0) return CUDA_ERROR_UNKNOWN;
     const char *slash = strrchr(here.dli_fname, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - here.dli_fname) : 1, slash ? here.dli_fname : ".");
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - here.dli_fname) : 1,
+             slash ? here.dli_fname : ".");
     static const char *const endings[] = {"sock", "addr"};
     CUresult result = CUDA_ERROR_NO_DEVICE;
     for (unsigned server = 0; server < MAX_SERVERS; server++) {
@@ -996,7 +1087,8 @@ CUresult links_open(void) {
         if (!found) break;
         if ((result = link_open(server, path)) != CUDA_SUCCESS) return result;
     }
-    if (result == CUDA_ERROR_NO_DEVICE) fprintf(stderr, "egpu: no lease.sock beside %s\n", here.dli_fname);
+    if (result == CUDA_ERROR_NO_DEVICE)
+        fprintf(stderr, "egpu: no lease.sock beside %s\n", here.dli_fname);
     if (result != CUDA_SUCCESS) return result;
     pthread_atfork(NULL, NULL, in_child);
     atomic_store_explicit(&initialised, getpid(), memory_order_release);
