@@ -14,8 +14,6 @@
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-#define DRIVER(symbol, ...) ((CUresult (*)(__VA_ARGS__))driver_function(EGPU_FN_##symbol))
-
 /* The struct that begins the payload; what is left after it becomes the task's data. */
 static bool begins(struct task *task, void *message, size_t bytes, bool has_data) {
     get_bytes(&task->in, message, bytes);

@@ -1,12 +1,12 @@
 /* The executor: a parent that accepts (main.c) and, for each client process, a child with a GPU
  * address space of its own:
  *
- *   session.c   the child's life: driver, connection, loop, replies    handles.c    what the
- *               client's handles stand for
- *   calls.c     operations with forms of their own                     decoders.c   generated: the
- *               others
- *   sandbox.c   what the child may still do once it has its GPU         status.c     what NVML says
- *               of the slice
+ *   session.h   the child's life: connection, frames, calls, the driver
+ *   calls.c     operations with forms of their own
+ *   decoders.c  generated: the others
+ *   handles.c   what the client's handles stand for
+ *   sandbox.c   what the child may still do once it has its GPU
+ *   status.c    what NVML says of the slice
  *
  * Whatever comes from the client is hostile until checked: a wrong length, an unknown number or a
  * gap ends the session; a wrong handle is an error of the call.
@@ -73,10 +73,12 @@ static inline const struct operation *operation_of(uint16_t op) {
     return operation->run ? operation : NULL;
 }
 
-/* ---- session.c ---- */
+/* ---- session.c, driver.c ---- */
 
 typedef void (*driver_pointer)(void);
 driver_pointer driver_function(egpu_driver_id id); /* NULL: this driver has none */
+/* The driver's function with these parameters. */
+#define DRIVER(symbol, ...) ((CUresult (*)(__VA_ARGS__))driver_function(EGPU_FN_##symbol))
 int session_run(const struct settings *settings, int control);
 /* from the loop, before something that ends in the next: other threads send, too */
 void session_shares_output(void);

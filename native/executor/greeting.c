@@ -1,43 +1,21 @@
 #define _GNU_SOURCE
 #include "greeting.h"
 
-#include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/descriptor.h"
+
 bool greeting_pass(int control, const struct greeting *greeting, int connection) {
     struct iovec part = {(void *)(uintptr_t)greeting, sizeof *greeting};
-    union {
-        char space[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr header;
-    } beside = {0};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &beside, .msg_controllen = sizeof beside};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof connection);
-    memcpy(CMSG_DATA(header), &connection, sizeof connection);
-    return sendmsg(control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *greeting;
+    return descriptor_send_all(control, &part, 1, connection, MSG_DONTWAIT);
 }
 
 int greeting_receive(int control, struct greeting *greeting) {
-    struct iovec part = {greeting, sizeof *greeting};
-    union {
-        char space[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr header;
-    } beside;
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &beside, .msg_controllen = sizeof beside};
-    ssize_t got;
-    do {
-        got = recvmsg(control, &message, MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
-    struct cmsghdr *header = got == (ssize_t)sizeof *greeting ? CMSG_FIRSTHDR(&message) : NULL;
-    int fd = -1;
-    if (header != NULL && header->cmsg_type == SCM_RIGHTS)
-        memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return fd;
+    int fd;
+    bool came =
+        descriptor_receive_all(control, greeting, sizeof *greeting, &fd, DESCRIPTOR_NO_DEADLINE);
+    return came ? fd : -1;
 }
 
 void greeting_refuse(int connection, uint32_t status) {

@@ -8,22 +8,7 @@
 #define _GNU_SOURCE
 #include "client.h"
 
-#include <sched.h>
-
-#include "egpu_streaming.h"
-
 #define POSTED_BYTES (32u << 10)
-#define IN_PIECE (1u << 20)
-#define OUT_PIECE \
-    (480u         \
-     << 10) /* what the executor has just read from the card is in its cache when it sends it */
-#define OUT_AHEAD 3 /* pieces that are asked for before the first has come */
-
-struct where {
-    struct link *link;
-    uint64_t stream; /* as on the wire */
-    bool wait;
-};
 
 static CUresult place(CUstream stream, bool wait, struct where *where) {
     struct call probe;
@@ -55,93 +40,6 @@ static CUresult in_small(const struct where *where, uint64_t to, const void *fro
     return result;
 }
 
-static CUresult in_stream(const struct where *where, uint64_t to, const uint8_t *from,
-                          size_t bytes) {
-    for (size_t done = 0;;) {
-        size_t piece = bytes - done < IN_PIECE ? bytes - done : IN_PIECE;
-        bool last = done + piece == bytes;
-        struct call call;
-        call_start(&call, OP_COPY_IN);
-        call.link = where->link;
-        call.external = from + done;
-        call.external_bytes = piece;
-        struct wire_copy_in copy = {to + done, where->stream, (uint32_t)piece, where->wait};
-        CUresult result = call_begin(&call, sizeof copy, last ? CALL_WAITS : CALL_POSTED);
-        if (result != CUDA_SUCCESS) return result;
-        put_bytes(&call.out, &copy, sizeof copy);
-        if (!last) {
-            call_post(&call);
-            done += piece;
-            continue;
-        }
-        result = call_exchange(&call);
-        call_end(&call);
-        return result;
-    }
-}
-
-/* A free slot of the bulk area, to be used until the call with the number that slot_used tells is
- * done: the first one, so that as few as possible are used, over and over. */
-static unsigned slot_take(struct link *link) {
-    pthread_mutex_lock(&link->slot_lock);
-    for (;;) {
-        for (unsigned slot = 0; slot < SHARED_BULK_SLOTS; slot++) {
-            if (link->slot_seq[slot] == UINT64_MAX || !link_done(link, link->slot_seq[slot]))
-                continue;
-            link->slot_seq[slot] = UINT64_MAX; /* ours, and no number yet */
-            pthread_mutex_unlock(&link->slot_lock);
-            return slot;
-        }
-        if (atomic_load(&link->dead)) break;
-        pthread_mutex_unlock(&link->slot_lock);
-        sched_yield();
-        pthread_mutex_lock(&link->slot_lock);
-    }
-    pthread_mutex_unlock(&link->slot_lock);
-    return SHARED_BULK_SLOTS;
-}
-
-static void slot_used(struct link *link, unsigned slot, uint64_t seq) {
-    pthread_mutex_lock(&link->slot_lock);
-    link->slot_seq[slot] = seq;
-    pthread_mutex_unlock(&link->slot_lock);
-}
-
-static CUresult in_shared(const struct where *where, uint64_t to, const uint8_t *from,
-                          size_t bytes) {
-    struct link *link = where->link;
-    /* both sides copy at the same time */
-    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
-    for (size_t done = 0;;) {
-        size_t piece = bytes - done < most ? bytes - done : most;
-        bool last = done + piece == bytes;
-        unsigned slot = slot_take(link);
-        if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-        copy_streaming(link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT, from + done, piece);
-        struct call call;
-        call_start(&call, OP_COPY_IN_SHARED);
-        call.link = link;
-        struct wire_copy_shared copy = {to + done, where->stream, (uint32_t)piece, where->wait,
-                                        (uint64_t)slot * SHARED_BULK_SLOT};
-        CUresult result = call_begin(&call, sizeof copy, last ? CALL_WAITS : CALL_POSTED);
-        if (result != CUDA_SUCCESS) {
-            slot_used(link, slot, 0);
-            return result;
-        }
-        put_bytes(&call.out, &copy, sizeof copy);
-        uint64_t seq = call.seq;
-        if (last) {
-            result = call_exchange(&call);
-            call_end(&call);
-            slot_used(link, slot, 0);
-            return result;
-        }
-        call_post(&call);
-        slot_used(link, slot, seq);
-        done += piece;
-    }
-}
-
 /* From or to memory that the executor maps. */
 static CUresult host_copy(const struct where *where, uint16_t op, uint64_t device, const void *host,
                           size_t bytes, bool posted) {
@@ -161,8 +59,8 @@ static CUresult host_copy(const struct where *where, uint16_t op, uint64_t devic
 
 static bool mapped_there(const struct link *link, const void *host, size_t bytes) {
     struct allocation a;
-    return link->uses_shared && allocation_find(NULL, (uint64_t)(uintptr_t)host, &a) && a.shared &&
-           a.link == link && allocation_covers(&a, (uint64_t)(uintptr_t)host, bytes);
+    return allocation_find(NULL, (uint64_t)(uintptr_t)host, &a) && a.shared && a.link == link &&
+           allocation_covers(&a, (uint64_t)(uintptr_t)host, bytes);
 }
 
 /* A graph copies what is there when it is launched, again and again; it can reach only memory that
@@ -190,97 +88,12 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
     /* All pieces but the last are posted: what becomes of them comes along with its answer, and is
      * this call's alone. */
     uint32_t before = atomic_load(&where.link->pending_error);
-    result = where.link->uses_shared ? in_shared(&where, to, from, bytes)
-                                     : in_stream(&where, to, from, bytes);
+    result = where.link->transport->copy_in(&where, to, from, bytes);
     uint32_t posted = before ? 0 : atomic_exchange(&where.link->pending_error, 0);
     return result == CUDA_SUCCESS ? (CUresult)posted : result;
 }
 
 /* ---- device to host ---- */
-
-static CUresult out_shared(const struct where *where, uint8_t *to, uint64_t from, size_t bytes) {
-    struct link *link = where->link;
-    struct call calls[OUT_AHEAD];
-    unsigned slots[OUT_AHEAD];
-    size_t sizes[OUT_AHEAD], asked = 0, got = 0;
-    uint64_t first = 0, end = 0;
-    CUresult result = CUDA_SUCCESS;
-    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
-    while (got < bytes && result == CUDA_SUCCESS) {
-        for (; asked < bytes && end - first < OUT_AHEAD; end++) {
-            struct call *call = &calls[end % OUT_AHEAD];
-            size_t piece = bytes - asked < most ? bytes - asked : most;
-            unsigned slot = slot_take(link);
-            if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-            call_start(call, OP_COPY_OUT_SHARED);
-            call->link = link;
-            struct wire_copy_shared copy = {from + asked, where->stream, (uint32_t)piece,
-                                            where->wait, (uint64_t)slot * SHARED_BULK_SLOT};
-            if ((result = call_begin(call, sizeof copy, CALL_WAITS)) != CUDA_SUCCESS) {
-                slot_used(link, slot, 0);
-                break;
-            }
-            put_bytes(&call->out, &copy, sizeof copy);
-            call_send(call);
-            slots[end % OUT_AHEAD] = slot;
-            sizes[end % OUT_AHEAD] = piece;
-            asked += piece;
-        }
-        if (first == end) break;
-        CUresult came = call_wait(&calls[first % OUT_AHEAD]);
-        call_end(&calls[first % OUT_AHEAD]);
-        unsigned slot = slots[first % OUT_AHEAD];
-        if (came == CUDA_SUCCESS)
-            copy_streaming(to + got, link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT,
-                           sizes[first % OUT_AHEAD]);
-        slot_used(link, slot, 0);
-        got += sizes[first % OUT_AHEAD];
-        first++;
-        if (result == CUDA_SUCCESS) result = came;
-    }
-    for (; first != end; first++) {
-        call_wait(&calls[first % OUT_AHEAD]);
-        call_end(&calls[first % OUT_AHEAD]);
-        slot_used(link, slots[first % OUT_AHEAD], 0);
-    }
-    return result;
-}
-
-static CUresult out_stream(const struct where *where, uint8_t *to, uint64_t from, size_t bytes) {
-    struct call calls[OUT_AHEAD];
-    uint64_t first = 0, end = 0;
-    size_t asked = 0;
-    CUresult result = CUDA_SUCCESS;
-    do {
-        for (; (asked < bytes || bytes == 0) && end - first < OUT_AHEAD && result == CUDA_SUCCESS;
-             end++) {
-            struct call *call = &calls[end % OUT_AHEAD];
-            size_t piece = bytes - asked < OUT_PIECE ? bytes - asked : OUT_PIECE;
-            call_start(call, OP_COPY_OUT);
-            call->link = where->link;
-            call->into = to + asked;
-            call->into_bytes = piece;
-            struct wire_copy_out copy = {from + asked, where->stream, (uint32_t)piece, where->wait};
-            if ((result = call_begin(call, sizeof copy, CALL_WAITS)) != CUDA_SUCCESS) break;
-            put_bytes(&call->out, &copy, sizeof copy);
-            call_send(call);
-            asked += piece;
-            if (bytes == 0) {
-                end++;
-                break;
-            }
-        }
-        if (first == end) break;
-        CUresult came = call_wait(&calls[first % OUT_AHEAD]);
-        if (came == CUDA_SUCCESS &&
-            calls[first % OUT_AHEAD].into_got != calls[first % OUT_AHEAD].into_bytes)
-            came = CUDA_ERROR_UNKNOWN;
-        call_end(&calls[first % OUT_AHEAD]);
-        first++;
-        if (result == CUDA_SUCCESS) result = came;
-    } while (first != end || (asked < bytes && result == CUDA_SUCCESS));
-    return result;
-}
 
 static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
     struct where where;
@@ -292,8 +105,9 @@ static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stre
     if (bytes != 0 && mapped_there(where.link, to, bytes))
         return host_copy(&where, OP_COPY_HOST_OUT, from, to, bytes, known && !wait);
     if (bytes != 0 && !wait && capturing(stream)) return captured_copy();
-    if (where.link->uses_shared && bytes != 0) return out_shared(&where, to, from, bytes);
-    return out_stream(&where, to, from, bytes);
+    /* none at all: the executor still says what is wrong with the pointer */
+    if (bytes == 0) return bulk_out_stream(&where, to, from, bytes);
+    return where.link->transport->copy_out(&where, to, from, bytes);
 }
 
 /* ---- the API ---- */

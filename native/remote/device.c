@@ -102,7 +102,7 @@ static bool differs(const struct link *link, CUdevice_attribute attribute, int *
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: *value = 0; return true;
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-        if (link->uses_shared) return false;
+        if (link->transport->maps_host_memory) return false;
         *value = 0;
         return true;
     default: return false;

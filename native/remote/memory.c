@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/descriptor.h"
+
 static struct allocation *allocations; /* sorted by base, then server */
 static size_t allocation_count, allocation_room;
 static pthread_rwlock_t allocation_lock = PTHREAD_RWLOCK_INITIALIZER;
@@ -244,9 +246,9 @@ static bool map_there(struct link *link, void *pages, size_t bytes, int fd, unsi
     struct wire_host_map map = {(uint64_t)(uintptr_t)pages, bytes, flags, 0};
     if (call_begin(&call, sizeof map, CALL_WAITS) != CUDA_SUCCESS) return false;
     put_bytes(&call.out, &map, sizeof map);
-    if (!link_send_fd(link, fd)) {
-        /* The frame has its number already: it goes, and is refused over there. */
-    }
+    /* Should it not arrive: the frame has its number already, so it goes, and is refused there. */
+    struct iovec mark = {&(char){'F'}, 1};
+    descriptor_send_all(link->fd, &mark, 1, fd, 0);
     CUresult result = call_exchange(&call);
     call_end(&call);
     return result == CUDA_SUCCESS;
@@ -281,7 +283,7 @@ API CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags) {
         return CUDA_ERROR_INVALID_VALUE;
     size_t whole = (bytes + 4095) & ~(size_t)4095;
     if (whole < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    void *pages = link->uses_shared ? pages_shared(link, whole, flags) : NULL;
+    void *pages = link->transport->maps_host_memory ? pages_shared(link, whole, flags) : NULL;
     bool shared = pages != NULL;
     if (pages == NULL)
         pages = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

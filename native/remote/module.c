@@ -6,6 +6,7 @@
 #include <elf.h>
 #include <stdio.h>
 
+#include "common/file.h"
 #include "sha256.h"
 
 void function_free(struct function *function) {
@@ -229,29 +230,21 @@ API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 }
 
 /* A file of the program's machine, with a NUL behind it. */
-static CUresult read_file(const char *path, void **image) {
+static CUresult load_image(const char *path, char **image) {
     if (path == NULL) return CUDA_ERROR_INVALID_VALUE;
-    FILE *file = fopen(path, "rbe");
-    if (file == NULL) return CUDA_ERROR_FILE_NOT_FOUND;
-    long bytes = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    char *all =
-        bytes >= 0 && (unsigned long)bytes <= WIRE_MAX_IMAGE ? calloc(1, (size_t)bytes + 8) : NULL;
-    bool read = all != NULL && fseek(file, 0, SEEK_SET) == 0 &&
-                fread(all, 1, (size_t)bytes, file) == (size_t)bytes;
-    fclose(file);
-    if (!read || bytes < 4) {
-        free(all);
-        return read ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_FILE_NOT_FOUND;
-    }
-    *image = all;
-    return CUDA_SUCCESS;
+    size_t bytes;
+    *image = file_load(path, WIRE_MAX_IMAGE, &bytes);
+    if (*image == NULL) return CUDA_ERROR_FILE_NOT_FOUND;
+    if (bytes >= 4) return CUDA_SUCCESS;
+    free(*image);
+    return CUDA_ERROR_INVALID_IMAGE;
 }
 
 API CUresult cuModuleLoad(CUmodule *module, const char *path) {
     struct link *link;
-    void *image;
+    char *image;
     CUresult result = context_needed(&link);
-    if (result == CUDA_SUCCESS && (result = read_file(path, &image)) == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && (result = load_image(path, &image)) == CUDA_SUCCESS) {
         result = cuModuleLoadData(module, image);
         free(image);
     }
@@ -275,9 +268,9 @@ API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_o
                                    void **values, unsigned int count,
                                    CUlibraryOption *library_names, void **library_values,
                                    unsigned int library_count) {
-    void *image;
+    char *image;
     CUresult result = call_ready();
-    if (result == CUDA_SUCCESS && (result = read_file(path, &image)) == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && (result = load_image(path, &image)) == CUDA_SUCCESS) {
         result = cuLibraryLoadData(library, image, names, values, count, library_names,
                                    library_values, library_count);
         free(image);

@@ -35,8 +35,6 @@ static struct due *due, **due_end = &due;
 static uint64_t next_id = 1;
 static bool runner_started, server_started;
 
-void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *said);
-
 void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *said) {
     struct due *made = malloc(sizeof *made);
     pthread_mutex_lock(&lock);

@@ -12,6 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/thread.h"
+
 _Static_assert(offsetof(struct shared_control, requests) == 128 &&
                    offsetof(struct shared_control, request_head) == 256 &&
                    offsetof(struct shared_control, executor) == 384 &&
@@ -33,8 +36,6 @@ _Static_assert(offsetof(struct shared_control, requests) == 128 &&
  * the other processors it is the reader that pays, when it goes to sleep. Writers register for
  * that. */
 static bool registered;
-
-extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 and later */
 
 static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
 
@@ -99,12 +100,6 @@ void shared_unmap(struct shared *shared) {
     *shared = (struct shared){0};
 }
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void copy_words(void *to, const void *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 8)
         memcpy((uint8_t *)to + at, (const uint8_t *)from + at, 8);
@@ -138,7 +133,7 @@ bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end,
 }
 
 void shared_register(void) {
-    if (!registered && &__libc_single_threaded != NULL && __libc_single_threaded)
+    if (!registered && thread_alone())
         registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
 }
 
@@ -153,11 +148,9 @@ bool shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *
     uint64_t end = 0;
     for (uint32_t i = 0;; i++) {
         if (atomic_load_explicit(&tail->at, memory_order_acquire) != seen) return true;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
+        thread_pause();
         if (i % 64 == 63) {
-            uint64_t now = now_ns();
+            uint64_t now = clock_now_ns();
             if (end == 0) end = now + SPIN_NS;
             if (now > end) break;
         }

@@ -30,7 +30,13 @@ static bool look_once(struct shared_tail *tail, uint64_t seen) {
 #define clock_gettime passing_time
 #define usleep(microseconds) ((void)0)
 #define shared_wait(tail, seen, reader, milliseconds) look_once(tail, seen)
+#include "../../common/descriptor.c"
 #include "../../remote/link.c"
+#include "../../remote/connection.c"
+#include "../../remote/call.c"
+#include "../../remote/transport_stream.c"
+#include "../../remote/transport_shared.c"
+#include "../../remote/bulk.c"
 #undef shared_wait
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -41,6 +47,19 @@ void ask_nvml(unsigned which); /* client_nvml.c */
 static struct link *lease;
 static struct shared executors; /* the same memory, as the executor sees it */
 static CUcontext context;
+static uint8_t *stream_ring;
+
+/* What opening a transport does, but for threads. */
+static void travel_over(const struct transport *transport) {
+    lease->transport = transport;
+    if (transport == &transport_shared) {
+        shared_open(lease);
+        return;
+    }
+    lease->ring = stream_ring;
+    lease->ring_mask = RING_BYTES - 1;
+    lease->limit = 0;
+}
 
 /* A server with one card, and its primary context current. */
 static void set_up(void) {
@@ -59,11 +78,11 @@ static void set_up(void) {
     put_bytes(&out, attributes, sizeof attributes);
     lease = link_new(0, "/nowhere/lease.addr");
     if (lease == NULL || !read_snapshot(lease, bytes, sizeof bytes - out.left)) abort();
-    lease->ring = doubled(RING_BYTES);
-    lease->input = doubled(INPUT_BYTES);
+    stream_ring = doubled(RING_BYTES);
+    lease->stream.input = doubled(INPUT_BYTES);
     lease->connected_once = true;
     int memory = shared_create();
-    if (memory < 0 || !shared_map(&lease->shared, memory) || !shared_map(&executors, memory))
+    if (memory < 0 || !shared_map(&lease->shared.memory, memory) || !shared_map(&executors, memory))
         abort();
     close(memory);
     links[0] = lease;
@@ -79,16 +98,18 @@ static int connect_lease(void) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) abort();
     for (int i = 0; i < 2; i++) setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     use_socket(lease, pair[0]);
-    lease->tail = lease->sent = lease->request_head = lease->acknowledged = lease->received_told =
-        lease->last_reply = lease->wire_context = 0;
+    struct stream_state *stream = &lease->stream;
+    lease->tail = stream->sent = stream->acknowledged = stream->received_told = lease->last_reply =
+        lease->wire_context = 0;
     lease->next_seq = 1;
     lease->taken = 0;
     lease->pending_error = 0;
-    lease->external_first = 0;
-    lease->external_sent = lease->external_end = 0;
-    lease->external_offset = 0;
-    lease->input_head = lease->input_tail = lease->skip = 0;
-    memset(lease->slot_seq, 0, sizeof lease->slot_seq);
+    stream->external_first = 0;
+    stream->external_sent = stream->external_end = 0;
+    stream->external_offset = 0;
+    stream->input_head = stream->input_tail = stream->skip = 0;
+    travel_over(&transport_stream);
+    memset(lease->shared.slot_seq, 0, sizeof lease->shared.slot_seq);
     lease->broken = lease->dead = false;
     return pair[1];
 }
@@ -254,7 +275,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int executor = connect_lease();
     if (data[0] == 'W') {
         unsigned before = open_descriptors();
-        struct shared mapped = lease->shared;
+        struct shared mapped = lease->shared.memory;
         struct device *devices = lease->devices;
         unsigned count = lease->device_count;
         lease->connected_once = false;
@@ -264,10 +285,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (lease->devices != devices) free(lease->devices);
         lease->devices = devices, lease->device_count = count, lease->connected_once = true;
         /* what the executor can cut off at any time */
-        if (lease->uses_shared && !(size > 3 && data[3] & 4)) abort();
-        if (lease->uses_shared) shared_unmap(&lease->shared);
-        lease->shared = mapped;
-        lease->uses_shared = false;
+        bool shared = lease->transport == &transport_shared;
+        if (shared && !(size > 3 && data[3] & 4)) abort();
+        if (shared) shared_unmap(&lease->shared.memory);
+        lease->shared.memory = mapped;
+        lease->transport = &transport_stream;
         lease->direct = true;
         if (open_descriptors() != before) abort(); /* one that came was not closed */
     } else {
@@ -287,8 +309,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         lease->wire_context = wire_without_server((uint64_t)(uintptr_t)context);
         atomic_store(
             &((struct shadow_context *)handle_entry((uint64_t)(uintptr_t)context)->info)->error, 0);
-        lease->uses_shared = data[0] >= 128;
-        if (lease->uses_shared) {
+        if (data[0] >= 128) {
+            travel_over(&transport_shared);
             say_shared(data + 1, size - 1, 0);
             shutdown(executor, SHUT_WR);
         } else {
@@ -298,7 +320,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             ask_nvml(data[0]);
         else
             call_one(data[0]);
-        lease->uses_shared = false;
     }
     close(executor);
     return 0;

@@ -135,9 +135,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (unsigned i = 0; i < MAX_SESSIONS; i++) {
         if (session_ends[i] == 0) continue;
         struct greeting greeting;
-        fcntl(session_ends[i], F_SETFL, O_NONBLOCK);
-        for (int fd; (fd = greeting_receive(session_ends[i], &greeting)) >= 0; close(fd))
+        struct pollfd ready = {.fd = session_ends[i], .events = POLLIN};
+        while (poll(&ready, 1, 0) == 1 && ready.revents & POLLIN) {
+            int fd = greeting_receive(session_ends[i], &greeting);
+            if (fd < 0) break;
             if (memcmp(greeting.hello.magic, WIRE_MAGIC, 8) != 0) abort();
+            close(fd);
+        }
         close(session_ends[i]);
         session_ends[i] = 0;
     }

@@ -142,7 +142,13 @@ bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_rea
 #define pthread_cond_wait(condition, lock) callback_answered(lock)
 #define pthread_cond_timedwait(condition, lock, until) ((void)(until), fuzz_connects())
 #define shared_wait fuzz_shared_wait
+#include "../../common/descriptor.c"
 #include "../../executor/session.c"
+#include "../../executor/connection.c"
+#include "../../executor/transport_stream.c"
+#include "../../executor/transport_shared.c"
+#include "../../executor/callback.c"
+#include "../../executor/driver.c"
 #undef malloc
 #undef free
 
@@ -156,13 +162,14 @@ bool sandbox_enter(void) { return true; }
 
 /* The reply ring is full. */
 static void client_reads(void) {
-    atomic_store(&shared.control->reply_head, atomic_load(&shared.control->replies.at));
+    struct shared_control *control = session.shared.control;
+    atomic_store(&control->reply_head, atomic_load(&control->replies.at));
 }
 
 /* A callback is answered as soon as somebody waits for that: the client that never does is the one
  * that has gone. */
 static void callback_answered(pthread_mutex_t *lock) {
-    if (callbacks == NULL || said.how & READS_LATE) end(EXIT_GONE);
+    if (callbacks == NULL || said.how & READS_LATE) session_end(EXIT_GONE);
     pthread_mutex_unlock(lock);
     callback_ended(callbacks->number);
     pthread_mutex_lock(lock);
@@ -176,7 +183,7 @@ static int fuzz_connects(void) {
     next_greeting = (struct greeting){.over_unix = 1};
     next_greeting.hello.features = said.how & OVER_SHARED ? WIRE_FEATURE_SHARED : 0;
     next_greeting.hello.flags = said.how & RESUMES && said.connections > 1 ? WIRE_HELLO_RESUME : 0;
-    next_greeting.hello.received = said.how & RESUMES ? taken / 2 : 0;
+    next_greeting.hello.received = said.how & RESUMES ? session.taken / 2 : 0;
     return 0;
 }
 
@@ -188,18 +195,18 @@ bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_rea
         if (said.pokes[i].at == said.at)
             for (size_t n = 0; n < said.pokes[i].length; n++)
                 if (said.pokes[i].where % 4096 + n < sizeof(struct shared_control))
-                    ((uint8_t *)shared.control)[said.pokes[i].where % 4096 + n] =
+                    ((uint8_t *)session.shared.control)[said.pokes[i].where % 4096 + n] =
                         said.pokes[i].bytes[n];
     if (tail->at != seen) return true; /* a poke */
-    if (said.at >= said.size) end(EXIT_GONE);
+    if (said.at >= said.size) session_end(EXIT_GONE);
     while (said.mark < said.mark_count && said.marks[said.mark] <= said.at) said.mark++;
     size_t until = said.mark < said.mark_count ? said.marks[said.mark] : said.size,
            bytes = until - said.at;
     if (bytes > SHARED_RING_BYTES) bytes = SHARED_RING_BYTES;
-    memcpy(shared.requests + seen % SHARED_RING_BYTES, said.bytes + said.at, bytes);
+    memcpy(session.shared.requests + seen % SHARED_RING_BYTES, said.bytes + said.at, bytes);
     said.at += bytes;
     if (bytes <= SHARED_SHORT_BYTES && said.how & BESIDE) {
-        memcpy((void *)tail->frame, shared.requests + seen % SHARED_RING_BYTES, bytes);
+        memcpy((void *)tail->frame, session.shared.requests + seen % SHARED_RING_BYTES, bytes);
         tail->beside = seen + bytes;
     }
     tail->at = seen + bytes;
@@ -280,22 +287,23 @@ static void prepare(const uint8_t *data, size_t size) {
 
 /* As it is when a session's process has been started. */
 static void forget(void) {
-    forget_replies(UINT64_MAX);
+    stream_forget(UINT64_MAX);
     for (unsigned i = 0; i < 64; i++) {
         free(kept_blocks[i]);
         kept_blocks[i] = NULL;
     }
     forget_handles();
     forget_calls();
-    if (uses_shared) shared_unmap(&shared);
-    connection = next_connection = -1;
-    over_unix = uses_shared = false;
-    input_head = input_tail = output_bytes = 0;
+    if (session.shared.control != NULL) shared_unmap(&session.shared);
+    session.connection = next_connection = -1;
+    session.transport = NULL;
+    session.over_unix = false;
+    stream_reset();
     callbacks = NULL;
     others_send = false;
     reply_tail = reply_head = 0;
     next_callback = 1;
-    taken = told = bytes_since_told = current_context = thread_context = 0;
+    session.taken = told = bytes_since_told = current_context = thread_context = 0;
     atomic_store(&contexts_ended, 0);
     context_gone = false;
     ended_seen = 0;
@@ -306,29 +314,25 @@ static void forget(void) {
 
 static void set_up(void) {
     static const struct settings given = {"none", "fuzzed", 0, -1};
-    settings = &given;
+    session.settings = &given;
     for (int id = 0; id < EGPU_DRIVER_FUNCTIONS; id++)
         functions[id] = agreeing_driver((egpu_driver_id)id);
     said.bytes = malloc(WIRE_ROOM);
-    input = doubled(INPUT_BYTES);
-    private_payload = malloc(SHARED_RING_BYTES);
-    if (said.bytes == NULL || input == NULL || private_payload == NULL || !handles_init() ||
-        !take_snapshot())
+    if (said.bytes == NULL || !stream_open() || !shared_prepare() || !handles_init() ||
+        !connection_prepare())
         abort();
+    memset(kept_blocks, 0, sizeof kept_blocks); /* what was made here stays */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (settings == NULL) set_up();
+    if (session.settings == NULL) set_up();
     if (size < 2) return 0;
     prepare(data, size);
     if (setjmp(over) == 0) {
-        connected();
-        if (uses_shared)
-            loop_shared();
-        else
-            loop_stream();
+        connection_await();
+        session.transport->serve();
     }
-    pthread_mutex_init(&out_lock, NULL); /* whoever ended may have held them */
+    pthread_mutex_init(&session.out_lock, NULL); /* whoever ended may have held them */
     pthread_mutex_init(&control_lock, NULL);
     forget();
     return 0;

@@ -1,5 +1,8 @@
 /* cuGetErrorName and cuGetErrorString. */
-#include "cuda_api.h"
+#include <cuda.h>
+#include <stddef.h>
+
+#define API __attribute__((visibility("default")))
 
 static const struct {
     CUresult result;
@@ -165,14 +168,14 @@ static int index_of(CUresult result) {
 }
 
 API CUresult cuGetErrorName(CUresult error, const char **name) {
-    NEED(name);
+    if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     int at = index_of(error);
     *name = at < 0 ? NULL : errors[at].name;
     return at < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 API CUresult cuGetErrorString(CUresult error, const char **text) {
-    NEED(text);
+    if (text == NULL) return CUDA_ERROR_INVALID_VALUE;
     int at = index_of(error);
     *text = at < 0 ? NULL : errors[at].text;
     return at < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
