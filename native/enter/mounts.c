@@ -18,6 +18,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/file.h"
+
 #define PRELOAD "/etc/ld.so.preload"
 
 static bool write_text(const char *path, const char *text) {
@@ -222,15 +224,9 @@ void enter_bind(const char *source, const char *target, bool read_only) {
 
 void enter_preload(char *const *libraries, int count) {
     char listed[65536] = "";
-    int old = open(PRELOAD, O_RDONLY | O_CLOEXEC);
-    if (old >= 0) {
-        ssize_t size = read(old, listed, sizeof listed - 1);
-        if (size < 0 || size == (ssize_t)sizeof listed - 1) enter_fail("cannot read " PRELOAD);
-        listed[size] = 0;
-        close(old);
-    } else if (errno != ENOENT) {
-        enter_fail("cannot read " PRELOAD ": %s", strerror(errno));
-    }
+    ssize_t size = file_read(PRELOAD, listed, sizeof listed);
+    if (size < 0 && errno != ENOENT) enter_fail("cannot read " PRELOAD ": %s", strerror(errno));
+    if (size == (ssize_t)sizeof listed - 1) enter_fail(PRELOAD " is too long");
     char real[PATH_MAX];
     if (realpath("/etc", real) == NULL) enter_fail("cannot resolve /etc: %s", strerror(errno));
     clone_directory(real, "ld.so.preload");

@@ -26,24 +26,15 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-/* Fields of /proc/<pid>/stat that follow the command's name; 0 when there is no such process. */
-static unsigned long long stat_field(pid_t pid, int field) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return 0;
-    ssize_t size = read(file, text, sizeof text - 1);
-    close(file);
-    text[size > 0 ? size : 0] = 0;
-    char *cursor = strrchr(text, ')');
-    for (int at = 2; cursor != NULL && at < field; at++) cursor = strchr(cursor + 1, ' ');
-    return cursor == NULL ? 0 : strtoull(cursor, NULL, 10);
-}
+#include "common/clock.h"
+#include "common/process.h"
 
-enum { STAT_PARENT = 4, STAT_START_TIME = 22 };
+static unsigned long long stat_field(pid_t pid, int field) {
+    char text[1024];
+    return process_field(process_stat((uint32_t)pid, text, sizeof text), field);
+}
 
 static bool write_file(int directory, const char *name, const char *text) {
     char draft[64];
@@ -61,7 +52,7 @@ static void kill_descendants(void) {
         struct dirent *entry;
         while (proc != NULL && (entry = readdir(proc)) != NULL) {
             pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-            if (pid > 0 && (pid_t)stat_field(pid, STAT_PARENT) == getpid()) kill(pid, SIGKILL);
+            if (pid > 0 && (pid_t)stat_field(pid, PROCESS_PARENT) == getpid()) kill(pid, SIGKILL);
         }
         if (proc != NULL) closedir(proc);
         if (waitpid(-1, NULL, 0) < 0 && errno == ECHILD) return;
@@ -86,13 +77,10 @@ static _Noreturn void watch(pid_t child, int directory, const sigset_t *watched)
             }
     }
     kill_descendants();
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     char text[96];
-    snprintf(text, sizeof text, "%d %d %lld\n",
+    snprintf(text, sizeof text, "%d %d %llu\n",
              WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-             WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-             (long long)now.tv_sec * 1000000000ll + now.tv_nsec);
+             WIFSIGNALED(status) ? WTERMSIG(status) : 0, (unsigned long long)clock_unix_ns());
     _exit(write_file(directory, "exit", text) ? 0 : ENTER_FAILED);
 }
 
@@ -132,8 +120,8 @@ static void run_supervisor(const char *path, int pipe) {
         return; /* main() execs the command */
     }
     char text[128];
-    snprintf(text, sizeof text, "%d %llu %d %llu\n", child, stat_field(child, STAT_START_TIME),
-             supervisor, stat_field(supervisor, STAT_START_TIME));
+    snprintf(text, sizeof text, "%d %llu %d %llu\n", child, stat_field(child, PROCESS_START_TIME),
+             supervisor, stat_field(supervisor, PROCESS_START_TIME));
     if (!write_file(directory, "pid", text)) {
         int error = errno;
         kill(child, SIGKILL);

@@ -19,9 +19,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/file.h"
 #include "greeting.h"
 
 #define MAX_GREETERS 64 /* connections that have not said HELLO yet */
@@ -52,12 +53,6 @@ static struct greeter {
     size_t have;
     uint8_t bytes[sizeof(struct wire_header) + sizeof(struct wire_hello) + WIRE_MAX_TOKEN];
 } greeters[MAX_GREETERS];
-
-static int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ---- telling ---- */
 
@@ -171,9 +166,7 @@ static void session_ended(pid_t pid, int status) {
 /* ---- connections ---- */
 
 static bool read_token(char token[WIRE_MAX_TOKEN + 2], size_t *length) {
-    int fd = open(options.token_file, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, token, WIRE_MAX_TOKEN + 1);
-    if (fd >= 0) close(fd);
+    ssize_t got = file_read(options.token_file, token, WIRE_MAX_TOKEN + 2);
     while (got > 0 && (token[got - 1] == '\n' || token[got - 1] == ' ' || token[got - 1] == '\t' ||
                        token[got - 1] == '\r'))
         got--;
@@ -273,7 +266,7 @@ static void accept_one(int listener) {
         close(oldest->fd);
         free_one = oldest;
     }
-    *free_one = (struct greeter){.fd = fd, .deadline_ms = now_ms() + HELLO_MS};
+    *free_one = (struct greeter){.fd = fd, .deadline_ms = clock_now_ms() + HELLO_MS};
     greeter_read(free_one);
 }
 
@@ -341,7 +334,7 @@ static int serve(int listener) {
         for (int i = 0; i < MAX_GREETERS; i++) {
             if (greeters[i].fd >= 0 && ready[2 + i].fd == greeters[i].fd && ready[2 + i].revents)
                 greeter_read(&greeters[i]);
-            if (greeters[i].fd >= 0 && now_ms() > greeters[i].deadline_ms) {
+            if (greeters[i].fd >= 0 && clock_now_ms() > greeters[i].deadline_ms) {
                 close(greeters[i].fd);
                 greeters[i].fd = -1;
             }

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/process.h"
+
 enum {
     /* then a holder of the join lock that does not move is given up on */
     JOIN_PATIENCE_NS = 2000000000,
@@ -58,23 +60,14 @@ enum { UNREADABLE = 0, ONLY_A_STATUS = 1 };
 
 /* Field 22 of /proc/<pid>/stat, in clock ticks since boot. */
 static uint64_t start_time_of(uint32_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return UNREADABLE;
-    ssize_t size = read(file, text, sizeof text - 1);
-    close(file);
-    text[size > 0 ? size : 0] = 0;
-    char *cursor = strrchr(text, ')');
-    bool zombie = cursor != NULL && cursor[1] == ' ' && (cursor[2] == 'Z' || cursor[2] == 'X');
-    for (int field = 2; cursor != NULL && field < 22; field++) {
-        cursor = strchr(cursor + 1, ' ');
-        /* Dead and not yet waited for; a zombie with threads is a main thread that ended before the
-         * others. */
-        if (zombie && field + 1 == 20 && cursor != NULL && strtoul(cursor, NULL, 10) <= 1)
-            return ONLY_A_STATUS;
-    }
-    return cursor == NULL ? UNREADABLE : strtoull(cursor, NULL, 10);
+    char text[1024];
+    const char *stat = process_stat(pid, text, sizeof text);
+    if (stat == NULL) return UNREADABLE;
+    /* Dead and not yet waited for; a zombie with threads is a main thread that ended before the
+     * others. */
+    if ((*stat == 'Z' || *stat == 'X') && process_field(stat, PROCESS_THREADS) <= 1)
+        return ONLY_A_STATUS;
+    return process_field(stat, PROCESS_START_TIME);
 }
 
 static uint64_t pid_namespace(void) {

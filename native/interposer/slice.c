@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 enum { SPINS = 200, LOCKED_SLEEP_NS = 20000 };
 enum slice_state { SLICE_UNKNOWN, SLICE_OPEN, SLICE_REFUSED };
 
@@ -50,11 +52,7 @@ void lock_wait(egpu_lock *lock) {
     } while (__atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) != 0);
 }
 
-uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
+uint64_t now_ns(void) { return clock_now_ns(); }
 
 void sleep_ns(uint64_t duration_ns) {
     struct timespec duration = {(time_t)(duration_ns / 1000000000u),

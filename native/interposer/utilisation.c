@@ -8,6 +8,8 @@
 
 #include <time.h>
 
+#include "common/clock.h"
+
 static unsigned percent_of(uint64_t ppm, int device) {
     uint64_t share = LIMIT(device, core_ppm),
              percent = share == 0 ? 0 : (ppm * 100 + share / 2) / share;
@@ -86,12 +88,6 @@ static bool is_the_drivers_own(nvmlReturn_t result) { /* lost GPU, bad handle, w
            result != NVML_ERROR_NOT_FOUND;
 }
 
-static unsigned long long wall_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle,
                                                     nvmlProcessUtilizationSample_t *list,
                                                     unsigned *count, unsigned long long last_seen) {
@@ -107,7 +103,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle,
     result = sample(handle, samples, &found);
     for (unsigned i = 0; result == NVML_SUCCESS && i < found; i++)
         list[i] = (nvmlProcessUtilizationSample_t){.pid = samples[i].pid,
-                                                   .timeStamp = wall_us(),
+                                                   .timeStamp = clock_unix_ns() / 1000,
                                                    .smUtil = samples[i].percent,
                                                    .memUtil = samples[i].memory};
     *count = found;
@@ -128,10 +124,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle,
     unsigned found = room < EGPU_USAGE_SLOTS ? room : EGPU_USAGE_SLOTS;
     result = sample(handle, samples, &found);
     for (unsigned i = 0; result == NVML_SUCCESS && i < found; i++)
-        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.pid = samples[i].pid,
-                                                                   .timeStamp = wall_us(),
-                                                                   .smUtil = samples[i].percent,
-                                                                   .memUtil = samples[i].memory};
+        info->procUtilArray[i] =
+            (nvmlProcessUtilizationInfo_v1_t){.pid = samples[i].pid,
+                                              .timeStamp = clock_unix_ns() / 1000,
+                                              .smUtil = samples[i].percent,
+                                              .memUtil = samples[i].memory};
     info->processSamplesCount = found;
     return result;
 }

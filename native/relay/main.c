@@ -35,9 +35,10 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/descriptor.h"
 #include "tls.h"
 #include "wire.h"
 
@@ -45,14 +46,13 @@
 #define HANDSHAKE_MS 5000
 #define LAST_MS 1000 /* for what is left when one end has closed */
 #define DEATH_MS 500 /* a killed process closes its sockets a moment before it is dead */
-#define DESCRIPTORS 16
 
 static struct tls_files files;
 
 struct way { /* one direction: what was read and is not written yet */
     uint8_t *data;
     size_t start, end;
-    int descriptors[DESCRIPTORS];
+    int descriptors[DESCRIPTOR_MAX];
     int descriptor_count;
     bool ended; /* nothing more will be read */
 };
@@ -68,12 +68,6 @@ struct connection {
     int process; /* pidfd of the program at near, or -1 */
 };
 
-static int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void forget(struct way *way) {
     while (way->descriptor_count > 0) close(way->descriptors[--way->descriptor_count]);
 }
@@ -81,50 +75,19 @@ static void forget(struct way *way) {
 /* ---- reading and writing: bytes, 0 at the end, -1: not now ---- */
 
 static ssize_t receive(int fd, struct way *way, size_t room) {
-    union {
-        char space[CMSG_SPACE(DESCRIPTORS * sizeof(int))];
-        struct cmsghdr header;
-    } control;
-    struct iovec part = {way->data + way->end, room};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = &control,
-                             .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    size_t came;
+    ssize_t got =
+        descriptor_receive(fd, way->data + way->end, room, way->descriptors + way->descriptor_count,
+                           DESCRIPTOR_MAX - (size_t)way->descriptor_count, &came, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR ? -1 : 0;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL;
-         header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-        for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
-            int fd_got;
-            memcpy(&fd_got, CMSG_DATA(header) + i * sizeof fd_got, sizeof fd_got);
-            if (way->descriptor_count < DESCRIPTORS)
-                way->descriptors[way->descriptor_count++] = fd_got;
-            else
-                close(fd_got);
-        }
-    }
+    way->descriptor_count += (int)came;
     return got;
 }
 
 static ssize_t transmit(int fd, struct way *way) {
-    union {
-        char space[CMSG_SPACE(DESCRIPTORS * sizeof(int))];
-        struct cmsghdr header;
-    } control = {0};
     struct iovec part = {way->data + way->start, way->end - way->start};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (way->descriptor_count != 0) {
-        size_t bytes = (size_t)way->descriptor_count * sizeof(int);
-        message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(bytes);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(bytes);
-        memcpy(CMSG_DATA(header), way->descriptors, bytes);
-    }
-    ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent = descriptor_send(fd, &part, 1, way->descriptors, (size_t)way->descriptor_count,
+                                   MSG_DONTWAIT);
     if (sent > 0) forget(way);
     return sent > 0 ? sent : sent < 0 && (errno == EAGAIN || errno == EINTR) ? -1 : 0;
 }
@@ -213,8 +176,8 @@ static bool write_near(struct connection *c) {
 
 /* What is left goes out, if that is possible within a moment. */
 static void finish(struct connection *c) {
-    int64_t deadline = now_ms() + LAST_MS;
-    while ((c->out.start != c->out.end || c->in.start != c->in.end) && now_ms() < deadline) {
+    int64_t deadline = clock_now_ms() + LAST_MS;
+    while ((c->out.start != c->out.end || c->in.start != c->in.end) && clock_now_ms() < deadline) {
         if (!write_far(c)) c->out.start = c->out.end;
         if (!write_near(c)) c->in.start = c->in.end;
         struct pollfd ready[2] = {
@@ -281,7 +244,7 @@ static bool greet(struct connection *c) {
     if (c->role == 'P' || c->role == 'U') return announce(c->near, 0, text);
     if (files.key == NULL) return announce(c->near, 1, "no certificate was given"), false;
     c->tls = tls_new(c->far, c->role == 'S', &files, text, sizeof text);
-    int64_t deadline = now_ms() + HANDSHAKE_MS;
+    int64_t deadline = clock_now_ms() + HANDSHAKE_MS;
     while (c->tls != NULL) {
         int is = tls_handshake(c->tls, text, sizeof text);
         if (is == 0) {
@@ -289,7 +252,7 @@ static bool greet(struct connection *c) {
             snprintf(text, sizeof text, "the certificate there names nobody");
             break;
         }
-        int64_t left = deadline - now_ms();
+        int64_t left = deadline - clock_now_ms();
         struct pollfd ready[2] = {{.fd = c->far, .events = is == TLS_WANTS_READ ? POLLIN : POLLOUT},
                                   {.fd = c->near, .events = POLLRDHUP}};
         if (is == TLS_FAILED) break;

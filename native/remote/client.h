@@ -79,8 +79,8 @@ static inline uint64_t handle_name(const struct link *link, uint64_t handle) {
 }
 uint64_t handle_found(struct link *link, unsigned kind, uint64_t wire);
 
-/* Every call asks for it. Initial-exec: found without a call of the loader; these 8 bytes come out
- * of what it keeps free for such libraries. */
+/* Read by every call, hence initial-exec: no call of the loader is needed to find it. Its 8 bytes
+ * come from the room that the loader keeps for libraries that are opened late. */
 extern _Thread_local uint64_t context_now __attribute__((tls_model("initial-exec")));
 static inline uint64_t context_current(void) { return context_now; }
 void context_forget(uint64_t context);

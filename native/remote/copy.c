@@ -63,8 +63,7 @@ static bool mapped_there(const struct link *link, const void *host, size_t bytes
            allocation_covers(&a, (uint64_t)(uintptr_t)host, bytes);
 }
 
-/* A graph copies what is there when it is launched, again and again; it can reach only memory that
- * the executor maps. */
+/* A graph reads host memory anew at every launch, so it needs memory that the executor maps. */
 static CUresult captured_copy(void) {
     return not_supported("a captured copy from or to host memory that the executor does not share");
 }
@@ -85,8 +84,8 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
     if (bytes > POSTED_BYTES && mapped_there(where.link, from, bytes))
         return host_copy(&where, OP_COPY_HOST_IN, to, from, bytes, known && !wait);
     if (bytes <= POSTED_BYTES) return in_small(&where, to, from, bytes, known);
-    /* All pieces but the last are posted: what becomes of them comes along with its answer, and is
-     * this call's alone. */
+    /* All pieces but the last are posted. Their errors come with the last one's answer and belong
+     * to this call, unless an earlier call's error was pending already. */
     uint32_t before = atomic_load(&where.link->pending_error);
     result = where.link->transport->copy_in(&where, to, from, bytes);
     uint32_t posted = before ? 0 : atomic_exchange(&where.link->pending_error, 0);

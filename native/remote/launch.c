@@ -61,7 +61,7 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     struct function *function;
     if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS)
         return result;
-    /* A kernel is no context's; a function runs in its module's only. */
+    /* A kernel runs in any context, a function only in that of its module. */
     if (wire_kind_of((uint64_t)(uintptr_t)handle) == KIND_function &&
         handle_entry((uint64_t)(uintptr_t)handle)->context !=
             stream_context((uint64_t)(uintptr_t)config->hStream))
@@ -83,8 +83,8 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     }
     message.argument_bytes = function->argument_bytes;
     uint64_t threads = (uint64_t)message.block[0] * message.block[1] * message.block[2];
-    /* Whether these are too much depends on things that the driver knows: then its answer is waited
-     * for. */
+    /* Posted only if the driver cannot refuse it. With more threads, shared memory or attributes
+     * than are known to work, its answer is waited for. */
     bool sure = threads <= function->max_threads && message.attribute_count == 0 && flags == 0 &&
                 message.shared_bytes <=
                     atomic_load_explicit(&function->largest_shared, memory_order_relaxed);

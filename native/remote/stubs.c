@@ -480,9 +480,8 @@ CUresult forward_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescri
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pArrayDescriptor != NULL) << 0);
@@ -530,9 +529,8 @@ CUresult forward_cuArrayDestroy(CUarray hArray) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hArray);
@@ -548,9 +546,8 @@ CUresult forward_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pArrayDescriptor != NULL) << 0);
@@ -572,9 +569,8 @@ CUresult forward_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *me
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_array;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_device;
     if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
@@ -598,9 +594,8 @@ CUresult forward_cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pPlaneArray != NULL) << 0);
@@ -624,9 +619,8 @@ CUresult forward_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparse
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_array;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(sparseProperties != NULL) << 0);
@@ -713,9 +707,8 @@ CUresult forward_cuCtxDestroy_v2(CUcontext ctx) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_ctx);
@@ -731,9 +724,8 @@ CUresult forward_cuCtxDisablePeerAccess(CUcontext peerContext) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_peerContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext,
-                              &wire_peerContext)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_peerContext);
@@ -748,9 +740,8 @@ CUresult forward_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_peerContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext,
-                              &wire_peerContext)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_peerContext);
@@ -767,9 +758,8 @@ CUresult forward_cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
     if (result != CUDA_SUCCESS) return result;
     if (pContext == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_pContext;
     if ((result = call_new_handle(&call, KIND_context, &new_pContext)) != CUDA_SUCCESS)
         return result;
@@ -798,9 +788,8 @@ CUresult forward_cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(version != NULL) << 1);
@@ -872,9 +861,8 @@ CUresult forward_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(ctxId != NULL) << 1);
@@ -949,13 +937,11 @@ CUresult forward_cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -1048,9 +1034,8 @@ CUresult forward_cuCtxSynchronize_v2(CUcontext ctx) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_ctx);
@@ -1065,13 +1050,11 @@ CUresult forward_cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -1563,9 +1546,8 @@ CUresult forward_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dev);
@@ -1626,9 +1608,8 @@ CUresult forward_cuEventDestroy_v2(CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1643,13 +1624,11 @@ CUresult forward_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUeven
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStart;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEnd;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pMilliseconds != NULL) << 0);
@@ -1670,13 +1649,11 @@ CUresult forward_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUe
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStart;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEnd;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pMilliseconds != NULL) << 0);
@@ -1697,9 +1674,8 @@ CUresult forward_cuEventQuery(CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1714,13 +1690,11 @@ CUresult forward_cuEventRecord(CUevent hEvent, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1735,13 +1709,11 @@ CUresult forward_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsign
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1758,9 +1730,8 @@ CUresult forward_cuEventSynchronize(CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1775,9 +1746,8 @@ CUresult forward_cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunc
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pi != NULL) << 0);
@@ -1798,9 +1768,8 @@ CUresult forward_cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(hmod != NULL) << 0);
@@ -1821,9 +1790,8 @@ CUresult forward_cuFuncGetParamCount(CUfunction func, size_t *paramCount) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramCount != NULL) << 1);
@@ -1844,9 +1812,8 @@ CUresult forward_cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramOffset != NULL) << 2 | (uint64_t)(paramSize != NULL) << 3);
@@ -1868,9 +1835,8 @@ CUresult forward_cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction functi
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_function;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function,
-                              &wire_function)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(state != NULL) << 0);
@@ -1890,9 +1856,8 @@ CUresult forward_cuFuncLoad(CUfunction function) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_function;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function,
-                              &wire_function)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_function);
@@ -1907,9 +1872,8 @@ CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attri
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
@@ -1926,9 +1890,8 @@ CUresult forward_cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
@@ -1944,9 +1907,8 @@ CUresult forward_cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig confi
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
@@ -1962,9 +1924,8 @@ CUresult forward_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGra
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
@@ -1986,9 +1947,9 @@ CUresult forward_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
     if (result != CUDA_SUCCESS) return result;
     if (phGraphClone == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_originalGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)originalGraph,
-                              &wire_originalGraph)) != CUDA_SUCCESS)
-        return result;
+    result =
+        call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)originalGraph, &wire_originalGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_phGraphClone;
     if ((result = call_new_handle(&call, KIND_graph, &new_phGraphClone)) != CUDA_SUCCESS)
         return result;
@@ -2021,13 +1982,11 @@ CUresult forward_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandl
     if (result != CUDA_SUCCESS) return result;
     if (pHandle_out == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_pHandle_out;
     if ((result = call_new_handle(&call, KIND_conditional, &new_pHandle_out)) != CUDA_SUCCESS)
         return result;
@@ -2086,9 +2045,8 @@ CUresult forward_cuGraphDestroy(CUgraph hGraph) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraph);
@@ -2104,9 +2062,8 @@ CUresult forward_cuGraphDestroyNode(CUgraphNode hNode) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hNode);
@@ -2122,9 +2079,8 @@ CUresult forward_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *even
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(event_out != NULL) << 1);
@@ -2146,13 +2102,11 @@ CUresult forward_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hNode);
@@ -2168,9 +2122,8 @@ CUresult forward_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(event_out != NULL) << 1);
@@ -2192,13 +2145,11 @@ CUresult forward_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hNode);
@@ -2215,17 +2166,14 @@ CUresult forward_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgr
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_childGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)childGraph,
-                              &wire_childGraph)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)childGraph, &wire_childGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -2242,9 +2190,8 @@ CUresult forward_cuGraphExecDestroy(CUgraphExec hGraphExec) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -2261,17 +2208,14 @@ CUresult forward_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgr
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -2289,17 +2233,14 @@ CUresult forward_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgrap
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -2316,9 +2257,8 @@ CUresult forward_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(flags != NULL) << 1);
@@ -2338,9 +2278,8 @@ CUresult forward_cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(graphId != NULL) << 1);
@@ -2362,13 +2301,11 @@ CUresult forward_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     if (hErrorNode_out == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_hErrorNode_out;
     if ((result = call_new_handle(&call, KIND_graph_node, &new_hErrorNode_out)) != CUDA_SUCCESS)
@@ -2402,9 +2339,8 @@ CUresult forward_cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(graphId != NULL) << 1);
@@ -2426,9 +2362,8 @@ CUresult forward_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph h
     if (result != CUDA_SUCCESS) return result;
     if (phGraphExec == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_phGraphExec;
     if ((result = call_new_handle(&call, KIND_graph_exec, &new_phGraphExec)) != CUDA_SUCCESS)
         return result;
@@ -2458,13 +2393,11 @@ CUresult forward_cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode sr
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dst;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)dst, &wire_dst)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)dst, &wire_dst);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_src;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)src, &wire_src)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)src, &wire_src);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dst);
@@ -2480,13 +2413,11 @@ CUresult forward_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraph);
@@ -2501,9 +2432,8 @@ CUresult forward_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dpt
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dptr_out != NULL) << 1);
@@ -2524,13 +2454,12 @@ CUresult forward_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOrigin
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hOriginalNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hOriginalNode,
-                              &wire_hOriginalNode)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hOriginalNode,
+                         &wire_hOriginalNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hClonedGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hClonedGraph,
-                              &wire_hClonedGraph)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hClonedGraph, &wire_hClonedGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phNode != NULL) << 0);
@@ -2553,9 +2482,8 @@ CUresult forward_cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGra
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
@@ -2577,13 +2505,11 @@ CUresult forward_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(isEnabled != NULL) << 2);
@@ -2604,9 +2530,8 @@ CUresult forward_cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(nodeId != NULL) << 1);
@@ -2626,9 +2551,8 @@ CUresult forward_cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *to
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(toolsNodeId != NULL) << 1);
@@ -2648,9 +2572,8 @@ CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(type != NULL) << 1);
@@ -2671,13 +2594,11 @@ CUresult forward_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec,
-                              &wire_hGraphExec)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -2694,13 +2615,11 @@ CUresult forward_cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraph);
@@ -2717,9 +2636,8 @@ CUresult forward_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUd
     if (result != CUDA_SUCCESS) return result;
     if (phCtx == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_desc;
-    if ((result = call_handle(&call, KIND_resource_description, (uint64_t)(uintptr_t)desc,
-                              &wire_desc)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_resource_description, (uint64_t)(uintptr_t)desc, &wire_desc);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     uint64_t new_phCtx;
@@ -2752,9 +2670,8 @@ CUresult forward_cuGreenCtxDestroy(CUgreenCtx hCtx) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -2770,9 +2687,8 @@ CUresult forward_cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenC
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_greenCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx,
-                              &wire_greenCtx)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(greenCtxId != NULL) << 1);
@@ -2792,13 +2708,11 @@ CUresult forward_cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -2816,9 +2730,8 @@ CUresult forward_cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx,
     if (result != CUDA_SUCCESS) return result;
     if (phStream == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_greenCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx,
-                              &wire_greenCtx)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_phStream;
     if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS)
         return result;
@@ -2849,13 +2762,11 @@ CUresult forward_cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -2872,9 +2783,8 @@ CUresult forward_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUke
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
@@ -2898,9 +2808,8 @@ CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pFunc != NULL) << 0);
@@ -2922,9 +2831,8 @@ CUresult forward_cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pLib != NULL) << 0);
@@ -2945,9 +2853,8 @@ CUresult forward_cuKernelGetParamCount(CUkernel kernel, size_t *paramCount) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramCount != NULL) << 1);
@@ -2968,9 +2875,8 @@ CUresult forward_cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramOffset != NULL) << 2 | (uint64_t)(paramSize != NULL) << 3);
@@ -2993,9 +2899,8 @@ CUresult forward_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUke
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
@@ -3015,9 +2920,8 @@ CUresult forward_cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CU
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
@@ -3037,9 +2941,8 @@ CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3062,9 +2965,8 @@ CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3088,9 +2990,8 @@ CUresult forward_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_lib;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)lib, &wire_lib)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)lib, &wire_lib);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(count != NULL) << 0);
@@ -3110,9 +3011,8 @@ CUresult forward_cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pMod != NULL) << 0);
@@ -3133,9 +3033,8 @@ CUresult forward_cuLibraryUnload(CUlibrary library) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_library);
@@ -3151,9 +3050,8 @@ CUresult forward_cuLinkDestroy(CUlinkState state) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_state;
-    if ((result = call_handle(&call, KIND_link, (uint64_t)(uintptr_t)state, &wire_state)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_link, (uint64_t)(uintptr_t)state, &wire_state);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_state);
@@ -3205,9 +3103,8 @@ CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hS
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0);
@@ -3229,13 +3126,11 @@ CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUm
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0);
@@ -3332,9 +3227,8 @@ CUresult forward_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dptr, sizeof dptr);
@@ -3430,9 +3324,8 @@ CUresult forward_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_handle;
-    if ((result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(prop != NULL) << 0);
@@ -3522,9 +3415,8 @@ CUresult forward_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_handle;
-    if ((result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &ptr, sizeof ptr);
@@ -3574,9 +3466,8 @@ CUresult forward_cuMemPoolDestroy(CUmemoryPool pool) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_pool);
@@ -3593,9 +3484,8 @@ CUresult forward_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPo
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_memPool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)memPool, &wire_memPool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)memPool, &wire_memPool);
+    if (result != CUDA_SUCCESS) return result;
     CUmemLocation plain_location;
     if (location != NULL &&
         (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
@@ -3620,9 +3510,8 @@ CUresult forward_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute at
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(value != NULL) << 2);
@@ -3643,9 +3532,8 @@ CUresult forward_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *ma
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     if (map == NULL && count != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((uint64_t)count > WIRE_MAX_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     CUmemAccessDesc plain_map[WIRE_MAX_ARRAY];
@@ -3668,9 +3556,8 @@ CUresult forward_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3688,9 +3575,8 @@ CUresult forward_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_pool);
@@ -3706,9 +3592,8 @@ CUresult forward_cuMemRelease(CUmemGenericAllocationHandle handle) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_handle;
-    if ((result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_handle);
@@ -3780,9 +3665,8 @@ CUresult forward_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType ty
         (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
         return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(location != NULL) << 0);
@@ -3815,13 +3699,11 @@ CUresult forward_cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
@@ -3841,13 +3723,11 @@ CUresult forward_cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray src
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
@@ -3867,9 +3747,8 @@ CUresult forward_cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3888,9 +3767,8 @@ CUresult forward_cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
@@ -3909,9 +3787,8 @@ CUresult forward_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevi
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3943,13 +3820,11 @@ CUresult forward_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdev
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext,
-                              &wire_dstContext)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext,
-                              &wire_srcContext)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3969,17 +3844,14 @@ CUresult forward_cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext,
-                              &wire_dstContext)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext,
-                              &wire_srcContext)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3999,9 +3871,8 @@ CUresult forward_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -4033,9 +3904,8 @@ CUresult forward_cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsi
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -4072,9 +3942,8 @@ CUresult forward_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsi
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -4111,9 +3980,8 @@ CUresult forward_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsig
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -4150,9 +4018,8 @@ CUresult forward_cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -4184,9 +4051,8 @@ CUresult forward_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -4250,9 +4116,9 @@ CUresult forward_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hMipmappedArray;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
-                              &wire_hMipmappedArray)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
+                         &wire_hMipmappedArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hMipmappedArray);
@@ -4269,9 +4135,9 @@ CUresult forward_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hMipmappedArray;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
-                              &wire_hMipmappedArray)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
+                         &wire_hMipmappedArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pLevelArray != NULL) << 0);
@@ -4296,9 +4162,8 @@ forward_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *me
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_mipmap;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap,
-                              &wire_mipmap)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_device;
     if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
@@ -4323,9 +4188,8 @@ CUresult forward_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIE
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_mipmap;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap,
-                              &wire_mipmap)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(sparseProperties != NULL) << 0);
@@ -4346,9 +4210,8 @@ CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const cha
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -4372,9 +4235,8 @@ CUresult forward_cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_mod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)mod, &wire_mod)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)mod, &wire_mod);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(count != NULL) << 0);
@@ -4395,9 +4257,8 @@ CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -4437,9 +4298,8 @@ CUresult forward_cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const ch
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -4463,9 +4323,8 @@ CUresult forward_cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -4489,9 +4348,8 @@ CUresult forward_cuModuleUnload(CUmodule hmod) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hmod);
@@ -4508,9 +4366,8 @@ CUresult forward_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dynamicSmemSize != NULL) << 0);
@@ -4534,9 +4391,8 @@ CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUf
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(numBlocks != NULL) << 0);
@@ -4559,9 +4415,8 @@ CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(numBlocks != NULL) << 0);
@@ -4584,9 +4439,8 @@ CUresult forward_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode m
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4602,13 +4456,11 @@ CUresult forward_cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)dstStream,
-                              &wire_dstStream)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)dstStream, &wire_dstStream);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)srcStream,
-                              &wire_srcStream)) != CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)srcStream, &wire_srcStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstStream);
@@ -4677,9 +4529,8 @@ CUresult forward_cuStreamDestroy_v2(CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4694,9 +4545,8 @@ CUresult forward_cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
@@ -4718,9 +4568,8 @@ CUresult forward_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(value != NULL) << 2);
@@ -4741,9 +4590,8 @@ CUresult forward_cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(flags != NULL) << 1);
@@ -4763,9 +4611,8 @@ CUresult forward_cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(streamId != NULL) << 1);
@@ -4785,9 +4632,8 @@ CUresult forward_cuStreamGetPriority(CUstream hStream, int *priority) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(priority != NULL) << 1);
@@ -4807,9 +4653,8 @@ CUresult forward_cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *ca
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(captureStatus != NULL) << 1);
@@ -4829,9 +4674,8 @@ CUresult forward_cuStreamQuery(CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4847,9 +4691,8 @@ CUresult forward_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUstreamAttrValue)), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(param != NULL) << 2);
@@ -4867,9 +4710,8 @@ CUresult forward_cuStreamSynchronize(CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4884,13 +4726,11 @@ CUresult forward_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned in
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4907,9 +4747,8 @@ CUresult forward_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuin
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4928,9 +4767,8 @@ CUresult forward_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuin
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4949,9 +4787,8 @@ CUresult forward_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuui
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4970,9 +4807,8 @@ CUresult forward_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuui
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) !=
-        CUDA_SUCCESS)
-        return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4990,9 +4826,9 @@ CUresult forward_cuSurfObjectDestroy(CUsurfObject surfObject) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_surfObject;
-    if ((result = call_handle(&call, KIND_surface_object, (uint64_t)(uintptr_t)surfObject,
-                              &wire_surfObject)) != CUDA_SUCCESS)
-        return result;
+    result =
+        call_handle(&call, KIND_surface_object, (uint64_t)(uintptr_t)surfObject, &wire_surfObject);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_surfObject);
@@ -5008,9 +4844,9 @@ CUresult forward_cuTexObjectDestroy(CUtexObject texObject) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_texObject;
-    if ((result = call_handle(&call, KIND_texture_object, (uint64_t)(uintptr_t)texObject,
-                              &wire_texObject)) != CUDA_SUCCESS)
-        return result;
+    result =
+        call_handle(&call, KIND_texture_object, (uint64_t)(uintptr_t)texObject, &wire_texObject);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_texObject);

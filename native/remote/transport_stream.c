@@ -1,7 +1,5 @@
-/* Frames over a socket. They are written into a private ring, from which the socket is fed in
- * batches; the ring keeps what the executor has not taken yet, so that a new connection can go on
- * where the old one broke.
- */
+/* Frames over a socket, which is fed in batches from a private ring. The ring keeps what the
+ * executor has not taken yet, so that a new connection can go on where the old one broke. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -10,10 +8,10 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/descriptor.h"
 
 #define RING_BYTES (4u << 20)
 #define INPUT_BYTES (256u << 10)
@@ -72,9 +70,7 @@ static bool feed(struct link *link) {
                                       external->bytes - stream->external_offset};
             count = 2;
         }
-        struct msghdr message = {.msg_iov = parts[0].iov_len ? parts : parts + 1,
-                                 .msg_iovlen = parts[0].iov_len ? count : count - 1};
-        ssize_t sent = sendmsg(link->fd, &message, MSG_NOSIGNAL);
+        ssize_t sent = descriptor_send(link->fd, parts, count, NULL, 0, 0);
         if (sent < 0 && errno == EINTR) continue;
         /* a copy from memory that is not there: elsewhere, that is a segmentation fault */
         if (sent < 0 && errno == EFAULT) abort();
@@ -173,6 +169,9 @@ static bool stream_open(struct link *link) {
 
 /* Until the executor has taken some more. Under send_lock. False: the lease is lost. */
 static bool await_taken(struct link *link) {
+    uint64_t before = link->stream.acknowledged;
+    trim(link);
+    if (link->stream.acknowledged != before) return true;
     if (atomic_load(&link->dead)) return false;
     if (!stream_flush(link)) connection_recover(link);
     pthread_mutex_lock(&link->receive_lock);
@@ -202,11 +201,8 @@ static void begin_again(struct link *link) {
 
 static bool stream_make_room(struct link *link, size_t frame) {
     begin_again(link);
-    while (link->tail + frame - link->stream.acknowledged > RING_BYTES) {
-        trim(link);
-        if (link->tail + frame - link->stream.acknowledged <= RING_BYTES) break;
+    while (link->tail + frame - link->stream.acknowledged > RING_BYTES)
         if (!await_taken(link)) return false;
-    }
     /* Not all there is: after some more it is worth while to try to begin again. */
     uint64_t all = link->stream.acknowledged + RING_BYTES, some = link->tail + frame + BATCH_BYTES;
     link->limit = some < all ? some : all;
@@ -227,11 +223,8 @@ static uint8_t *stream_place_waiting(struct link *link, size_t frame) {
 /* The call's data follow its frame; they are sent from where they are. */
 static void attach(struct link *link, size_t frame, const struct call *call) {
     struct stream_state *stream = &link->stream;
-    while (stream->external_end - stream->external_first >= MAX_EXTERNALS) {
-        trim(link);
-        if (stream->external_end - stream->external_first < MAX_EXTERNALS) break;
+    while (stream->external_end - stream->external_first >= MAX_EXTERNALS)
         if (!await_taken(link)) return; /* nothing is sent any more */
-    }
     unsigned end = stream->external_end;
     stream->externals[end % MAX_EXTERNALS] =
         (struct external){link->tail, link->tail + frame, call->external, call->external_bytes};
@@ -338,8 +331,7 @@ static void stream_receive(struct link *link) {
         stream->input_head += skipped;
         stream->input_tail += (uint64_t)got;
     }
-    while (!failed && receive_frame(link, &failed)) {
-    }
+    for (bool more = !failed; more;) more = receive_frame(link, &failed);
     if (failed) atomic_store(&link->broken, true);
 }
 

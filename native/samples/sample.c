@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "../common/clock.h"
 
 struct cuda cuda;
 bool sample_json;
@@ -178,11 +179,7 @@ cu_pointer sample_upload(const void *data, size_t bytes) {
     return pointer;
 }
 
-double sample_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+double sample_seconds(void) { return 1e-9 * (double)clock_now_ns(); }
 
 int sample_end(bool right, const char *fields, const char *format, ...) {
     va_list args;

@@ -10,11 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static uint64_t wall_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+#include "common/clock.h"
 
 static void wall_sleep_until(uint64_t deadline) {
     struct timespec t = {.tv_sec = (time_t)(deadline / 1000000000u),
@@ -23,7 +19,7 @@ static void wall_sleep_until(uint64_t deadline) {
     }
 }
 
-static const struct sim_clock wall = {wall_now, wall_sleep_until};
+static const struct sim_clock wall = {clock_now_ns, wall_sleep_until};
 static _Atomic(const struct sim_clock *) current = &wall;
 
 const struct sim_clock *sim_clock_get(void) {

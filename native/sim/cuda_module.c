@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/file.h"
+
 CUresult function_of(CUfunction handle, struct context *context, struct function **out) {
     switch (handle_kind_of(handle)) {
     case HANDLE_FUNCTION: *out = (struct function *)handle; return CUDA_SUCCESS;
@@ -58,28 +60,20 @@ API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
 }
 
 /* The whole file, with a NUL behind it; to be freed. */
-static CUresult read_file(const char *path, char **out) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-    CUresult result = CUDA_ERROR_FILE_NOT_FOUND;
-    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    char *text = size >= 0 ? malloc((size_t)size + 1) : NULL;
-    if (text && fseek(file, 0, SEEK_SET) == 0 &&
-        fread(text, 1, (size_t)size, file) == (size_t)size) {
-        text[size] = '\0';
-        *out = text;
-        result = size >= 4 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
-    }
-    if (result != CUDA_SUCCESS) free(text);
-    fclose(file);
-    return result;
+static CUresult load_file(const char *path, char **text) {
+    size_t bytes;
+    *text = file_load(path, SIZE_MAX, &bytes);
+    if (!*text) return CUDA_ERROR_FILE_NOT_FOUND;
+    if (bytes >= 4) return CUDA_SUCCESS;
+    free(*text);
+    return CUDA_ERROR_INVALID_IMAGE;
 }
 
 API CUresult cuModuleLoad(CUmodule *out, const char *path) {
     NEED_CONTEXT(context);
     NEED(out && path);
     char *text;
-    CUresult result = read_file(path, &text);
+    CUresult result = load_file(path, &text);
     if (result != CUDA_SUCCESS) return result;
     result = cuModuleLoadData(out, text);
     free(text);
@@ -167,7 +161,7 @@ API CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path, CUjit_optio
     NEED_INIT();
     NEED(out && path);
     char *text;
-    CUresult result = read_file(path, &text);
+    CUresult result = load_file(path, &text);
     if (result != CUDA_SUCCESS) return result;
     result = cuLibraryLoadData(out, text, names, values, count, library_names, library_values,
                                library_count);

@@ -1,6 +1,7 @@
 #include "machine_internal.h"
 
 #include "clock.h"
+#include "common/process.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -187,25 +188,10 @@ void machine_table_unlock(struct machine *machine) {
 
 /* ---- processes ---- */
 
-/* Field 22 of stat; 0 when there is no such process. */
+/* 0 when there is no such process. */
 static uint64_t start_ticks_of(uint32_t pid) {
-    char path[64];
     char text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0) return 0;
-    text[got] = '\0';
-    char *at = strrchr(text, ')'); /* the name before it may hold anything */
-    if (!at) return 0;
-    unsigned long long ticks = 0;
-    if (sscanf(at + 1,
-               " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-               &ticks) != 1)
-        return 0;
-    return ticks;
+    return process_field(process_stat(pid, text, sizeof text), PROCESS_START_TIME);
 }
 
 static bool alive(struct machine *machine, int slot) {

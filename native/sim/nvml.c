@@ -7,11 +7,12 @@
 #include "nvml_internal.h"
 
 #include "clock.h"
+#include "common/clock.h"
+#include "common/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct machine machine;
@@ -112,12 +113,7 @@ API nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned
     NEED_INIT();
     NEED(name && length);
     snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
-    FILE *file = fopen(path, "r");
-    if (!file) return NVML_ERROR_NOT_FOUND;
-    size_t got = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[got] = '\0';
-    if (!*text) return NVML_ERROR_NOT_FOUND;
+    if (file_read(path, text, sizeof text) <= 0 || !*text) return NVML_ERROR_NOT_FOUND;
     snprintf(name, length, "%s", text);
     return NVML_SUCCESS;
 }
@@ -445,9 +441,7 @@ API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned i
 static uint64_t unix_us(void) {
     if (machine.header->flags & SIM_FLAG_MANUAL_CLOCK)
         return (machine.header->created_unix_ns + sim_now()) / 1000;
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return clock_unix_ns() / 1000;
 }
 
 /* What a process has of a card, of an instance, or of the instances of a card; NULL: nothing. */

@@ -3,7 +3,8 @@
 #include "nvml_internal.h"
 
 #include <stdlib.h>
-#include <time.h>
+
+#include "common/clock.h"
 
 #define POLL_NS 2000000
 #define SUPPORTED                                                      \
@@ -147,19 +148,13 @@ static bool take_event(struct event_set *set, nvmlEventData_t *data) {
     return false;
 }
 
-static uint64_t monotonic_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Real time, also where the machine's time stands still: who waits here looks after the machine
  * from outside. */
 API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t handle, nvmlEventData_t *data,
                                      unsigned int timeout_ms) {
     NEED_INIT();
     NEED(data);
-    uint64_t deadline = monotonic_ns() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t deadline = clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
     for (;;) {
         pthread_mutex_lock(&lock);
         struct event_set *set = init_count ? find_set(handle) : NULL;
@@ -167,7 +162,7 @@ API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t handle, nvmlEventData_t *dat
         pthread_mutex_unlock(&lock);
         if (!set) return NVML_ERROR_INVALID_ARGUMENT;
         if (found) return NVML_SUCCESS;
-        if (monotonic_ns() >= deadline) return NVML_ERROR_TIMEOUT;
+        if (clock_now_ns() >= deadline) return NVML_ERROR_TIMEOUT;
         struct timespec nap = {.tv_nsec = POLL_NS};
         nanosleep(&nap, NULL);
     }

@@ -30,11 +30,11 @@ _Static_assert(offsetof(struct shared_control, requests) == 128 &&
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* A writer stores its tail and then looks whether the reader sleeps; a reader says that it sleeps
- * and then looks at the tail. Each needs its two steps seen in this order. A fence would do it, but
- * it waits for the cache line of the frame, at every call; so where the kernel can run a barrier on
- * the other processors it is the reader that pays, when it goes to sleep. Writers register for
- * that. */
+/* Nobody must sleep on a frame that is there. The writer stores its tail and then reads `sleeps`;
+ * the reader sets `sleeps` and then reads the tail. Each side needs its store to be visible before
+ * its load. A fence in the writer would cost a cache miss at every call, so where the kernel offers
+ * a barrier on all processors (membarrier) the reader runs that when it goes to sleep, and writers
+ * only register for it. */
 static bool registered;
 
 static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
@@ -113,9 +113,9 @@ void shared_publish_short(struct shared_tail *tail, uint64_t end,
         atomic_store_explicit(&tail->frame[i], frame[i], memory_order_relaxed);
     atomic_store_explicit(&tail->beside, end, memory_order_release);
     shared_publish(tail, end);
-    /* Into the ring only now: getting hold of its cache line would have kept the reader waiting.
-     * Whoever does not find the frame beside the tail finds what comes next there, and that is
-     * written after this. */
+    /* Into the ring only now: the reader should not wait for that cache line. A reader that misses
+     * the frame beside the tail does so because another frame has replaced it, and that is written
+     * after this copy. */
     copy_words(slot, frame, bytes);
 }
 
@@ -129,7 +129,8 @@ bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end,
     atomic_thread_fence(memory_order_acquire);
     /* the writer has gone on: the frame is in the ring */
     if (atomic_load_explicit(&tail->beside, memory_order_relaxed) != end) return false;
-    return shared_frame(frame[0] >> 32) == end - start; /* its length; else others are before it */
+    /* the header's length; where it differs, other frames come before this one */
+    return shared_frame(frame[0] >> 32) == end - start;
 }
 
 void shared_register(void) {
@@ -158,7 +159,8 @@ bool shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *
     atomic_store(&reader->sleeps, 1);
     if (atomic_load_explicit(&reader->barriers, memory_order_relaxed) &&
         membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) {
-        /* forbidden since: the writer has fences from now on, but may just have gone without one */
+        /* No longer allowed here. From now on the writer uses fences, but it may just have written
+         * without one: sleep briefly. */
         atomic_store(&reader->barriers, 0);
         milliseconds = 1;
     }

@@ -23,8 +23,8 @@
  * of a line as well. */
 #define SHARED_APART _Alignas(128)
 
-/* Where a writer has got to, and its last frame once more if that is short: what is waited for
- * comes in one cache line instead of two. */
+/* How far a writer has got. If its last frame is short, a copy stands here as well, so that whoever
+ * waits for it needs one cache line instead of two. */
 #define SHARED_SHORT_WORDS 6
 #define SHARED_SHORT_BYTES (8 * SHARED_SHORT_WORDS)
 struct shared_tail {
@@ -36,7 +36,7 @@ struct shared_tail {
 /* What a writer has to know of the reader of its ring. */
 struct shared_reader {
     SHARED_APART _Atomic uint32_t sleeps; /* futex: to be woken */
-    /* it runs a barrier on all processors before it sleeps: its writer needs no fence */
+    /* the reader runs membarrier before it sleeps, so its writer needs no fence */
     _Atomic uint32_t barriers;
 };
 
@@ -67,9 +67,8 @@ void shared_unmap(struct shared *shared);
 /* `bytes` (a multiple of the page size) of memory, mapped twice in a row. NULL without room. */
 uint8_t *doubled(uint32_t bytes);
 
-/* So that this process, as a writer, needs no fences. With more than one thread it would take some
- * 10 ms; then nothing is done, and each call has its fence. Mapping shared memory does it as
- * well. */
+/* Lets this process write without fences (membarrier). Registering takes some 10 ms once there are
+ * several threads; then it is not done, and each call has its fence. shared_map does it as well. */
 void shared_register(void);
 /* To be called by the reader of a ring before its writer begins. */
 void shared_reader_init(struct shared_reader *reader);
@@ -86,8 +85,7 @@ static inline void shared_publish(struct shared_tail *tail, uint64_t end) {
  * here, `slot` is its place. */
 void shared_publish_short(struct shared_tail *tail, uint64_t end,
                           const uint64_t frame[SHARED_SHORT_WORDS], size_t bytes, uint8_t *slot);
-/* Whether the frame from `start` to `end`, a header and its payload, stands beside the tail: then
- * it is copied. */
+/* Copies the frame from `start` to `end` if it is the short one beside the tail; else false. */
 bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end,
                    uint64_t frame[SHARED_SHORT_WORDS]);
 

@@ -71,7 +71,7 @@ static void set_up(void) {
 }
 
 static void greeter_of(int fd, int slot) {
-    greeters[slot] = (struct greeter){.fd = fd, .deadline_ms = now_ms() + HELLO_MS};
+    greeters[slot] = (struct greeter){.fd = fd, .deadline_ms = clock_now_ms() + HELLO_MS};
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
