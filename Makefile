@@ -17,6 +17,8 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.inc' -o -name '*.ptx' -o -name '*.map' -o -name 'CMakeLists.txt' \))
 
+C_FILES = $(shell git ls-files '*.c' '*.h')
+
 .DEFAULT_GOAL := help
 .PHONY: help fuzz sanitize demo test test-python test-native check bench bench-scheduling format generate clean
 
@@ -82,6 +84,7 @@ fuzz: $(VENV)/.dev
 check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_crds.py --check
@@ -94,6 +97,7 @@ check: $(VENV)/.dev $(VENV)/.installed
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(C_FILES)
 
 generate: $(VENV)/.dev $(VENV)/.installed  ## write the generated files anew
 	$(BIN)/python scripts/generate_crds.py

@@ -1,10 +1,13 @@
-/* Shares in virtual time, with the agent's code and the slices' real files (../native/tests/interposer/pace_world.h).
+/* Shares in virtual time, with the agent's code and the slices' real files
+ * (../native/tests/interposer/pace_world.h).
  *
- *   isolation_pace fifo|timeslice MILLISECONDS TICK_MS DIRECTORY:KERNEL_NS:KERNELS:PROCESSES:PAUSE_FROM_MS:PAUSE_TO_MS...
+ *   isolation_pace fifo|timeslice MILLISECONDS TICK_MS
+ *   DIRECTORY:KERNEL_NS:KERNELS:PROCESSES:PAUSE_FROM_MS:PAUSE_TO_MS...
  *
- * A directory holds the policy and usage of a slice of the one GPU. Every TICK_MS (0: never) the usage is written to its
- * file, "tick NANOSECONDS" to stdout, and when a line comes back the policies are read again. In the end a line per slice:
- * GPU time in each 10 ms of the run, in nanoseconds.
+ * A directory holds the policy and usage of a slice of the one GPU. Every TICK_MS (0: never) the
+ * usage is written to its file, "tick NANOSECONDS" to stdout, and when a line comes back the
+ * policies are read again. In the end a line per slice: GPU time in each 10 ms of the run, in
+ * nanoseconds.
  */
 #include "../native/tests/interposer/pace_world.h"
 
@@ -50,7 +53,9 @@ static void read_policies(void) {
 static void tick(void) {
     char answer[16];
     for (int i = 0; i < slice_count; i++)
-        check(pwrite(files[i].usage, world_usage(i), sizeof(struct egpu_usage_device), offsetof(struct egpu_usage, devices)) > 0, "usage");
+        check(pwrite(files[i].usage, world_usage(i), sizeof(struct egpu_usage_device),
+                     offsetof(struct egpu_usage, devices)) > 0,
+              "usage");
     printf("tick %llu\n", (unsigned long long)world_now_ns());
     fflush(stdout);
     if (fgets(answer, sizeof answer, stdin) == NULL) exit(1);
@@ -59,7 +64,8 @@ static void tick(void) {
 
 int main(int count, char **arguments) {
     if (count < 5) return 2;
-    uint64_t for_ns = strtoull(arguments[2], NULL, 10) * 1000000, tick_ns = strtoull(arguments[3], NULL, 10) * 1000000;
+    uint64_t for_ns = strtoull(arguments[2], NULL, 10) * 1000000,
+             tick_ns = strtoull(arguments[3], NULL, 10) * 1000000;
     world_reset(strcmp(arguments[1], "fifo") == 0 ? FIRST_COME : TIME_SLICES);
     for (int i = 4; i < count && slice_count < SLICES; i++, slice_count++) {
         char path[4096];
@@ -88,7 +94,8 @@ int main(int count, char **arguments) {
     world_run(for_ns);
     for (int i = 0; i < slice_count; i++) {
         printf("busy");
-        for (unsigned bucket = 0; bucket < for_ns / BUCKET_NS; bucket++) printf(" %llu", (unsigned long long)world_busy_ns(i, bucket));
+        for (unsigned bucket = 0; bucket < for_ns / BUCKET_NS; bucket++)
+            printf(" %llu", (unsigned long long)world_busy_ns(i, bucket));
         printf("\n");
     }
     return 0;

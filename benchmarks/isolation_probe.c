@@ -1,7 +1,9 @@
-/* What a call costs, on whatever libcuda.so.1 is found; prints one number: the median of batches, in nanoseconds a call.
+/* What a call costs, on whatever libcuda.so.1 is found; prints one number: the median of batches,
+ * in nanoseconds a call.
  *
- *   isolation_probe alloc LIVE     cuMemAlloc and cuMemFree of 512 bytes, while LIVE others are held (and one more in
- *                                  any case: a driver that has nothing gives its page back each time)
+ *   isolation_probe alloc LIVE     cuMemAlloc and cuMemFree of 512 bytes, while LIVE others are
+ *                                  held (and one more in any case: a driver that has nothing gives
+ *                                  its page back each time)
  *   isolation_probe launch         cuLaunchKernel of a kernel that stores a word
  *   isolation_probe start          cuInit, a context, free memory; prints nothing
  *
@@ -40,7 +42,9 @@ static double now_ns(void) {
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-static int ascending(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
+static int ascending(const void *a, const void *b) {
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
 
 static void print_median(double *batches) {
     qsort(batches, BATCHES, sizeof *batches, ascending);
@@ -64,13 +68,15 @@ static void alloc_cost(unsigned long live) {
     print_median(batches);
 }
 
-static const char ptx[] = ".version 8.0\n.target sm_70\n.address_size 64\n"
-                          ".visible .entry store(.param .u64 at)\n{\n.pragma \"egpu.duration_us 1\";\n"
-                          ".reg .b32 %r<2>;\n.reg .b64 %d<2>;\nld.param.u64 %d1, [at];\nmov.u32 %r1, 1;\nst.global.u32 [%d1], %r1;\nret;\n}\n";
+static const char ptx[] =
+    ".version 8.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry store(.param .u64 at)\n{\n.pragma \"egpu.duration_us 1\";\n"
+    ".reg .b32 %r<2>;\n.reg .b64 %d<2>;\nld.param.u64 %d1, [at];\nmov.u32 %r1, 1;\nst.global.u32 [%d1], %r1;\nret;\n}\n";
 
 static void launch_cost(void) {
     double batches[BATCHES];
-    CUfunction function = (CUfunction)0x1000; /* the driver that does nothing has no modules, and takes any */
+    /* the driver that does nothing has no modules, and takes any */
+    CUfunction function = (CUfunction)0x1000;
     CUdeviceptr at;
     must(CALL(cuMemAlloc_v2)(&at, 512), "cuMemAlloc");
     if (dlsym(library, "cuModuleLoadData") != NULL) {
@@ -84,7 +90,8 @@ static void launch_cost(void) {
     for (int b = 0; b < BATCHES; b++) {
         struct timespec pause = {0, 1000000}; /* so that the share is never used up */
         double start = now_ns();
-        for (int i = 0; i < CALLS; i++) launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL);
+        for (int i = 0; i < CALLS; i++)
+            launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL);
         batches[b] = (now_ns() - start) / CALLS;
         synchronize();
         nanosleep(&pause, NULL);
@@ -107,7 +114,8 @@ int main(int count, char **arguments) {
     must(CALL(cuDevicePrimaryCtxRetain)(&context, device), "cuDevicePrimaryCtxRetain");
     must(CALL(cuCtxSetCurrent)(context), "cuCtxSetCurrent");
     must(CALL(cuMemGetInfo_v2)(&free_bytes, &total), "cuMemGetInfo");
-    if (strcmp(arguments[1], "alloc") == 0) alloc_cost(count > 2 ? strtoul(arguments[2], NULL, 10) : 0);
+    if (strcmp(arguments[1], "alloc") == 0)
+        alloc_cost(count > 2 ? strtoul(arguments[2], NULL, 10) : 0);
     if (strcmp(arguments[1], "launch") == 0) launch_cost();
     return 0;
 }

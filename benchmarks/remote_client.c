@@ -1,4 +1,5 @@
-/* Measures calls of the CUDA driver, and bare rings and sockets to compare them with. Prints one JSON object. See remote.py. */
+/* Measures calls of the CUDA driver, and bare rings and sockets to compare them with. Prints one
+ * JSON object. See remote.py. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -18,10 +19,13 @@
 
 typedef unsigned long long pointer;
 static void *library;
-static int (*init)(unsigned), (*retain)(void **, int), (*set_current)(void *), (*load)(void **, const void *), (*get)(void **, void *, const char *),
-    (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **), (*synchronize)(void),
-    (*alloc)(pointer *, size_t), (*in)(pointer, const void *, size_t), (*out)(void *, pointer, size_t),
-    (*host_alloc)(void **, size_t), (*event_create)(void **, unsigned), (*event_record)(void *, void *), (*query)(void *);
+static int (*init)(unsigned), (*retain)(void **, int), (*set_current)(void *),
+    (*load)(void **, const void *), (*get)(void **, void *, const char *),
+    (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
+              void **, void **),
+    (*synchronize)(void), (*alloc)(pointer *, size_t), (*in)(pointer, const void *, size_t),
+    (*out)(void *, pointer, size_t), (*host_alloc)(void **, size_t),
+    (*event_create)(void **, unsigned), (*event_record)(void *, void *), (*query)(void *);
 
 static double now(void) {
     struct timespec t;
@@ -48,9 +52,12 @@ static void find(void *to, const char *name) {
 }
 
 #define COPY (64u << 20)
-#define FIRST_LAPS 140 /* bursts that are not measured: they go through new pages of a ring, twice */
+#define FIRST_LAPS \
+    140 /* bursts that are not measured: they go through new pages of a ring, twice */
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static void open_driver(void) {
     library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -59,8 +66,10 @@ static void open_driver(void) {
         exit(1);
     }
     void *context;
-    find(&init, "cuInit"), find(&retain, "cuDevicePrimaryCtxRetain"), find(&set_current, "cuCtxSetCurrent");
-    find(&synchronize, "cuCtxSynchronize"), find(&event_create, "cuEventCreate"), find(&event_record, "cuEventRecord"), find(&query, "cuStreamQuery");
+    find(&init, "cuInit"), find(&retain, "cuDevicePrimaryCtxRetain"),
+        find(&set_current, "cuCtxSetCurrent");
+    find(&synchronize, "cuCtxSynchronize"), find(&event_create, "cuEventCreate"),
+        find(&event_record, "cuEventRecord"), find(&query, "cuStreamQuery");
     OK(init(0)), OK(retain(&context, 0)), OK(set_current(context));
 }
 
@@ -70,7 +79,8 @@ static double middle(double *each, int rounds) {
     return each[rounds / 2] * 1e9;
 }
 
-/* Calls that return nothing: what the program's thread pays, as long as the pipe is not full; and calls that wait for their answer. */
+/* Calls that return nothing: what the program's thread pays, as long as the pipe is not full; and
+ * calls that wait for their answer. */
 static void calls(double scale) {
     void *event;
     open_driver();
@@ -95,7 +105,8 @@ static void calls(double scale) {
     printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f}\n", async_ns, middle(each, rounds));
 }
 
-/* Asks until the other side is dead, and says when that was known: seconds of the monotonic clock. */
+/* Asks until the other side is dead, and says when that was known: seconds of the monotonic
+ * clock. */
 static void outlive(void) {
     open_driver();
     puts("ready");
@@ -111,7 +122,8 @@ static void start(void) {
     pointer p;
     unsigned value = 1;
     open_driver();
-    find(&load, "cuModuleLoadData"), find(&get, "cuModuleGetFunction"), find(&launch, "cuLaunchKernel"), find(&alloc, "cuMemAlloc_v2");
+    find(&load, "cuModuleLoadData"), find(&get, "cuModuleGetFunction"),
+        find(&launch, "cuLaunchKernel"), find(&alloc, "cuMemAlloc_v2");
     OK(load(&module, ptx)), OK(get(&function, module, "work")), OK(alloc(&p, 4));
     void *arguments[] = {&p, &value};
     OK(launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
@@ -126,8 +138,10 @@ static void client(double scale) {
     unsigned value = 1;
     double begin = now(), t;
     open_driver();
-    find(&load, "cuModuleLoadData"), find(&get, "cuModuleGetFunction"), find(&launch, "cuLaunchKernel"), find(&alloc, "cuMemAlloc_v2");
-    find(&in, "cuMemcpyHtoD_v2"), find(&out, "cuMemcpyDtoH_v2"), find(&host_alloc, "cuMemAllocHost_v2");
+    find(&load, "cuModuleLoadData"), find(&get, "cuModuleGetFunction"),
+        find(&launch, "cuLaunchKernel"), find(&alloc, "cuMemAlloc_v2");
+    find(&in, "cuMemcpyHtoD_v2"), find(&out, "cuMemcpyDtoH_v2"),
+        find(&host_alloc, "cuMemAllocHost_v2");
     OK(load(&module, ptx)), OK(get(&function, module, "work"));
     double started = now();
     OK(alloc(&p, COPY)), OK(event_create(&event, 0));
@@ -164,10 +178,14 @@ static void client(double scale) {
         OK(synchronize());
     }
     double steps_per_second = steps / (now() - t);
-    printf("{\"in_gbps\": %.3f, \"out_gbps\": %.3f, \"pinned_in_gbps\": %.3f, \"steps_per_second\": %.3f, \"start_ms\": %.2f}\n", COPY / best_in / 1e9, COPY / best_out / 1e9, COPY / best_pinned / 1e9, steps_per_second, (started - begin) * 1e3);
+    printf(
+        "{\"in_gbps\": %.3f, \"out_gbps\": %.3f, \"pinned_in_gbps\": %.3f, \"steps_per_second\": %.3f, \"start_ms\": %.2f}\n",
+        COPY / best_in / 1e9, COPY / best_out / 1e9, COPY / best_pinned / 1e9, steps_per_second,
+        (started - begin) * 1e3);
 }
 
-/* ---- bare rings: frames of 32 bytes, as anybody would write them: head, tail, a fence before the look whether the reader sleeps ------ */
+/* ---- bare rings: frames of 32 bytes, as anybody would write them: head, tail, a fence before the
+ * look whether the reader sleeps ---- */
 
 #define RING (1u << 20)
 struct bare_ring {
@@ -179,7 +197,8 @@ struct bare_ring {
 static struct bare_ring *there, *back;
 
 static void ring_put(struct bare_ring *ring, uint64_t kind) {
-    uint64_t frame[4] = {kind, 1, 2, 3}, tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    uint64_t frame[4] = {kind, 1, 2, 3},
+             tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
     while (tail + sizeof frame - atomic_load_explicit(&ring->head, memory_order_acquire) > RING) {
     }
     memcpy(ring->bytes + tail % RING, frame, sizeof frame);
@@ -192,12 +211,14 @@ static void ring_put(struct bare_ring *ring, uint64_t kind) {
 
 static uint64_t ring_take(struct bare_ring *ring) {
     uint64_t frame[4], head = atomic_load_explicit(&ring->head, memory_order_relaxed);
-    for (unsigned spins = 1; atomic_load_explicit(&ring->tail, memory_order_acquire) == head; spins++) {
+    for (unsigned spins = 1; atomic_load_explicit(&ring->tail, memory_order_acquire) == head;
+         spins++) {
         __builtin_ia32_pause();
         if (spins % 1024) continue;
         atomic_store(&ring->sleeps, 1);
         struct timespec second = {1, 0};
-        if (atomic_load(&ring->tail) == head) syscall(SYS_futex, &ring->sleeps, FUTEX_WAIT, 1, &second, NULL, 0);
+        if (atomic_load(&ring->tail) == head)
+            syscall(SYS_futex, &ring->sleeps, FUTEX_WAIT, 1, &second, NULL, 0);
         atomic_store(&ring->sleeps, 0);
     }
     memcpy(frame, ring->bytes + head % RING, sizeof frame);
@@ -206,7 +227,8 @@ static uint64_t ring_take(struct bare_ring *ring) {
 }
 
 static void bare_shm(double scale) {
-    there = mmap(NULL, 2 * sizeof *there, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    there =
+        mmap(NULL, 2 * sizeof *there, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     back = there + 1;
     if (there == MAP_FAILED) exit(1);
     pid_t reader = fork();
@@ -238,23 +260,28 @@ static void bare_shm(double scale) {
     }
     ring_put(there, 9);
     waitpid(reader, NULL, 0);
-    printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f, \"copy_gbps\": %.3f}\n", async_ns, sync_ns, COPY / best / 1e9);
+    printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f, \"copy_gbps\": %.3f}\n", async_ns, sync_ns,
+           COPY / best / 1e9);
 }
 
-/* ---- bare loopback TCP ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bare loopback TCP ---- */
 
 static int listen_on(int *port) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
-    if (bind(fd, (struct sockaddr *)&at, sizeof at) || listen(fd, 8) || getsockname(fd, (struct sockaddr *)&at, &length)) exit(1);
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) || listen(fd, 8) ||
+        getsockname(fd, (struct sockaddr *)&at, &length))
+        exit(1);
     *port = ntohs(at.sin_port);
     return fd;
 }
 
 static int connect_to(int port) {
     int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)port)};
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (connect(fd, (struct sockaddr *)&to, sizeof to)) exit(1);
     return fd;
@@ -273,7 +300,9 @@ static void bare_tcp(double scale) {
     int port, listener = listen_on(&port), one = 1;
     static char buffer[4u << 20];
     pid_t reader = fork();
-    if (reader == 0) { /* a first byte of 1: answer 32 bytes; 2: take 64 MiB and answer; 0: take a batch of 500 frames of 32 bytes */
+    /* a first byte of 1: answer 32 bytes; 2: take 64 MiB and answer; 0: take a batch of 500 frames
+     * of 32 bytes */
+    if (reader == 0) {
         int fd = accept(listener, NULL, NULL);
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         for (;;) {
@@ -312,10 +341,11 @@ static void bare_tcp(double scale) {
     }
     close(fd);
     waitpid(reader, NULL, 0);
-    printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f, \"copy_gbps\": %.3f}\n", async_ns, sync_ns, COPY / best / 1e9);
+    printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f, \"copy_gbps\": %.3f}\n", async_ns, sync_ns,
+           COPY / best / 1e9);
 }
 
-/* ---- a proxy that delays each direction by half of the added round trip ------------------------------------------------------------------- */
+/* ---- a proxy that delays each direction by half of the added round trip ---- */
 
 struct piece {
     double due;
@@ -329,7 +359,8 @@ struct way {
 };
 #define PIECES 256
 
-/* Spins: being woken would take longer than what is to be added. So it needs a processor of its own. */
+/* Spins: being woken would take longer than what is to be added. So it needs a processor of its
+ * own. */
 static void delay(int target, double round_trip_us) {
     int port, listener = listen_on(&port), one = 1;
     printf("%d\n", port);
@@ -340,7 +371,8 @@ static void delay(int target, double round_trip_us) {
     for (int i = 0; i < 2; i++) ways[i].queue = malloc(PIECES * sizeof(struct piece));
     for (;;)
         for (struct way *way = ways; way < ways + 2; way++) {
-            struct piece *first = &way->queue[way->head % PIECES], *next = &way->queue[way->tail % PIECES];
+            struct piece *first = &way->queue[way->head % PIECES],
+                         *next = &way->queue[way->tail % PIECES];
             if (way->head != way->tail && now() >= first->due) {
                 all(way->to, first->data, first->bytes, 1);
                 way->head++;
@@ -358,13 +390,21 @@ static void delay(int target, double round_trip_us) {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     double scale = argc > 2 ? atof(argv[2]) : 1;
-    if (strcmp(what, "client") == 0) client(scale);
-    else if (strcmp(what, "calls") == 0) calls(scale);
-    else if (strcmp(what, "outlive") == 0) outlive();
-    else if (strcmp(what, "start") == 0) start();
-    else if (strcmp(what, "bare-shm") == 0) bare_shm(scale);
-    else if (strcmp(what, "bare-tcp") == 0) bare_tcp(scale);
-    else if (strcmp(what, "delay") == 0 && argc > 3) delay(atoi(argv[2]), atof(argv[3]));
-    else return 2;
+    if (strcmp(what, "client") == 0)
+        client(scale);
+    else if (strcmp(what, "calls") == 0)
+        calls(scale);
+    else if (strcmp(what, "outlive") == 0)
+        outlive();
+    else if (strcmp(what, "start") == 0)
+        start();
+    else if (strcmp(what, "bare-shm") == 0)
+        bare_shm(scale);
+    else if (strcmp(what, "bare-tcp") == 0)
+        bare_tcp(scale);
+    else if (strcmp(what, "delay") == 0 && argc > 3)
+        delay(atoi(argv[2]), atof(argv[3]));
+    else
+        return 2;
     return 0;
 }

@@ -1,4 +1,5 @@
-/* A driver that does nothing, for an executor whose calls are measured: what is left is the way there and back. See remote.py. */
+/* A driver that does nothing, for an executor whose calls are measured: what is left is the way
+ * there and back. See remote.py. */
 #include <stddef.h>
 #include <string.h>
 
@@ -9,12 +10,24 @@ static char context, event;
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : SUCCESS; }
 int cuDriverGetVersion(int *version) { return *version = 13000, SUCCESS; }
 int cuDeviceGetCount(int *count) { return *count = 1, SUCCESS; }
-int cuDeviceGetName(char *name, int room, int device) { return (void)device, strncpy(name, "nothing", (size_t)room), SUCCESS; }
-int cuDeviceGetPCIBusId(char *id, int room, int device) { return (void)device, strncpy(id, "0000:00:00.0", (size_t)room), SUCCESS; }
-int cuDeviceGetUuid_v2(void *uuid, int device) { return (void)device, memset(uuid, 1, 16), SUCCESS; }
-int cuDeviceTotalMem_v2(size_t *bytes, int device) { return (void)device, *bytes = 1u << 30, SUCCESS; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) { return (void)attribute, (void)device, *value = 1, SUCCESS; }
-int cuDevicePrimaryCtxRetain(void **made, int device) { return (void)device, *made = &context, SUCCESS; }
+int cuDeviceGetName(char *name, int room, int device) {
+    return (void)device, strncpy(name, "nothing", (size_t)room), SUCCESS;
+}
+int cuDeviceGetPCIBusId(char *id, int room, int device) {
+    return (void)device, strncpy(id, "0000:00:00.0", (size_t)room), SUCCESS;
+}
+int cuDeviceGetUuid_v2(void *uuid, int device) {
+    return (void)device, memset(uuid, 1, 16), SUCCESS;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    return (void)device, *bytes = 1u << 30, SUCCESS;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    return (void)attribute, (void)device, *value = 1, SUCCESS;
+}
+int cuDevicePrimaryCtxRetain(void **made, int device) {
+    return (void)device, *made = &context, SUCCESS;
+}
 int cuCtxSetCurrent(void *wanted) { return (void)wanted, SUCCESS; }
 int cuCtxSynchronize(void) { return SUCCESS; }
 int cuEventCreate(void **made, unsigned flags) { return (void)flags, *made = &event, SUCCESS; }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def hand_written() -> set[str]:
     return found
 
 
+def formatted(name: str, text: str) -> str:
+    """C laid out as all other C is (.clang-format); anything else as it stands."""
+    if not name.endswith((".c", ".h")):
+        return text
+    tool = [Path(sys.executable).parent / "clang-format", f"--assume-filename={ROOT / name}"]
+    return subprocess.run(tool, input=text, capture_output=True, text=True, check=True).stdout
+
+
 def main() -> int:
     """Run the tool; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -51,6 +60,7 @@ def main() -> int:
         "native/executor/decoders.c": render.executor(carried),
         "docs/wire-functions.md": render.document(carried, table, hand),
     }
+    files = {name: formatted(name, text) for name, text in files.items()}
     stale = [name for name, text in files.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != text]
     if check:
         for name in stale:

@@ -18,7 +18,8 @@ bool enter_unshare(const char **why); /* false: not possible here; *why says wha
 void enter_bind(const char *source, const char *target, bool read_only);
 void enter_preload(char *const *libraries, int count);
 
-/* supervise.c: returns in the child that goes on to exec; the caller's process has ended by then. */
+/* supervise.c: returns in the child that goes on to exec; the caller's process has ended by
+ * then. */
 void enter_supervise(const char *directory);
 
 #endif

@@ -1,14 +1,20 @@
 /* egpu-enter [OPTIONS] [--] COMMAND [ARGUMENT...]
  *
- *   --bind SOURCE TARGET       TARGET shows SOURCE (file or directory); made if it does not exist, without a trace outside
+ *   --bind SOURCE TARGET       TARGET shows SOURCE (file or directory); made if it does not exist,
+ *                              without a trace outside
  *   --ro-bind SOURCE TARGET    the same, read-only
- *   --preload LIBRARY          named in /etc/ld.so.preload, after what that file lists already; may be repeated
+ *   --preload LIBRARY          named in /etc/ld.so.preload, after what that file lists already; may
+ *                              be repeated
  *   --chdir DIRECTORY          where the command starts
- *   --env NAME=VALUE           adds or changes a variable; --unset-env NAME removes one; --clear-env removes all before
- *   --supervise DIRECTORY      run in the background under a supervisor (see supervise.c) and return when it runs
- *   --probe                    say whether this machine allows private mounts: exit status 0 or 1, one line of text
+ *   --env NAME=VALUE           adds or changes a variable; --unset-env NAME removes one;
+ *                              --clear-env removes all before
+ *   --supervise DIRECTORY      run in the background under a supervisor (see supervise.c) and
+ *                              return when it runs
+ *   --probe                    say whether this machine allows private mounts: exit status 0 or 1,
+ *                              one line of text
  *
- * Everything asked for is done, or nothing is run: exit status 125 and one line on stderr. 126 and 127 as in a shell.
+ * Everything asked for is done, or nothing is run: exit status 125 and one line on stderr. 126 and
+ * 127 as in a shell.
  */
 #define _GNU_SOURCE
 #include "enter.h"
@@ -51,7 +57,8 @@ static void set_variable(const char *assignment) {
     const char *equals = strchr(assignment, '=');
     if (equals == NULL || equals == assignment) enter_fail("--env %s: want NAME=VALUE", assignment);
     char *name = strndup(assignment, (size_t)(equals - assignment));
-    if (name == NULL || setenv(name, equals + 1, 1) != 0) enter_fail("--env %s: %s", assignment, strerror(errno));
+    if (name == NULL || setenv(name, equals + 1, 1) != 0)
+        enter_fail("--env %s: %s", assignment, strerror(errno));
     free(name);
 }
 
@@ -81,18 +88,22 @@ static void parse(char **argument, struct options *options) {
             require_absolute(option, bind->source);
             require_absolute(option, bind->target);
         } else if (strcmp(option, "--preload") == 0) {
-            if (options->preload_count == MAX_OPTIONS) enter_fail("more than %d preloads", MAX_OPTIONS);
+            if (options->preload_count == MAX_OPTIONS)
+                enter_fail("more than %d preloads", MAX_OPTIONS);
             char *library = next_value(&argument, option);
             require_absolute(option, library);
             if (strpbrk(library, " \t\n:#") != NULL)
-                enter_fail("--preload %s: ld.so.preload has no way to name a path with a space, colon or #", library);
+                enter_fail(
+                    "--preload %s: ld.so.preload has no way to name a path with a space, colon or #",
+                    library);
             options->preloads[options->preload_count++] = library;
         } else if (strcmp(option, "--chdir") == 0) {
             options->directory = next_value(&argument, option);
         } else if (strcmp(option, "--env") == 0) {
             set_variable(next_value(&argument, option));
         } else if (strcmp(option, "--unset-env") == 0) {
-            if (unsetenv(next_value(&argument, option)) != 0) enter_fail("--unset-env: %s", strerror(errno));
+            if (unsetenv(next_value(&argument, option)) != 0)
+                enter_fail("--unset-env: %s", strerror(errno));
         } else if (strcmp(option, "--clear-env") == 0) {
             clearenv();
         } else if (strcmp(option, "--supervise") == 0) {
@@ -114,7 +125,9 @@ static int probe(void) {
         printf("no private mounts: %s: %s\n", why, strerror(errno));
         return 1;
     }
-    printf("private mounts: yes (%s)\n", *why ? why : user == 0 ? "as root" : "in a user namespace");
+    printf("private mounts: yes (%s)\n", *why        ? why
+                                         : user == 0 ? "as root"
+                                                     : "in a user namespace");
     return 0;
 }
 
@@ -128,12 +141,15 @@ int main(int count, char **arguments) {
     if (options.bind_count > 0 || options.preload_count > 0) {
         const char *why = "";
         char *here = getcwd(NULL, 0);
-        if (!enter_unshare(&why)) enter_fail("this machine allows no private mounts: %s: %s", why, strerror(errno));
+        if (!enter_unshare(&why))
+            enter_fail("this machine allows no private mounts: %s: %s", why, strerror(errno));
         for (int i = 0; i < options.bind_count; i++)
-            enter_bind(options.binds[i].source, options.binds[i].target, options.binds[i].read_only);
+            enter_bind(options.binds[i].source, options.binds[i].target,
+                       options.binds[i].read_only);
         if (options.preload_count > 0) enter_preload(options.preloads, options.preload_count);
         /* The directory we stand in may be covered now: walk to it again. */
-        if (here != NULL && chdir(here) != 0) enter_fail("cannot go back to %s: %s", here, strerror(errno));
+        if (here != NULL && chdir(here) != 0)
+            enter_fail("cannot go back to %s: %s", here, strerror(errno));
         free(here);
     }
     if (options.directory != NULL && chdir(options.directory) != 0)

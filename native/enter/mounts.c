@@ -1,5 +1,6 @@
-/* Private mounts. Nothing here writes to a file system of the host: a mount point that does not exist is made on a
- * tmpfs that takes the place of its nearest existing ancestor and shows that ancestor's entries, each bound over. */
+/* Private mounts. Nothing here writes to a file system of the host: a mount point that does not
+ * exist is made on a tmpfs that takes the place of its nearest existing ancestor and shows that
+ * ancestor's entries, each bound over. */
 #define _GNU_SOURCE
 #include "enter.h"
 
@@ -16,6 +17,8 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "common/file.h"
 
 #define PRELOAD "/etc/ld.so.preload"
 
@@ -46,7 +49,8 @@ static bool user_namespace(const char **why) {
 
 bool enter_unshare(const char **why) {
     *why = "unshare(CLONE_NEWNS)";
-    /* Without CAP_SYS_ADMIN (root in a plain container included) a user namespace is the other way in. */
+    /* Without CAP_SYS_ADMIN (root in a plain container included) a user namespace is the other way
+     * in. */
     if (unshare(CLONE_NEWNS) != 0 && !user_namespace(why)) return false;
     *why = "making the mounts private";
     /* slave: what the host mounts later still arrives, nothing of ours goes back */
@@ -65,16 +69,19 @@ static void join_path(char *out, const char *directory, const char *name) {
 }
 
 static void make_node(const char *path, mode_t mode) {
-    int made = S_ISDIR(mode) ? mkdir(path, 0755) : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    int made = S_ISDIR(mode) ? mkdir(path, 0755)
+                             : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (made < 0 && errno != EEXIST) enter_fail("cannot make %s: %s", path, strerror(errno));
     if (!S_ISDIR(mode) && made >= 0) close(made);
 }
 
 /* Shows `entry` of the directory open as `original` at the same name below `copy`. */
-static void clone_entry(int original, const char *entry, const char *copy, int covered, const char *covered_name) {
+static void clone_entry(int original, const char *entry, const char *copy, int covered,
+                        const char *covered_name) {
     struct stat status;
     char source[PATH_MAX], target[PATH_MAX];
-    if (fstatat(original, entry, &status, AT_SYMLINK_NOFOLLOW) != 0) return; /* gone since it was listed */
+    /* gone since it was listed */
+    if (fstatat(original, entry, &status, AT_SYMLINK_NOFOLLOW) != 0) return;
     join_path(target, copy, entry);
     if (S_ISLNK(status.st_mode)) {
         ssize_t length = readlinkat(original, entry, source, sizeof source - 1);
@@ -86,7 +93,8 @@ static void clone_entry(int original, const char *entry, const char *copy, int c
     make_node(target, status.st_mode);
     if (covered_name != NULL && strcmp(entry, covered_name) == 0)
         snprintf(source, sizeof source, "/proc/self/fd/%d", covered);
-    else if (snprintf(source, sizeof source, "/proc/self/fd/%d/%s", original, entry) >= (int)sizeof source)
+    else if (snprintf(source, sizeof source, "/proc/self/fd/%d/%s", original, entry) >=
+             (int)sizeof source)
         enter_fail("path too long: %s", entry);
     if (mount(source, target, NULL, MS_BIND | MS_REC, NULL) != 0 && errno != ENOENT)
         enter_fail("cannot show %s at %s: %s", entry, target, strerror(errno));
@@ -99,10 +107,12 @@ static void mount_tmpfs(const char *path, mode_t mode) {
         enter_fail("cannot mount a tmpfs at %s: %s", path, strerror(errno));
 }
 
-static void clone_entries(int original, const char *copy, const char *except, int covered, const char *covered_name) {
+static void clone_entries(int original, const char *copy, const char *except, int covered,
+                          const char *covered_name) {
     int listing = openat(original, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = listing < 0 ? NULL : fdopendir(listing);
-    if (directory == NULL) enter_fail("cannot list the directory behind %s: %s", copy, strerror(errno));
+    if (directory == NULL)
+        enter_fail("cannot list the directory behind %s: %s", copy, strerror(errno));
     struct dirent *entry;
     while ((entry = readdir(directory)) != NULL) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
@@ -120,11 +130,13 @@ static void clone_root(void) {
     for (size_t i = 0; i < sizeof places / sizeof *places && place == NULL; i++)
         if (lstat(places[i], &status) == 0 && S_ISDIR(status.st_mode)) place = places[i];
     if (place == NULL) enter_fail("no directory to build a new root on");
-    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), covered = open(place, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC),
+        covered = open(place, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0 || covered < 0) enter_fail("cannot open / and %s: %s", place, strerror(errno));
     mount_tmpfs(place, 0755);
     clone_entries(root, place, NULL, covered, place + 1);
-    if (chdir(place) != 0 || syscall(SYS_pivot_root, ".", ".") != 0 || umount2(".", MNT_DETACH) != 0 || chdir("/") != 0)
+    if (chdir(place) != 0 || syscall(SYS_pivot_root, ".", ".") != 0 ||
+        umount2(".", MNT_DETACH) != 0 || chdir("/") != 0)
         enter_fail("cannot change to the new root: %s", strerror(errno));
     close(root);
     close(covered);
@@ -138,9 +150,11 @@ static void clone_directory(const char *directory, const char *except) {
         return;
     }
     int original = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (original < 0 || fstat(original, &status) != 0) enter_fail("cannot open %s: %s", directory, strerror(errno));
+    if (original < 0 || fstat(original, &status) != 0)
+        enter_fail("cannot open %s: %s", directory, strerror(errno));
     mount_tmpfs(directory, status.st_mode);
-    /* not ours to give in a user namespace that maps one user: then the owner stays the only one there is */
+    /* not ours to give in a user namespace that maps one user: then the owner stays the only one
+     * there is */
     if (chown(directory, status.st_uid, status.st_gid) != 0 && errno != EPERM && errno != EINVAL)
         enter_fail("cannot give %s its owner: %s", directory, strerror(errno));
     clone_entries(original, directory, except, -1, NULL);
@@ -151,8 +165,8 @@ static void make_mount_point(const char *path, mode_t mode) {
     struct stat status;
     if (stat(path, &status) == 0) {
         if (S_ISDIR(status.st_mode) != S_ISDIR(mode))
-            enter_fail("%s is %sa directory, and what is to be shown there is%s", path, S_ISDIR(status.st_mode) ? "" : "not ",
-                       S_ISDIR(mode) ? "" : " not");
+            enter_fail("%s is %sa directory, and what is to be shown there is%s", path,
+                       S_ISDIR(status.st_mode) ? "" : "not ", S_ISDIR(mode) ? "" : " not");
         return;
     }
     char ancestor[PATH_MAX], real[PATH_MAX], prefix[PATH_MAX];
@@ -162,8 +176,10 @@ static void make_mount_point(const char *path, mode_t mode) {
         char *slash = strrchr(ancestor, '/');
         slash[slash == ancestor ? 1 : 0] = 0;
     } while (stat(ancestor, &status) != 0 && ancestor[1] != 0);
-    if (!S_ISDIR(status.st_mode)) enter_fail("cannot make %s: %s is not a directory", path, ancestor);
-    if (realpath(ancestor, real) == NULL) enter_fail("cannot resolve %s: %s", ancestor, strerror(errno));
+    if (!S_ISDIR(status.st_mode))
+        enter_fail("cannot make %s: %s is not a directory", path, ancestor);
+    if (realpath(ancestor, real) == NULL)
+        enter_fail("cannot resolve %s: %s", ancestor, strerror(errno));
     clone_directory(real, NULL);
 
     for (const char *end = path + strlen(ancestor) + 1; (end = strchr(end, '/')) != NULL; end++) {
@@ -192,11 +208,15 @@ static void remount_read_only(const char *path) {
 
 void enter_bind(const char *source, const char *target, bool read_only) {
     struct stat status;
-    /* The source is taken first, as a mount of its own: making the target may cover or drop the way to it. */
-    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-    if (tree < 0 || fstat(tree, &status) != 0) enter_fail("cannot open %s: %s", source, strerror(errno));
+    /* The source is taken first, as a mount of its own: making the target may cover or drop the way
+     * to it. */
+    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source,
+                            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    if (tree < 0 || fstat(tree, &status) != 0)
+        enter_fail("cannot open %s: %s", source, strerror(errno));
     make_mount_point(target, status.st_mode);
-    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_SYMLINKS) != 0)
+    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target,
+                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_SYMLINKS) != 0)
         enter_fail("cannot bind %s to %s: %s", source, target, strerror(errno));
     close(tree);
     if (read_only) remount_read_only(target);
@@ -204,15 +224,9 @@ void enter_bind(const char *source, const char *target, bool read_only) {
 
 void enter_preload(char *const *libraries, int count) {
     char listed[65536] = "";
-    int old = open(PRELOAD, O_RDONLY | O_CLOEXEC);
-    if (old >= 0) {
-        ssize_t size = read(old, listed, sizeof listed - 1);
-        if (size < 0 || size == (ssize_t)sizeof listed - 1) enter_fail("cannot read " PRELOAD);
-        listed[size] = 0;
-        close(old);
-    } else if (errno != ENOENT) {
-        enter_fail("cannot read " PRELOAD ": %s", strerror(errno));
-    }
+    ssize_t size = file_read(PRELOAD, listed, sizeof listed);
+    if (size < 0 && errno != ENOENT) enter_fail("cannot read " PRELOAD ": %s", strerror(errno));
+    if (size == (ssize_t)sizeof listed - 1) enter_fail(PRELOAD " is too long");
     char real[PATH_MAX];
     if (realpath("/etc", real) == NULL) enter_fail("cannot resolve /etc: %s", strerror(errno));
     clone_directory(real, "ld.so.preload");
@@ -222,7 +236,8 @@ void enter_preload(char *const *libraries, int count) {
     fputs(listed, file);
     if (listed[0] != 0 && listed[strlen(listed) - 1] != '\n') fputc('\n', file);
     for (int i = 0; i < count; i++) fprintf(file, "%s\n", libraries[i]);
-    if (fchmod(fileno(file), 0644) != 0 || fclose(file) != 0) enter_fail("cannot write " PRELOAD ": %s", strerror(errno));
+    if (fchmod(fileno(file), 0644) != 0 || fclose(file) != 0)
+        enter_fail("cannot write " PRELOAD ": %s", strerror(errno));
     if (mount(PRELOAD, PRELOAD, NULL, MS_BIND, NULL) != 0)
         enter_fail("cannot fix " PRELOAD " in place: %s", strerror(errno));
     remount_read_only(PRELOAD);

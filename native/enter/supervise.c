@@ -2,13 +2,15 @@
  *
  * In DIRECTORY, each written aside and renamed:
  *
- *   pid    "<command pid> <its start time> <supervisor pid> <its start time>\n"; start times as in /proc/<pid>/stat
+ *   pid    "<command pid> <its start time> <supervisor pid> <its start time>\n"; start times as in
+ *          /proc/<pid>/stat
  *   log    what the command writes to stdout and stderr (appended to)
  *   exit   "<exit status> <signal> <CLOCK_REALTIME ns>\n"; signal 0 when it exited by itself
  *
- * The command runs in its own session; SIGTERM, SIGINT, SIGHUP and SIGQUIT to the supervisor go to the command's process
- * group. When the command ends, whatever it left running is killed before `exit` appears, so `exit` means that nothing of
- * it is left. A supervisor that is killed takes the command with it (its parent-death signal) and leaves no `exit`.
+ * The command runs in its own session; SIGTERM, SIGINT, SIGHUP and SIGQUIT to the supervisor go to
+ * the command's process group. When the command ends, whatever it left running is killed before
+ * `exit` appears, so `exit` means that nothing of it is left. A supervisor that is killed takes the
+ * command with it (its parent-death signal) and leaves no `exit`.
  */
 #define _GNU_SOURCE
 #include "enter.h"
@@ -24,24 +26,15 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-/* Fields of /proc/<pid>/stat that follow the command's name; 0 when there is no such process. */
-static unsigned long long stat_field(pid_t pid, int field) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return 0;
-    ssize_t size = read(file, text, sizeof text - 1);
-    close(file);
-    text[size > 0 ? size : 0] = 0;
-    char *cursor = strrchr(text, ')');
-    for (int at = 2; cursor != NULL && at < field; at++) cursor = strchr(cursor + 1, ' ');
-    return cursor == NULL ? 0 : strtoull(cursor, NULL, 10);
-}
+#include "common/clock.h"
+#include "common/process.h"
 
-enum { STAT_PARENT = 4, STAT_START_TIME = 22 };
+static unsigned long long stat_field(pid_t pid, int field) {
+    char text[1024];
+    return process_field(process_stat((uint32_t)pid, text, sizeof text), field);
+}
 
 static bool write_file(int directory, const char *name, const char *text) {
     char draft[64];
@@ -59,7 +52,7 @@ static void kill_descendants(void) {
         struct dirent *entry;
         while (proc != NULL && (entry = readdir(proc)) != NULL) {
             pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-            if (pid > 0 && (pid_t)stat_field(pid, STAT_PARENT) == getpid()) kill(pid, SIGKILL);
+            if (pid > 0 && (pid_t)stat_field(pid, PROCESS_PARENT) == getpid()) kill(pid, SIGKILL);
         }
         if (proc != NULL) closedir(proc);
         if (waitpid(-1, NULL, 0) < 0 && errno == ECHILD) return;
@@ -84,11 +77,10 @@ static _Noreturn void watch(pid_t child, int directory, const sigset_t *watched)
             }
     }
     kill_descendants();
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     char text[96];
-    snprintf(text, sizeof text, "%d %d %lld\n", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-             WIFSIGNALED(status) ? WTERMSIG(status) : 0, (long long)now.tv_sec * 1000000000ll + now.tv_nsec);
+    snprintf(text, sizeof text, "%d %d %llu\n",
+             WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+             WIFSIGNALED(status) ? WTERMSIG(status) : 0, (unsigned long long)clock_unix_ns());
     _exit(write_file(directory, "exit", text) ? 0 : ENTER_FAILED);
 }
 
@@ -98,13 +90,15 @@ static void run_supervisor(const char *path, int pipe) {
     int log = openat(directory, "log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (log < 0 || nothing < 0) report(pipe, "cannot open the log");
-    if (setsid() < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) report(pipe, "cannot become a supervisor");
+    if (setsid() < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+        report(pipe, "cannot become a supervisor");
     unlinkat(directory, "exit", 0);
 
     sigset_t watched, before;
     sigemptyset(&watched);
     const int forwarded[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++) sigaddset(&watched, forwarded[i]);
+    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
+        sigaddset(&watched, forwarded[i]);
     sigprocmask(SIG_BLOCK, &watched, &before);
     signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would swallow the exit status */
 
@@ -126,8 +120,8 @@ static void run_supervisor(const char *path, int pipe) {
         return; /* main() execs the command */
     }
     char text[128];
-    snprintf(text, sizeof text, "%d %llu %d %llu\n", child, stat_field(child, STAT_START_TIME), supervisor,
-             stat_field(supervisor, STAT_START_TIME));
+    snprintf(text, sizeof text, "%d %llu %d %llu\n", child, stat_field(child, PROCESS_START_TIME),
+             supervisor, stat_field(supervisor, PROCESS_START_TIME));
     if (!write_file(directory, "pid", text)) {
         int error = errno;
         kill(child, SIGKILL);
@@ -146,7 +140,8 @@ static void run_supervisor(const char *path, int pipe) {
 
 void enter_supervise(const char *directory) {
     int pipe[2];
-    if (mkdir(directory, 0755) != 0 && errno != EEXIST) enter_fail("cannot make %s: %s", directory, strerror(errno));
+    if (mkdir(directory, 0755) != 0 && errno != EEXIST)
+        enter_fail("cannot make %s: %s", directory, strerror(errno));
     if (pipe2(pipe, O_CLOEXEC) != 0) enter_fail("cannot make a pipe: %s", strerror(errno));
     pid_t supervisor = fork();
     if (supervisor < 0) enter_fail("cannot fork: %s", strerror(errno));
@@ -159,12 +154,14 @@ void enter_supervise(const char *directory) {
     size_t length = 0;
     ssize_t size;
     close(pipe[1]);
-    while (length < sizeof problem - 1 && (size = read(pipe[0], problem + length, sizeof problem - 1 - length)) > 0)
+    while (length < sizeof problem - 1 &&
+           (size = read(pipe[0], problem + length, sizeof problem - 1 - length)) > 0)
         length += (size_t)size;
     problem[length] = 0;
     if (length > 0) enter_fail("%s", problem);
     int status;
-    if (waitpid(supervisor, &status, WNOHANG) == supervisor && WIFEXITED(status) && WEXITSTATUS(status) != 0)
+    if (waitpid(supervisor, &status, WNOHANG) == supervisor && WIFEXITED(status) &&
+        WEXITSTATUS(status) != 0)
         enter_fail("the supervisor ended at once");
     exit(0);
 }

@@ -1,4 +1,5 @@
-/* Operations with forms of their own: copies, images, launches, callbacks, shared host memory. See special.h. */
+/* Operations with forms of their own: copies, images, launches, callbacks, shared host memory. See
+ * special.h. */
 #define _GNU_SOURCE
 #include "executor.h"
 
@@ -12,8 +13,6 @@
 #include "sha256.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-
-#define DRIVER(symbol, ...) ((CUresult(*)(__VA_ARGS__))driver_function(EGPU_FN_##symbol))
 
 /* The struct that begins the payload; what is left after it becomes the task's data. */
 static bool begins(struct task *task, void *message, size_t bytes, bool has_data) {
@@ -31,11 +30,12 @@ static CUresult violation(struct task *task) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------------------ */
+/* ---- copies ---- */
 
 #define STAGE_BYTES WIRE_MAX_BULK
 
-/* Pinned buffers that the GPU still reads when a posted copy has been carried out. Only where waits must not hold others up. */
+/* Pinned buffers that the GPU still reads when a posted copy has been carried out. Only where waits
+ * must not hold others up. */
 struct stage {
     struct stage *next;
     void *pages;
@@ -67,8 +67,11 @@ static CUresult copy_staged(CUdeviceptr to, const void *from, size_t bytes, CUst
         }
     }
     memcpy(stage->pages, from, bytes);
-    result = DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t, CUstream)(to, stage->pages, bytes, stream);
-    if (result != CUDA_SUCCESS || DRIVER(cuLaunchHostFunc, CUstream, CUhostFn, void *)(stream, stage_done, stage) != CUDA_SUCCESS) stage_done(stage);
+    result = DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t,
+                    CUstream)(to, stage->pages, bytes, stream);
+    if (result != CUDA_SUCCESS || DRIVER(cuLaunchHostFunc, CUstream, CUhostFn,
+                                         void *)(stream, stage_done, stage) != CUDA_SUCCESS)
+        stage_done(stage);
     return result;
 }
 
@@ -77,7 +80,9 @@ static _Atomic bool captures; /* this session has begun one */
 
 static bool captured(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return captures && DRIVER(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus *)(stream, &status) == CUDA_SUCCESS &&
+    return captures &&
+           DRIVER(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus *)(stream, &status) ==
+               CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
@@ -86,32 +91,39 @@ static CUresult begin_capture(struct task *task) {
     return generated_operations[OP_cuStreamBeginCapture_v2].run(task);
 }
 
-static CUresult to_device(struct task *task, CUdeviceptr to, const void *from, size_t bytes, uint64_t stream_handle, bool wait) {
+static CUresult to_device(struct task *task, CUdeviceptr to, const void *from, size_t bytes,
+                          uint64_t stream_handle, bool wait) {
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, stream_handle, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
     if (wait) return DRIVER(cuMemcpyHtoD_v2, CUdeviceptr, const void *, size_t)(to, from, bytes);
     if (captured(stream)) return CUDA_ERROR_NOT_SUPPORTED;
-    if (task->header.flags & WIRE_CONCURRENT && bytes > (32u << 10) && bytes <= STAGE_BYTES) return copy_staged(to, from, bytes, stream);
+    if (task->header.flags & WIRE_CONCURRENT && bytes > (32u << 10) && bytes <= STAGE_BYTES)
+        return copy_staged(to, from, bytes, stream);
     /* From pageable memory: when it returns, the driver has no more use for it. */
-    return DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t, CUstream)(to, from, bytes, stream);
+    return DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t, CUstream)(to, from,
+                                                                                     bytes, stream);
 }
 
-static CUresult from_device(struct task *task, void *to, CUdeviceptr from, size_t bytes, uint64_t stream_handle, bool wait) {
+static CUresult from_device(struct task *task, void *to, CUdeviceptr from, size_t bytes,
+                            uint64_t stream_handle, bool wait) {
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, stream_handle, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
     if (wait) return DRIVER(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(to, from, bytes);
     if (captured(stream)) return CUDA_ERROR_NOT_SUPPORTED;
-    return DRIVER(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, size_t, CUstream)(to, from, bytes, stream);
+    return DRIVER(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, size_t, CUstream)(to, from, bytes,
+                                                                               stream);
 }
 
 static CUresult copy_in(struct task *task) {
     struct wire_copy_in copy;
-    if (!begins(task, &copy, sizeof copy, true) || copy.bytes > WIRE_MAX_BULK || task->data_bytes < copy.bytes || task->data_bytes > padded(copy.bytes))
+    if (!begins(task, &copy, sizeof copy, true) || copy.bytes > WIRE_MAX_BULK ||
+        task->data_bytes < copy.bytes || task->data_bytes > padded(copy.bytes))
         return violation(task);
     return to_device(task, copy.to, task->data, copy.bytes, copy.stream, copy.wait);
 }
 
-/* Short data go into the reply; long ones get a buffer that the session keeps until the client has them. */
+/* Short data go into the reply; long ones get a buffer that the session keeps until the client has
+ * them. */
 static void *room_for_data(struct task *task, size_t bytes) {
     if (bytes <= task->out.left && bytes <= 4096) return give(&task->out, bytes);
     task->large = malloc(bytes);
@@ -121,14 +133,16 @@ static void *room_for_data(struct task *task, size_t bytes) {
 
 static CUresult copy_out(struct task *task) {
     struct wire_copy_out copy;
-    if (!begins(task, &copy, sizeof copy, false) || task->in.left || copy.bytes > WIRE_MAX_BULK) return violation(task);
+    if (!begins(task, &copy, sizeof copy, false) || task->in.left || copy.bytes > WIRE_MAX_BULK)
+        return violation(task);
     struct writer before = task->out;
     void *to = room_for_data(task, copy.bytes);
     if (to == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = from_device(task, to, copy.from, copy.bytes, copy.stream, copy.wait);
     if (task->large == NULL) {
         task->out = before;
-        if (result == CUDA_SUCCESS) task->out.at += copy.bytes; /* exactly: data have no padding here */
+        /* exactly: data have no padding here */
+        if (result == CUDA_SUCCESS) task->out.at += copy.bytes;
     } else if (result != CUDA_SUCCESS) {
         free(task->large);
         task->large = NULL;
@@ -151,8 +165,12 @@ static CUresult copy_rect_in(struct task *task) {
     if (!begins(task, &copy, sizeof copy, true)) return violation(task);
     uint64_t bytes = (uint64_t)copy.width * copy.rows;
     if (bytes > WIRE_MAX_BULK || task->data_bytes != padded(bytes)) return violation(task);
-    CUDA_MEMCPY2D plan = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = task->data, .srcPitch = copy.width,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = copy.device, .dstPitch = copy.pitch};
+    CUDA_MEMCPY2D plan = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                          .srcHost = task->data,
+                          .srcPitch = copy.width,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = copy.device,
+                          .dstPitch = copy.pitch};
     return rows(task, &copy, &plan);
 }
 
@@ -165,8 +183,12 @@ static CUresult copy_rect_out(struct task *task) {
     if (task->large == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     task->large_bytes = padded(bytes);
     memset(task->large + bytes, 0, padded(bytes) - bytes);
-    CUDA_MEMCPY2D plan = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = copy.device, .srcPitch = copy.pitch,
-                          .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = task->large, .dstPitch = copy.width};
+    CUDA_MEMCPY2D plan = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = copy.device,
+                          .srcPitch = copy.pitch,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = task->large,
+                          .dstPitch = copy.width};
     CUresult result = rows(task, &copy, &plan);
     if (result == CUDA_SUCCESS) return result;
     free(task->large);
@@ -180,19 +202,28 @@ static CUresult copy_rect(struct task *task) {
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, copy.stream, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
     if (copy.rows == 1) {
-        if (copy.wait) return DRIVER(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr, size_t)(copy.to, copy.from, copy.width);
-        return DRIVER(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr, size_t, CUstream)(copy.to, copy.from, copy.width, stream);
+        if (copy.wait)
+            return DRIVER(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr, size_t)(copy.to, copy.from,
+                                                                             copy.width);
+        return DRIVER(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr, size_t,
+                      CUstream)(copy.to, copy.from, copy.width, stream);
     }
-    CUDA_MEMCPY2D plan = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = copy.from, .srcPitch = copy.from_pitch,
-                          .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = copy.to, .dstPitch = copy.to_pitch,
-                          .WidthInBytes = copy.width, .Height = copy.rows};
+    CUDA_MEMCPY2D plan = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = copy.from,
+                          .srcPitch = copy.from_pitch,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = copy.to,
+                          .dstPitch = copy.to_pitch,
+                          .WidthInBytes = copy.width,
+                          .Height = copy.rows};
     if (copy.wait) return DRIVER(cuMemcpy2DUnaligned_v2, const CUDA_MEMCPY2D *)(&plan);
     return DRIVER(cuMemcpy2DAsync_v2, const CUDA_MEMCPY2D *, CUstream)(&plan, stream);
 }
 
 static CUresult copy_shared(struct task *task, bool in) {
     struct wire_copy_shared copy;
-    if (!begins(task, &copy, sizeof copy, false) || task->in.left || copy.bytes > WIRE_MAX_BULK) return violation(task);
+    if (!begins(task, &copy, sizeof copy, false) || task->in.left || copy.bytes > WIRE_MAX_BULK)
+        return violation(task);
     uint8_t *data = session_bulk(copy.offset, copy.bytes);
     if (data == NULL) return violation(task);
     return in ? to_device(task, copy.device, data, copy.bytes, copy.stream, copy.wait)
@@ -201,7 +232,7 @@ static CUresult copy_shared(struct task *task, bool in) {
 static CUresult copy_in_shared(struct task *task) { return copy_shared(task, true); }
 static CUresult copy_out_shared(struct task *task) { return copy_shared(task, false); }
 
-/* ---- host memory of both ------------------------------------------------------------------------------------------------------ */
+/* ---- host memory of both ---- */
 
 #define HOST_MAPS 4096
 #define HOST_BYTES (UINT64_C(64) << 30)
@@ -214,7 +245,8 @@ static bool within_host(uint64_t address, uint64_t bytes) {
     bool inside = false;
     pthread_mutex_lock(&host_lock);
     for (unsigned i = 0; i < HOST_MAPS && !inside; i++)
-        inside = host_maps[i].bytes != 0 && bytes <= host_maps[i].bytes && address >= host_maps[i].address &&
+        inside = host_maps[i].bytes != 0 && bytes <= host_maps[i].bytes &&
+                 address >= host_maps[i].address &&
                  address - host_maps[i].address <= host_maps[i].bytes - bytes;
     pthread_mutex_unlock(&host_lock);
     return inside;
@@ -228,11 +260,17 @@ static CUresult copy_host(struct task *task, bool in) {
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, copy.stream, &task->bad);
     if (task->bad != CUDA_SUCCESS) return task->bad;
     if (!in) {
-        if (copy.wait) return DRIVER(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(host, copy.device, copy.bytes);
-        return DRIVER(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, size_t, CUstream)(host, copy.device, copy.bytes, stream);
+        if (copy.wait)
+            return DRIVER(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(host, copy.device,
+                                                                        copy.bytes);
+        return DRIVER(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, size_t,
+                      CUstream)(host, copy.device, copy.bytes, stream);
     }
-    if (copy.wait) return DRIVER(cuMemcpyHtoD_v2, CUdeviceptr, const void *, size_t)(copy.device, host, copy.bytes);
-    return DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t, CUstream)(copy.device, host, copy.bytes, stream);
+    if (copy.wait)
+        return DRIVER(cuMemcpyHtoD_v2, CUdeviceptr, const void *, size_t)(copy.device, host,
+                                                                          copy.bytes);
+    return DRIVER(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, size_t,
+                  CUstream)(copy.device, host, copy.bytes, stream);
 }
 static CUresult copy_host_in(struct task *task) { return copy_host(task, true); }
 static CUresult copy_host_out(struct task *task) { return copy_host(task, false); }
@@ -244,16 +282,20 @@ static CUresult host_map(struct task *task) {
     if (fd < 0) return violation(task);
     struct stat status;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    bool sane = map.bytes != 0 && map.bytes % 4096 == 0 && map.address % 4096 == 0 && map.address >= WIRE_HOST_LOWEST &&
-                map.bytes <= HOST_BYTES - host_bytes && map.address <= WIRE_HOST_HIGHEST - map.bytes && fstat(fd, &status) == 0 &&
-                (uint64_t)status.st_size >= map.bytes && fcntl(fd, F_GET_SEALS) >= 0 && (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) != 0;
+    bool sane = map.bytes != 0 && map.bytes % 4096 == 0 && map.address % 4096 == 0 &&
+                map.address >= WIRE_HOST_LOWEST && map.bytes <= HOST_BYTES - host_bytes &&
+                map.address <= WIRE_HOST_HIGHEST - map.bytes && fstat(fd, &status) == 0 &&
+                (uint64_t)status.st_size >= map.bytes && fcntl(fd, F_GET_SEALS) >= 0 &&
+                (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) != 0;
     unsigned slot = 0;
     while (slot < HOST_MAPS && host_maps[slot].bytes != 0) slot++;
     if (sane && slot < HOST_MAPS) {
-        void *pages = mmap((void *)(uintptr_t)map.address, map.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+        void *pages = mmap((void *)(uintptr_t)map.address, map.bytes, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
         result = pages == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
         if (result == CUDA_SUCCESS)
-            result = DRIVER(cuMemHostRegister_v2, void *, size_t, unsigned)(pages, map.bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+            result = DRIVER(cuMemHostRegister_v2, void *, size_t, unsigned)(
+                pages, map.bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
         if (result != CUDA_SUCCESS && pages != MAP_FAILED) munmap(pages, map.bytes);
     }
     close(fd);
@@ -284,7 +326,7 @@ static CUresult host_unmap(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-/* ---- images -------------------------------------------------------------------------------------------------------------------- */
+/* ---- images ---- */
 
 #define IMAGES 256
 #define IMAGE_CACHE_BYTES (UINT64_C(1) << 30)
@@ -337,11 +379,14 @@ static struct image *image_new(const uint8_t digest[32], uint64_t total) {
     }
 }
 
-/* Takes a part. False: what was sent does not have the digest, or parts do not follow each other. */
-static bool image_add(const uint8_t digest[32], uint64_t total, uint64_t offset, const uint8_t *bytes, uint64_t count) {
+/* Takes a part. False: what was sent does not have the digest, or parts do not follow each
+ * other. */
+static bool image_add(const uint8_t digest[32], uint64_t total, uint64_t offset,
+                      const uint8_t *bytes, uint64_t count) {
     struct image *image = image_find(digest);
     if (image == NULL) image = image_new(digest, total);
-    if (image == NULL || image->complete) return true; /* no room: the load will ask again and fail; or there already */
+    /* no room: the load will ask again and fail; or there already */
+    if (image == NULL || image->complete) return true;
     if (image->total != total || offset != image->have || count > total - offset) return false;
     memcpy(image->bytes + offset, bytes, count);
     image->have += count;
@@ -355,8 +400,9 @@ static bool image_add(const uint8_t digest[32], uint64_t total, uint64_t offset,
 
 static CUresult image_part(struct task *task) {
     struct wire_image part;
-    if (!begins(task, &part, sizeof part, true) || part.total == 0 || part.total > WIRE_MAX_IMAGE || task->data_bytes != padded(part.bytes) ||
-        part.offset > part.total || !image_add(part.digest, part.total, part.offset, task->data, part.bytes))
+    if (!begins(task, &part, sizeof part, true) || part.total == 0 || part.total > WIRE_MAX_IMAGE ||
+        task->data_bytes != padded(part.bytes) || part.offset > part.total ||
+        !image_add(part.digest, part.total, part.offset, task->data, part.bytes))
         return violation(task);
     return CUDA_SUCCESS;
 }
@@ -369,25 +415,30 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
     int threads;
     if (kind == KIND_kernel) {
         CUkernel kernel = (CUkernel)(uintptr_t)value;
-        if (driver_function(EGPU_FN_cuKernelGetName)) DRIVER(cuKernelGetName, const char **, CUkernel)(&name, kernel);
-        while (is.parameters < WIRE_MAX_PARAMETERS && driver_function(EGPU_FN_cuKernelGetParamInfo) &&
-               DRIVER(cuKernelGetParamInfo, CUkernel, size_t, size_t *, size_t *)(kernel, is.parameters, &offsets[is.parameters],
-                                                                                  &sizes[is.parameters]) == CUDA_SUCCESS)
+        if (driver_function(EGPU_FN_cuKernelGetName))
+            DRIVER(cuKernelGetName, const char **, CUkernel)(&name, kernel);
+        while (is.parameters < WIRE_MAX_PARAMETERS &&
+               driver_function(EGPU_FN_cuKernelGetParamInfo) &&
+               DRIVER(cuKernelGetParamInfo, CUkernel, size_t, size_t *,
+                      size_t *)(kernel, is.parameters, &offsets[is.parameters],
+                                &sizes[is.parameters]) == CUDA_SUCCESS)
             is.parameters++;
         CUdevice device;
         if (DRIVER(cuCtxGetDevice, CUdevice *)(&device) == CUDA_SUCCESS &&
-            DRIVER(cuKernelGetAttribute, int *, CUfunction_attribute, CUkernel, CUdevice)(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel,
-                                                                                         device) == CUDA_SUCCESS)
+            DRIVER(cuKernelGetAttribute, int *, CUfunction_attribute, CUkernel, CUdevice)(
+                &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, device) == CUDA_SUCCESS)
             is.max_threads = (uint32_t)threads;
     } else {
         CUfunction function = (CUfunction)(uintptr_t)value;
-        if (driver_function(EGPU_FN_cuFuncGetName)) DRIVER(cuFuncGetName, const char **, CUfunction)(&name, function);
+        if (driver_function(EGPU_FN_cuFuncGetName))
+            DRIVER(cuFuncGetName, const char **, CUfunction)(&name, function);
         while (is.parameters < WIRE_MAX_PARAMETERS && driver_function(EGPU_FN_cuFuncGetParamInfo) &&
-               DRIVER(cuFuncGetParamInfo, CUfunction, size_t, size_t *, size_t *)(function, is.parameters, &offsets[is.parameters],
-                                                                                  &sizes[is.parameters]) == CUDA_SUCCESS)
+               DRIVER(cuFuncGetParamInfo, CUfunction, size_t, size_t *,
+                      size_t *)(function, is.parameters, &offsets[is.parameters],
+                                &sizes[is.parameters]) == CUDA_SUCCESS)
             is.parameters++;
-        if (DRIVER(cuFuncGetAttribute, int *, CUfunction_attribute, CUfunction)(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) ==
-            CUDA_SUCCESS)
+        if (DRIVER(cuFuncGetAttribute, int *, CUfunction_attribute, CUfunction)(
+                &threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) == CUDA_SUCCESS)
             is.max_threads = (uint32_t)threads;
     }
     put_bytes(&task->out, &is, sizeof is);
@@ -401,11 +452,14 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
 
 static CUresult load(struct task *task, unsigned kind) {
     struct wire_load ask;
-    if (!begins(task, &ask, sizeof ask, true) || ask.total == 0 || ask.total > WIRE_MAX_IMAGE || ask.inline_bytes > WIRE_SMALL_IMAGE ||
-        task->data_bytes != padded(ask.inline_bytes) || ask.log_bytes > 65536)
+    if (!begins(task, &ask, sizeof ask, true) || ask.total == 0 || ask.total > WIRE_MAX_IMAGE ||
+        ask.inline_bytes > WIRE_SMALL_IMAGE || task->data_bytes != padded(ask.inline_bytes) ||
+        ask.log_bytes > 65536)
         return violation(task);
     if (ask.inline_bytes != 0 &&
-        (ask.inline_bytes != ask.total || !image_add(ask.digest, ask.total, 0, task->data, ask.inline_bytes)) && !image_find(ask.digest))
+        (ask.inline_bytes != ask.total ||
+         !image_add(ask.digest, ask.total, 0, task->data, ask.inline_bytes)) &&
+        !image_find(ask.digest))
         return violation(task);
     struct image *image = image_find(ask.digest);
     struct wire_loaded loaded = {0};
@@ -416,20 +470,27 @@ static CUresult load(struct task *task, unsigned kind) {
     }
     char *logs = calloc(2, ask.log_bytes + 1);
     if (logs == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUjit_option options[4] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-    void *values[4] = {logs, (void *)(uintptr_t)ask.log_bytes, logs + ask.log_bytes + 1, (void *)(uintptr_t)ask.log_bytes};
+    CUjit_option options[4] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+                               CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *values[4] = {logs, (void *)(uintptr_t)ask.log_bytes, logs + ask.log_bytes + 1,
+                       (void *)(uintptr_t)ask.log_bytes};
     unsigned option_count = ask.log_bytes ? 4 : 0;
     uint64_t value = 0;
     CUresult result;
     if (kind == KIND_module) {
         CUmodule module = NULL;
-        result = DRIVER(cuModuleLoadDataEx, CUmodule *, const void *, unsigned, CUjit_option *, void **)(&module, image->bytes, option_count, options, values);
+        result = DRIVER(cuModuleLoadDataEx, CUmodule *, const void *, unsigned, CUjit_option *,
+                        void **)(&module, image->bytes, option_count, options, values);
         value = (uint64_t)(uintptr_t)module;
     } else {
         CUlibrary library = NULL;
-        CUresult (*real)(CUlibrary *, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **, unsigned) =
-            DRIVER(cuLibraryLoadData, CUlibrary *, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **, unsigned);
-        result = real == NULL ? CUDA_ERROR_NOT_SUPPORTED : real(&library, image->bytes, options, values, option_count, NULL, NULL, 0);
+        CUresult (*real)(CUlibrary *, const void *, CUjit_option *, void **, unsigned,
+                         CUlibraryOption *, void **, unsigned) =
+            DRIVER(cuLibraryLoadData, CUlibrary *, const void *, CUjit_option *, void **, unsigned,
+                   CUlibraryOption *, void **, unsigned);
+        result = real == NULL
+                     ? CUDA_ERROR_NOT_SUPPORTED
+                     : real(&library, image->bytes, options, values, option_count, NULL, NULL, 0);
         value = (uint64_t)(uintptr_t)library;
     }
     loaded.known = 2; /* without a list of the functions */
@@ -439,19 +500,27 @@ static CUresult load(struct task *task, unsigned kind) {
         unsigned count = 0;
         uint64_t *functions = NULL;
         if (kind == KIND_module && driver_function(EGPU_FN_cuModuleEnumerateFunctions) &&
-            DRIVER(cuModuleGetFunctionCount, unsigned *, CUmodule)(&count, (CUmodule)(uintptr_t)value) == CUDA_SUCCESS &&
-            count <= WIRE_MAX_FUNCTIONS && (functions = calloc(count + 1, sizeof *functions)) != NULL &&
-            DRIVER(cuModuleEnumerateFunctions, CUfunction *, unsigned, CUmodule)((CUfunction *)functions, count, (CUmodule)(uintptr_t)value) == CUDA_SUCCESS)
+            DRIVER(cuModuleGetFunctionCount, unsigned *,
+                   CUmodule)(&count, (CUmodule)(uintptr_t)value) == CUDA_SUCCESS &&
+            count <= WIRE_MAX_FUNCTIONS &&
+            (functions = calloc(count + 1, sizeof *functions)) != NULL &&
+            DRIVER(cuModuleEnumerateFunctions, CUfunction *, unsigned, CUmodule)(
+                (CUfunction *)functions, count, (CUmodule)(uintptr_t)value) == CUDA_SUCCESS)
             loaded.known = 1;
         if (kind == KIND_library && driver_function(EGPU_FN_cuLibraryEnumerateKernels) &&
-            DRIVER(cuLibraryGetKernelCount, unsigned *, CUlibrary)(&count, (CUlibrary)(uintptr_t)value) == CUDA_SUCCESS &&
-            count <= WIRE_MAX_FUNCTIONS && (functions = calloc(count + 1, sizeof *functions)) != NULL &&
-            DRIVER(cuLibraryEnumerateKernels, CUkernel *, unsigned, CUlibrary)((CUkernel *)functions, count, (CUlibrary)(uintptr_t)value) == CUDA_SUCCESS)
+            DRIVER(cuLibraryGetKernelCount, unsigned *,
+                   CUlibrary)(&count, (CUlibrary)(uintptr_t)value) == CUDA_SUCCESS &&
+            count <= WIRE_MAX_FUNCTIONS &&
+            (functions = calloc(count + 1, sizeof *functions)) != NULL &&
+            DRIVER(cuLibraryEnumerateKernels, CUkernel *, unsigned, CUlibrary)(
+                (CUkernel *)functions, count, (CUlibrary)(uintptr_t)value) == CUDA_SUCCESS)
             loaded.known = 1;
         for (unsigned i = 0; loaded.known == 1 && i < count; i++) {
             struct writer before = task->out;
-            put_function(task, kind == KIND_module ? KIND_function : KIND_kernel, functions[i], ask.handle);
-            if (task->out.bad || task->out.left < 2 * ask.log_bytes + 64) { /* no more room: the client asks one by one */
+            put_function(task, kind == KIND_module ? KIND_function : KIND_kernel, functions[i],
+                         ask.handle);
+            /* no more room: the client asks one by one */
+            if (task->out.bad || task->out.left < 2 * ask.log_bytes + 64) {
                 task->out = before;
                 loaded.known = 2;
                 break;
@@ -463,7 +532,8 @@ static CUresult load(struct task *task, unsigned kind) {
     }
     if (ask.log_bytes) {
         put_block(&task->out, logs, strnlen(logs, ask.log_bytes));
-        put_block(&task->out, logs + ask.log_bytes + 1, strnlen(logs + ask.log_bytes + 1, ask.log_bytes));
+        put_block(&task->out, logs + ask.log_bytes + 1,
+                  strnlen(logs + ask.log_bytes + 1, ask.log_bytes));
     }
     free(logs);
     return result;
@@ -482,45 +552,62 @@ static CUresult function_info(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------------------------------ */
+/* ---- launches ---- */
 
 static CUresult launch(struct task *task) {
     struct wire_launch message;
     CUlaunchAttribute attributes[WIRE_MAX_ARRAY];
-    if (!begins(task, &message, sizeof message, false) || message.attribute_count > WIRE_MAX_ARRAY || message.argument_bytes > WIRE_MAX_ARGUMENTS)
+    if (!begins(task, &message, sizeof message, false) ||
+        message.attribute_count > WIRE_MAX_ARRAY || message.argument_bytes > WIRE_MAX_ARGUMENTS)
         return violation(task);
-    if (message.attribute_count) get_bytes(&task->in, attributes, message.attribute_count * sizeof *attributes);
+    if (message.attribute_count)
+        get_bytes(&task->in, attributes, message.attribute_count * sizeof *attributes);
     const void *arguments = take(&task->in, message.argument_bytes);
-    CUfunction function = (CUfunction)(uintptr_t)handle_value(KIND_function, message.function, &task->bad);
+    CUfunction function =
+        (CUfunction)(uintptr_t)handle_value(KIND_function, message.function, &task->bad);
     CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, message.stream, &task->bad);
     CUresult refused = task_refused(task, true);
     if (refused != CUDA_SUCCESS) return refused;
     for (unsigned i = 0; i < message.attribute_count; i++) /* no pointers of the client's */
-        if (attributes[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || attributes[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
+        if (attributes[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+            attributes[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
             attributes[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
             return CUDA_ERROR_NOT_SUPPORTED;
     size_t bytes = message.argument_bytes;
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)arguments, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)arguments,
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
     const uint32_t *grid = message.grid, *block = message.block;
     if (message.flags & (WIRE_LAUNCH_EX | WIRE_LAUNCH_COOPERATIVE)) {
         if (message.flags & WIRE_LAUNCH_COOPERATIVE) {
-            attributes[0] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
+            attributes[0] =
+                (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
             message.attribute_count = 1;
         }
-        CUlaunchConfig config = {.gridDimX = grid[0], .gridDimY = grid[1], .gridDimZ = grid[2], .blockDimX = block[0], .blockDimY = block[1],
-                                 .blockDimZ = block[2], .sharedMemBytes = message.shared_bytes, .hStream = stream, .attrs = attributes,
+        CUlaunchConfig config = {.gridDimX = grid[0],
+                                 .gridDimY = grid[1],
+                                 .gridDimZ = grid[2],
+                                 .blockDimX = block[0],
+                                 .blockDimY = block[1],
+                                 .blockDimZ = block[2],
+                                 .sharedMemBytes = message.shared_bytes,
+                                 .hStream = stream,
+                                 .attrs = attributes,
                                  .numAttrs = message.attribute_count};
         CUresult (*real)(const CUlaunchConfig *, CUfunction, void **, void **) =
             DRIVER(cuLaunchKernelEx, const CUlaunchConfig *, CUfunction, void **, void **);
-        return real == NULL ? CUDA_ERROR_NOT_SUPPORTED : real(&config, function, NULL, bytes ? extra : NULL);
+        return real == NULL ? CUDA_ERROR_NOT_SUPPORTED
+                            : real(&config, function, NULL, bytes ? extra : NULL);
     }
-    return DRIVER(cuLaunchKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
-                  void **)(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], message.shared_bytes, stream, NULL, bytes ? extra : NULL);
+    return DRIVER(cuLaunchKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  unsigned, unsigned, CUstream, void **,
+                  void **)(function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                           message.shared_bytes, stream, NULL, bytes ? extra : NULL);
 }
 
-/* ---- primary contexts ------------------------------------------------------------------------------------------------------------ */
+/* ---- primary contexts ---- */
 
-/* Their handles, by device: calls that end or empty one name the device. The client keeps one reference for all of the program's. */
+/* Their handles, by device: calls that end or empty one name the device. The client keeps one
+ * reference for all of the program's. */
 static uint64_t primaries[WIRE_MAX_DEVICES];
 
 static CUresult primary_retain(struct task *task) {
@@ -545,12 +632,17 @@ static CUresult primary_ends(struct task *task, uint16_t op, bool itself) {
     }
     return result;
 }
-static CUresult primary_release(struct task *task) { return primary_ends(task, OP_cuDevicePrimaryCtxRelease_v2, true); }
-static CUresult primary_reset(struct task *task) { return primary_ends(task, OP_cuDevicePrimaryCtxReset_v2, false); }
+static CUresult primary_release(struct task *task) {
+    return primary_ends(task, OP_cuDevicePrimaryCtxRelease_v2, true);
+}
+static CUresult primary_reset(struct task *task) {
+    return primary_ends(task, OP_cuDevicePrimaryCtxReset_v2, false);
+}
 
-/* ---- libraries ------------------------------------------------------------------------------------------------------------------- */
+/* ---- libraries ---- */
 
-/* What a library's kernels or modules give goes with the library, not with the context. The handle is behind the mask of pointers. */
+/* What a library's kernels or modules give goes with the library, not with the context. The handle
+ * is behind the mask of pointers. */
 static CUresult of_library(struct task *task, uint16_t op, bool kernel) {
     uint64_t handle;
     if (task->in.left >= 16) {
@@ -560,10 +652,14 @@ static CUresult of_library(struct task *task, uint16_t op, bool kernel) {
     }
     return generated_operations[op].run(task);
 }
-static CUresult kernel_function(struct task *task) { return of_library(task, OP_cuKernelGetFunction, true); }
-static CUresult library_module(struct task *task) { return of_library(task, OP_cuLibraryGetModule, false); }
+static CUresult kernel_function(struct task *task) {
+    return of_library(task, OP_cuKernelGetFunction, true);
+}
+static CUresult library_module(struct task *task) {
+    return of_library(task, OP_cuLibraryGetModule, false);
+}
 
-/* ---- callbacks and pointers ------------------------------------------------------------------------------------------------------ */
+/* ---- callbacks and pointers ---- */
 
 static void call_client(void *data) { session_callback((uint64_t)(uintptr_t)data, CUDA_SUCCESS); }
 static void CUDA_CB call_client_with_status(CUstream stream, CUresult status, void *data) {
@@ -578,7 +674,9 @@ static CUresult host_callback(struct task *task) {
     if (task->bad != CUDA_SUCCESS) return task->bad;
     void *data = (void *)(uintptr_t)message.id;
     session_shares_output();
-    if (message.with_status) return DRIVER(cuStreamAddCallback, CUstream, CUstreamCallback, void *, unsigned)(stream, call_client_with_status, data, 0);
+    if (message.with_status)
+        return DRIVER(cuStreamAddCallback, CUstream, CUstreamCallback, void *,
+                      unsigned)(stream, call_client_with_status, data, 0);
     return DRIVER(cuLaunchHostFunc, CUstream, CUhostFn, void *)(stream, call_client, data);
 }
 
@@ -598,7 +696,8 @@ static CUresult pointer_attribute(struct task *task) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: break;
     default: return CUDA_ERROR_NOT_SUPPORTED; /* longer answers, and handles */
     }
-    CUresult result = DRIVER(cuPointerGetAttribute, void *, CUpointer_attribute, CUdeviceptr)(answer, (CUpointer_attribute)ask.attribute, ask.pointer);
+    CUresult result = DRIVER(cuPointerGetAttribute, void *, CUpointer_attribute,
+                             CUdeviceptr)(answer, (CUpointer_attribute)ask.attribute, ask.pointer);
     if (result == CUDA_SUCCESS) put_word(&task->out, answer[0]);
     return result;
 }

@@ -3,8 +3,12 @@
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
+/* The driver's function, with the parameters that cuda.h gives it; NULL: this driver has none. */
+#define REAL(symbol) \
+    __typeof__(symbol) *real = (__typeof__(symbol) *)driver_function(EGPU_FN_##symbol)
+
 static CUresult decode_cuArray3DCreate_v2(struct task *task) {
-    CUresult (*real)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *) = (CUresult (*)(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))driver_function(EGPU_FN_cuArray3DCreate_v2);
+    REAL(cuArray3DCreate_v2);
     uint64_t given = get_word(&task->in);
     uint64_t id_pHandle = get_word(&task->in);
     CUarray value_pHandle = 0;
@@ -13,14 +17,13 @@ static CUresult decode_cuArray3DCreate_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pHandle, given >> 1 & 1 ? &value_pAllocateArray : NULL);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_array, id_pHandle, (uint64_t)(uintptr_t)value_pHandle);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_array, id_pHandle, (uint64_t)(uintptr_t)value_pHandle);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuArray3DGetDescriptor_v2(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY3D_DESCRIPTOR *, CUarray) = (CUresult (*)(CUDA_ARRAY3D_DESCRIPTOR *, CUarray))driver_function(EGPU_FN_cuArray3DGetDescriptor_v2);
+    REAL(cuArray3DGetDescriptor_v2);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY3D_DESCRIPTOR value_pArrayDescriptor;
     memset(&value_pArrayDescriptor, 0, sizeof value_pArrayDescriptor);
@@ -28,14 +31,14 @@ static CUresult decode_cuArray3DGetDescriptor_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pArrayDescriptor : NULL, hArray);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuArrayCreate_v2(struct task *task) {
-    CUresult (*real)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *) = (CUresult (*)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *))driver_function(EGPU_FN_cuArrayCreate_v2);
+    REAL(cuArrayCreate_v2);
     uint64_t given = get_word(&task->in);
     uint64_t id_pHandle = get_word(&task->in);
     CUarray value_pHandle = 0;
@@ -44,26 +47,24 @@ static CUresult decode_cuArrayCreate_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pHandle, given >> 1 & 1 ? &value_pAllocateArray : NULL);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_array, id_pHandle, (uint64_t)(uintptr_t)value_pHandle);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_array, id_pHandle, (uint64_t)(uintptr_t)value_pHandle);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuArrayDestroy(struct task *task) {
-    CUresult (*real)(CUarray) = (CUresult (*)(CUarray))driver_function(EGPU_FN_cuArrayDestroy);
+    REAL(cuArrayDestroy);
     CUarray hArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hArray);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_array);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_array);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuArrayGetDescriptor_v2(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_DESCRIPTOR *, CUarray) = (CUresult (*)(CUDA_ARRAY_DESCRIPTOR *, CUarray))driver_function(EGPU_FN_cuArrayGetDescriptor_v2);
+    REAL(cuArrayGetDescriptor_v2);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_DESCRIPTOR value_pArrayDescriptor;
     memset(&value_pArrayDescriptor, 0, sizeof value_pArrayDescriptor);
@@ -71,14 +72,14 @@ static CUresult decode_cuArrayGetDescriptor_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pArrayDescriptor : NULL, hArray);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_bytes(&task->out, &value_pArrayDescriptor, sizeof value_pArrayDescriptor);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuArrayGetMemoryRequirements(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray, CUdevice) = (CUresult (*)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray, CUdevice))driver_function(EGPU_FN_cuArrayGetMemoryRequirements);
+    REAL(cuArrayGetMemoryRequirements);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_MEMORY_REQUIREMENTS value_memoryRequirements;
     memset(&value_memoryRequirements, 0, sizeof value_memoryRequirements);
@@ -88,14 +89,14 @@ static CUresult decode_cuArrayGetMemoryRequirements(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_memoryRequirements : NULL, array, device);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuArrayGetPlane(struct task *task) {
-    CUresult (*real)(CUarray *, CUarray, unsigned int) = (CUresult (*)(CUarray *, CUarray, unsigned int))driver_function(EGPU_FN_cuArrayGetPlane);
+    REAL(cuArrayGetPlane);
     uint64_t given = get_word(&task->in);
     CUarray value_pPlaneArray = 0;
     CUarray hArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
@@ -104,14 +105,14 @@ static CUresult decode_cuArrayGetPlane(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pPlaneArray : NULL, hArray, planeIdx);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pPlaneArray));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pPlaneArray));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuArrayGetSparseProperties(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUarray) = (CUresult (*)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUarray))driver_function(EGPU_FN_cuArrayGetSparseProperties);
+    REAL(cuArrayGetSparseProperties);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_SPARSE_PROPERTIES value_sparseProperties;
     memset(&value_sparseProperties, 0, sizeof value_sparseProperties);
@@ -119,14 +120,14 @@ static CUresult decode_cuArrayGetSparseProperties(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_sparseProperties : NULL, array);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxCreate_v2(struct task *task) {
-    CUresult (*real)(CUcontext *, unsigned int, CUdevice) = (CUresult (*)(CUcontext *, unsigned int, CUdevice))driver_function(EGPU_FN_cuCtxCreate_v2);
+    REAL(cuCtxCreate_v2);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pctx = get_word(&task->in);
     CUcontext value_pctx = 0;
@@ -137,14 +138,13 @@ static CUresult decode_cuCtxCreate_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pctx, flags, dev);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxCreate_v3(struct task *task) {
-    CUresult (*real)(CUcontext *, CUexecAffinityParam *, int, unsigned int, CUdevice) = (CUresult (*)(CUcontext *, CUexecAffinityParam *, int, unsigned int, CUdevice))driver_function(EGPU_FN_cuCtxCreate_v3);
+    REAL(cuCtxCreate_v3);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pctx = get_word(&task->in);
     CUcontext value_pctx = 0;
@@ -160,46 +160,42 @@ static CUresult decode_cuCtxCreate_v3(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pctx, value_paramsArray, numParams, flags, dev);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxDestroy_v2(struct task *task) {
-    CUresult (*real)(CUcontext) = (CUresult (*)(CUcontext))driver_function(EGPU_FN_cuCtxDestroy_v2);
+    REAL(cuCtxDestroy_v2);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(ctx);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_context);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_context);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxDisablePeerAccess(struct task *task) {
-    CUresult (*real)(CUcontext) = (CUresult (*)(CUcontext))driver_function(EGPU_FN_cuCtxDisablePeerAccess);
+    REAL(cuCtxDisablePeerAccess);
     CUcontext peerContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(peerContext);
-    return result;
+    return real(peerContext);
 }
 
 static CUresult decode_cuCtxEnablePeerAccess(struct task *task) {
-    CUresult (*real)(CUcontext, unsigned int) = (CUresult (*)(CUcontext, unsigned int))driver_function(EGPU_FN_cuCtxEnablePeerAccess);
+    REAL(cuCtxEnablePeerAccess);
     CUcontext peerContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     unsigned int Flags = 0;
     get_bytes(&task->in, &Flags, sizeof Flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(peerContext, Flags);
-    return result;
+    return real(peerContext, Flags);
 }
 
 static CUresult decode_cuCtxFromGreenCtx(struct task *task) {
-    CUresult (*real)(CUcontext *, CUgreenCtx) = (CUresult (*)(CUcontext *, CUgreenCtx))driver_function(EGPU_FN_cuCtxFromGreenCtx);
+    REAL(cuCtxFromGreenCtx);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pContext = get_word(&task->in);
     CUcontext value_pContext = 0;
@@ -207,14 +203,13 @@ static CUresult decode_cuCtxFromGreenCtx(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pContext, hCtx);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_context, id_pContext, (uint64_t)(uintptr_t)value_pContext);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_context, id_pContext, (uint64_t)(uintptr_t)value_pContext);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetApiVersion(struct task *task) {
-    CUresult (*real)(CUcontext, unsigned int *) = (CUresult (*)(CUcontext, unsigned int *))driver_function(EGPU_FN_cuCtxGetApiVersion);
+    REAL(cuCtxGetApiVersion);
     uint64_t given = get_word(&task->in);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     unsigned int value_version;
@@ -222,28 +217,26 @@ static CUresult decode_cuCtxGetApiVersion(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(ctx, given >> 1 & 1 ? &value_version : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_version, sizeof value_version);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_version, sizeof value_version);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetCacheConfig(struct task *task) {
-    CUresult (*real)(CUfunc_cache *) = (CUresult (*)(CUfunc_cache *))driver_function(EGPU_FN_cuCtxGetCacheConfig);
+    REAL(cuCtxGetCacheConfig);
     uint64_t given = get_word(&task->in);
     CUfunc_cache value_pconfig;
     memset(&value_pconfig, 0, sizeof value_pconfig);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pconfig : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pconfig, sizeof value_pconfig);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pconfig, sizeof value_pconfig);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetExecAffinity(struct task *task) {
-    CUresult (*real)(CUexecAffinityParam *, CUexecAffinityType) = (CUresult (*)(CUexecAffinityParam *, CUexecAffinityType))driver_function(EGPU_FN_cuCtxGetExecAffinity);
+    REAL(cuCtxGetExecAffinity);
     uint64_t given = get_word(&task->in);
     CUexecAffinityParam value_pExecAffinity;
     memset(&value_pExecAffinity, 0, sizeof value_pExecAffinity);
@@ -252,28 +245,26 @@ static CUresult decode_cuCtxGetExecAffinity(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pExecAffinity : NULL, type);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pExecAffinity, sizeof value_pExecAffinity);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pExecAffinity, sizeof value_pExecAffinity);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetFlags(struct task *task) {
-    CUresult (*real)(unsigned int *) = (CUresult (*)(unsigned int *))driver_function(EGPU_FN_cuCtxGetFlags);
+    REAL(cuCtxGetFlags);
     uint64_t given = get_word(&task->in);
     unsigned int value_flags;
     memset(&value_flags, 0, sizeof value_flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_flags : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetId(struct task *task) {
-    CUresult (*real)(CUcontext, unsigned long long *) = (CUresult (*)(CUcontext, unsigned long long *))driver_function(EGPU_FN_cuCtxGetId);
+    REAL(cuCtxGetId);
     uint64_t given = get_word(&task->in);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     unsigned long long value_ctxId;
@@ -281,14 +272,13 @@ static CUresult decode_cuCtxGetId(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(ctx, given >> 1 & 1 ? &value_ctxId : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_ctxId, sizeof value_ctxId);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_ctxId, sizeof value_ctxId);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetLimit(struct task *task) {
-    CUresult (*real)(size_t *, CUlimit) = (CUresult (*)(size_t *, CUlimit))driver_function(EGPU_FN_cuCtxGetLimit);
+    REAL(cuCtxGetLimit);
     uint64_t given = get_word(&task->in);
     size_t value_pvalue;
     memset(&value_pvalue, 0, sizeof value_pvalue);
@@ -297,28 +287,26 @@ static CUresult decode_cuCtxGetLimit(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pvalue : NULL, limit);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pvalue, sizeof value_pvalue);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pvalue, sizeof value_pvalue);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetSharedMemConfig(struct task *task) {
-    CUresult (*real)(CUsharedconfig *) = (CUresult (*)(CUsharedconfig *))driver_function(EGPU_FN_cuCtxGetSharedMemConfig);
+    REAL(cuCtxGetSharedMemConfig);
     uint64_t given = get_word(&task->in);
     CUsharedconfig value_pConfig;
     memset(&value_pConfig, 0, sizeof value_pConfig);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pConfig : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pConfig, sizeof value_pConfig);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pConfig, sizeof value_pConfig);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxGetStreamPriorityRange(struct task *task) {
-    CUresult (*real)(int *, int *) = (CUresult (*)(int *, int *))driver_function(EGPU_FN_cuCtxGetStreamPriorityRange);
+    REAL(cuCtxGetStreamPriorityRange);
     uint64_t given = get_word(&task->in);
     int value_leastPriority;
     memset(&value_leastPriority, 0, sizeof value_leastPriority);
@@ -326,103 +314,95 @@ static CUresult decode_cuCtxGetStreamPriorityRange(struct task *task) {
     memset(&value_greatestPriority, 0, sizeof value_greatestPriority);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_leastPriority : NULL, given >> 1 & 1 ? &value_greatestPriority : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_leastPriority, sizeof value_leastPriority);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_greatestPriority, sizeof value_greatestPriority);
-    }
-    return result;
+    CUresult result = real(given >> 0 & 1 ? &value_leastPriority : NULL,
+                           given >> 1 & 1 ? &value_greatestPriority : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_leastPriority, sizeof value_leastPriority);
+    if (given >> 1 & 1)
+        put_bytes(&task->out, &value_greatestPriority, sizeof value_greatestPriority);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuCtxRecordEvent(struct task *task) {
-    CUresult (*real)(CUcontext, CUevent) = (CUresult (*)(CUcontext, CUevent))driver_function(EGPU_FN_cuCtxRecordEvent);
+    REAL(cuCtxRecordEvent);
     CUcontext hCtx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hCtx, hEvent);
-    return result;
+    return real(hCtx, hEvent);
 }
 
 static CUresult decode_cuCtxResetPersistingL2Cache(struct task *task) {
-    CUresult (*real)(void) = (CUresult (*)(void))driver_function(EGPU_FN_cuCtxResetPersistingL2Cache);
+    REAL(cuCtxResetPersistingL2Cache);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real();
-    return result;
+    return real();
 }
 
 static CUresult decode_cuCtxSetCacheConfig(struct task *task) {
-    CUresult (*real)(CUfunc_cache) = (CUresult (*)(CUfunc_cache))driver_function(EGPU_FN_cuCtxSetCacheConfig);
+    REAL(cuCtxSetCacheConfig);
     CUfunc_cache config = 0;
     get_bytes(&task->in, &config, sizeof config);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(config);
-    return result;
+    return real(config);
 }
 
 static CUresult decode_cuCtxSetFlags(struct task *task) {
-    CUresult (*real)(unsigned int) = (CUresult (*)(unsigned int))driver_function(EGPU_FN_cuCtxSetFlags);
+    REAL(cuCtxSetFlags);
     unsigned int flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(flags);
-    return result;
+    return real(flags);
 }
 
 static CUresult decode_cuCtxSetLimit(struct task *task) {
-    CUresult (*real)(CUlimit, size_t) = (CUresult (*)(CUlimit, size_t))driver_function(EGPU_FN_cuCtxSetLimit);
+    REAL(cuCtxSetLimit);
     CUlimit limit = 0;
     get_bytes(&task->in, &limit, sizeof limit);
     size_t value = 0;
     get_bytes(&task->in, &value, sizeof value);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(limit, value);
-    return result;
+    return real(limit, value);
 }
 
 static CUresult decode_cuCtxSetSharedMemConfig(struct task *task) {
-    CUresult (*real)(CUsharedconfig) = (CUresult (*)(CUsharedconfig))driver_function(EGPU_FN_cuCtxSetSharedMemConfig);
+    REAL(cuCtxSetSharedMemConfig);
     CUsharedconfig config = 0;
     get_bytes(&task->in, &config, sizeof config);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(config);
-    return result;
+    return real(config);
 }
 
 static CUresult decode_cuCtxSynchronize(struct task *task) {
-    CUresult (*real)(void) = (CUresult (*)(void))driver_function(EGPU_FN_cuCtxSynchronize);
+    REAL(cuCtxSynchronize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real();
-    return result;
+    return real();
 }
 
 static CUresult decode_cuCtxSynchronize_v2(struct task *task) {
-    CUresult (*real)(CUcontext) = (CUresult (*)(CUcontext))driver_function(EGPU_FN_cuCtxSynchronize_v2);
+    REAL(cuCtxSynchronize_v2);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(ctx);
-    return result;
+    return real(ctx);
 }
 
 static CUresult decode_cuCtxWaitEvent(struct task *task) {
-    CUresult (*real)(CUcontext, CUevent) = (CUresult (*)(CUcontext, CUevent))driver_function(EGPU_FN_cuCtxWaitEvent);
+    REAL(cuCtxWaitEvent);
     CUcontext hCtx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hCtx, hEvent);
-    return result;
+    return real(hCtx, hEvent);
 }
 
 static CUresult decode_cuDeviceCanAccessPeer(struct task *task) {
-    CUresult (*real)(int *, CUdevice, CUdevice) = (CUresult (*)(int *, CUdevice, CUdevice))driver_function(EGPU_FN_cuDeviceCanAccessPeer);
+    REAL(cuDeviceCanAccessPeer);
     uint64_t given = get_word(&task->in);
     int value_canAccessPeer;
     memset(&value_canAccessPeer, 0, sizeof value_canAccessPeer);
@@ -433,14 +413,13 @@ static CUresult decode_cuDeviceCanAccessPeer(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_canAccessPeer : NULL, dev, peerDev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_canAccessPeer, sizeof value_canAccessPeer);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_canAccessPeer, sizeof value_canAccessPeer);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceComputeCapability(struct task *task) {
-    CUresult (*real)(int *, int *, CUdevice) = (CUresult (*)(int *, int *, CUdevice))driver_function(EGPU_FN_cuDeviceComputeCapability);
+    REAL(cuDeviceComputeCapability);
     uint64_t given = get_word(&task->in);
     int value_major;
     memset(&value_major, 0, sizeof value_major);
@@ -450,16 +429,16 @@ static CUresult decode_cuDeviceComputeCapability(struct task *task) {
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_major : NULL, given >> 1 & 1 ? &value_minor : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_major, sizeof value_major);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_minor, sizeof value_minor);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_major : NULL, given >> 1 & 1 ? &value_minor : NULL, dev);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_major, sizeof value_major);
+    if (given >> 1 & 1) put_bytes(&task->out, &value_minor, sizeof value_minor);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetAttribute(struct task *task) {
-    CUresult (*real)(int *, CUdevice_attribute, CUdevice) = (CUresult (*)(int *, CUdevice_attribute, CUdevice))driver_function(EGPU_FN_cuDeviceGetAttribute);
+    REAL(cuDeviceGetAttribute);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -470,28 +449,26 @@ static CUresult decode_cuDeviceGetAttribute(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pi : NULL, attrib, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetCount(struct task *task) {
-    CUresult (*real)(int *) = (CUresult (*)(int *))driver_function(EGPU_FN_cuDeviceGetCount);
+    REAL(cuDeviceGetCount);
     uint64_t given = get_word(&task->in);
     int value_count;
     memset(&value_count, 0, sizeof value_count);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_count : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_count, sizeof value_count);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_count, sizeof value_count);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetDefaultMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUdevice) = (CUresult (*)(CUmemoryPool *, CUdevice))driver_function(EGPU_FN_cuDeviceGetDefaultMemPool);
+    REAL(cuDeviceGetDefaultMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool_out = 0;
     CUdevice dev = 0;
@@ -499,14 +476,14 @@ static CUresult decode_cuDeviceGetDefaultMemPool(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pool_out : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetExecAffinitySupport(struct task *task) {
-    CUresult (*real)(int *, CUexecAffinityType, CUdevice) = (CUresult (*)(int *, CUexecAffinityType, CUdevice))driver_function(EGPU_FN_cuDeviceGetExecAffinitySupport);
+    REAL(cuDeviceGetExecAffinitySupport);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -517,14 +494,13 @@ static CUresult decode_cuDeviceGetExecAffinitySupport(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pi : NULL, type, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetFabricClusterUuid(struct task *task) {
-    CUresult (*real)(CUuuid *, CUdevice) = (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetFabricClusterUuid);
+    REAL(cuDeviceGetFabricClusterUuid);
     uint64_t given = get_word(&task->in);
     CUuuid value_uuid;
     memset(&value_uuid, 0, sizeof value_uuid);
@@ -533,14 +509,13 @@ static CUresult decode_cuDeviceGetFabricClusterUuid(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_uuid : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetGraphMemAttribute(struct task *task) {
-    CUresult (*real)(CUdevice, CUgraphMem_attribute, void *) = (CUresult (*)(CUdevice, CUgraphMem_attribute, void *))driver_function(EGPU_FN_cuDeviceGetGraphMemAttribute);
+    REAL(cuDeviceGetGraphMemAttribute);
     uint64_t given = get_word(&task->in);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
@@ -550,14 +525,13 @@ static CUresult decode_cuDeviceGetGraphMemAttribute(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(device, attr, given >> 2 & 1 ? &value_value : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 2 & 1) put_word(&task->out, value_value);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 2 & 1) put_word(&task->out, value_value);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUdevice) = (CUresult (*)(CUmemoryPool *, CUdevice))driver_function(EGPU_FN_cuDeviceGetMemPool);
+    REAL(cuDeviceGetMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool = 0;
     CUdevice dev = 0;
@@ -565,14 +539,14 @@ static CUresult decode_cuDeviceGetMemPool(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pool : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetP2PAttribute(struct task *task) {
-    CUresult (*real)(int *, CUdevice_P2PAttribute, CUdevice, CUdevice) = (CUresult (*)(int *, CUdevice_P2PAttribute, CUdevice, CUdevice))driver_function(EGPU_FN_cuDeviceGetP2PAttribute);
+    REAL(cuDeviceGetP2PAttribute);
     uint64_t given = get_word(&task->in);
     int value_value;
     memset(&value_value, 0, sizeof value_value);
@@ -585,14 +559,13 @@ static CUresult decode_cuDeviceGetP2PAttribute(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_value : NULL, attrib, srcDevice, dstDevice);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_value, sizeof value_value);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_value, sizeof value_value);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetProperties(struct task *task) {
-    CUresult (*real)(CUdevprop *, CUdevice) = (CUresult (*)(CUdevprop *, CUdevice))driver_function(EGPU_FN_cuDeviceGetProperties);
+    REAL(cuDeviceGetProperties);
     uint64_t given = get_word(&task->in);
     CUdevprop value_prop;
     memset(&value_prop, 0, sizeof value_prop);
@@ -601,14 +574,13 @@ static CUresult decode_cuDeviceGetProperties(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_prop : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_prop, sizeof value_prop);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_prop, sizeof value_prop);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetTexture1DLinearMaxWidth(struct task *task) {
-    CUresult (*real)(size_t *, CUarray_format, unsigned, CUdevice) = (CUresult (*)(size_t *, CUarray_format, unsigned, CUdevice))driver_function(EGPU_FN_cuDeviceGetTexture1DLinearMaxWidth);
+    REAL(cuDeviceGetTexture1DLinearMaxWidth);
     uint64_t given = get_word(&task->in);
     size_t value_maxWidthInElements;
     memset(&value_maxWidthInElements, 0, sizeof value_maxWidthInElements);
@@ -620,15 +592,16 @@ static CUresult decode_cuDeviceGetTexture1DLinearMaxWidth(struct task *task) {
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_maxWidthInElements : NULL, format, numChannels, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_maxWidthInElements, sizeof value_maxWidthInElements);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_maxWidthInElements : NULL, format, numChannels, dev);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_bytes(&task->out, &value_maxWidthInElements, sizeof value_maxWidthInElements);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetUuid(struct task *task) {
-    CUresult (*real)(CUuuid *, CUdevice) = (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetUuid);
+    REAL(cuDeviceGetUuid);
     uint64_t given = get_word(&task->in);
     CUuuid value_uuid;
     memset(&value_uuid, 0, sizeof value_uuid);
@@ -637,14 +610,13 @@ static CUresult decode_cuDeviceGetUuid(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_uuid : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGetUuid_v2(struct task *task) {
-    CUresult (*real)(CUuuid *, CUdevice) = (CUresult (*)(CUuuid *, CUdevice))driver_function(EGPU_FN_cuDeviceGetUuid_v2);
+    REAL(cuDeviceGetUuid_v2);
     uint64_t given = get_word(&task->in);
     CUuuid value_uuid;
     memset(&value_uuid, 0, sizeof value_uuid);
@@ -653,24 +625,22 @@ static CUresult decode_cuDeviceGetUuid_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_uuid : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDeviceGraphMemTrim(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDeviceGraphMemTrim);
+    REAL(cuDeviceGraphMemTrim);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(device);
-    return result;
+    return real(device);
 }
 
 static CUresult decode_cuDevicePrimaryCtxGetState(struct task *task) {
-    CUresult (*real)(CUdevice, unsigned int *, int *) = (CUresult (*)(CUdevice, unsigned int *, int *))driver_function(EGPU_FN_cuDevicePrimaryCtxGetState);
+    REAL(cuDevicePrimaryCtxGetState);
     uint64_t given = get_word(&task->in);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
@@ -680,56 +650,52 @@ static CUresult decode_cuDevicePrimaryCtxGetState(struct task *task) {
     memset(&value_active, 0, sizeof value_active);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev, given >> 1 & 1 ? &value_flags : NULL, given >> 2 & 1 ? &value_active : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
-        if (given >> 2 & 1) put_bytes(&task->out, &value_active, sizeof value_active);
-    }
-    return result;
+    CUresult result =
+        real(dev, given >> 1 & 1 ? &value_flags : NULL, given >> 2 & 1 ? &value_active : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
+    if (given >> 2 & 1) put_bytes(&task->out, &value_active, sizeof value_active);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDevicePrimaryCtxRelease(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRelease);
+    REAL(cuDevicePrimaryCtxRelease);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev);
-    return result;
+    return real(dev);
 }
 
 static CUresult decode_cuDevicePrimaryCtxRelease_v2(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRelease_v2);
+    REAL(cuDevicePrimaryCtxRelease_v2);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev);
-    return result;
+    return real(dev);
 }
 
 static CUresult decode_cuDevicePrimaryCtxReset(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxReset);
+    REAL(cuDevicePrimaryCtxReset);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev);
-    return result;
+    return real(dev);
 }
 
 static CUresult decode_cuDevicePrimaryCtxReset_v2(struct task *task) {
-    CUresult (*real)(CUdevice) = (CUresult (*)(CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxReset_v2);
+    REAL(cuDevicePrimaryCtxReset_v2);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev);
-    return result;
+    return real(dev);
 }
 
 static CUresult decode_cuDevicePrimaryCtxRetain(struct task *task) {
-    CUresult (*real)(CUcontext *, CUdevice) = (CUresult (*)(CUcontext *, CUdevice))driver_function(EGPU_FN_cuDevicePrimaryCtxRetain);
+    REAL(cuDevicePrimaryCtxRetain);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pctx = get_word(&task->in);
     CUcontext value_pctx = 0;
@@ -738,38 +704,35 @@ static CUresult decode_cuDevicePrimaryCtxRetain(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pctx, dev);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuDevicePrimaryCtxSetFlags(struct task *task) {
-    CUresult (*real)(CUdevice, unsigned int) = (CUresult (*)(CUdevice, unsigned int))driver_function(EGPU_FN_cuDevicePrimaryCtxSetFlags);
+    REAL(cuDevicePrimaryCtxSetFlags);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     unsigned int flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev, flags);
-    return result;
+    return real(dev, flags);
 }
 
 static CUresult decode_cuDevicePrimaryCtxSetFlags_v2(struct task *task) {
-    CUresult (*real)(CUdevice, unsigned int) = (CUresult (*)(CUdevice, unsigned int))driver_function(EGPU_FN_cuDevicePrimaryCtxSetFlags_v2);
+    REAL(cuDevicePrimaryCtxSetFlags_v2);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     unsigned int flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev, flags);
-    return result;
+    return real(dev, flags);
 }
 
 static CUresult decode_cuDeviceSetGraphMemAttribute(struct task *task) {
-    CUresult (*real)(CUdevice, CUgraphMem_attribute, void *) = (CUresult (*)(CUdevice, CUgraphMem_attribute, void *))driver_function(EGPU_FN_cuDeviceSetGraphMemAttribute);
+    REAL(cuDeviceSetGraphMemAttribute);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
     CUgraphMem_attribute attr = 0;
@@ -777,23 +740,21 @@ static CUresult decode_cuDeviceSetGraphMemAttribute(struct task *task) {
     uint64_t word_value = get_word(&task->in);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(device, attr, &word_value);
-    return result;
+    return real(device, attr, &word_value);
 }
 
 static CUresult decode_cuDeviceSetMemPool(struct task *task) {
-    CUresult (*real)(CUdevice, CUmemoryPool) = (CUresult (*)(CUdevice, CUmemoryPool))driver_function(EGPU_FN_cuDeviceSetMemPool);
+    REAL(cuDeviceSetMemPool);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dev, pool);
-    return result;
+    return real(dev, pool);
 }
 
 static CUresult decode_cuDeviceTotalMem_v2(struct task *task) {
-    CUresult (*real)(size_t *, CUdevice) = (CUresult (*)(size_t *, CUdevice))driver_function(EGPU_FN_cuDeviceTotalMem_v2);
+    REAL(cuDeviceTotalMem_v2);
     uint64_t given = get_word(&task->in);
     size_t value_bytes;
     memset(&value_bytes, 0, sizeof value_bytes);
@@ -802,14 +763,13 @@ static CUresult decode_cuDeviceTotalMem_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_bytes : NULL, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuEventCreate(struct task *task) {
-    CUresult (*real)(CUevent *, unsigned int) = (CUresult (*)(CUevent *, unsigned int))driver_function(EGPU_FN_cuEventCreate);
+    REAL(cuEventCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phEvent = get_word(&task->in);
     CUevent value_phEvent = 0;
@@ -818,26 +778,24 @@ static CUresult decode_cuEventCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phEvent, Flags);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_event, id_phEvent, (uint64_t)(uintptr_t)value_phEvent);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_event, id_phEvent, (uint64_t)(uintptr_t)value_phEvent);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuEventDestroy_v2(struct task *task) {
-    CUresult (*real)(CUevent) = (CUresult (*)(CUevent))driver_function(EGPU_FN_cuEventDestroy_v2);
+    REAL(cuEventDestroy_v2);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hEvent);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_event);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_event);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuEventElapsedTime(struct task *task) {
-    CUresult (*real)(float *, CUevent, CUevent) = (CUresult (*)(float *, CUevent, CUevent))driver_function(EGPU_FN_cuEventElapsedTime);
+    REAL(cuEventElapsedTime);
     uint64_t given = get_word(&task->in);
     float value_pMilliseconds;
     memset(&value_pMilliseconds, 0, sizeof value_pMilliseconds);
@@ -846,14 +804,13 @@ static CUresult decode_cuEventElapsedTime(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pMilliseconds : NULL, hStart, hEnd);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pMilliseconds, sizeof value_pMilliseconds);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pMilliseconds, sizeof value_pMilliseconds);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuEventElapsedTime_v2(struct task *task) {
-    CUresult (*real)(float *, CUevent, CUevent) = (CUresult (*)(float *, CUevent, CUevent))driver_function(EGPU_FN_cuEventElapsedTime_v2);
+    REAL(cuEventElapsedTime_v2);
     uint64_t given = get_word(&task->in);
     float value_pMilliseconds;
     memset(&value_pMilliseconds, 0, sizeof value_pMilliseconds);
@@ -862,54 +819,49 @@ static CUresult decode_cuEventElapsedTime_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pMilliseconds : NULL, hStart, hEnd);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pMilliseconds, sizeof value_pMilliseconds);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pMilliseconds, sizeof value_pMilliseconds);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuEventQuery(struct task *task) {
-    CUresult (*real)(CUevent) = (CUresult (*)(CUevent))driver_function(EGPU_FN_cuEventQuery);
+    REAL(cuEventQuery);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hEvent);
-    return result;
+    return real(hEvent);
 }
 
 static CUresult decode_cuEventRecord(struct task *task) {
-    CUresult (*real)(CUevent, CUstream) = (CUresult (*)(CUevent, CUstream))driver_function(EGPU_FN_cuEventRecord);
+    REAL(cuEventRecord);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hEvent, hStream);
-    return result;
+    return real(hEvent, hStream);
 }
 
 static CUresult decode_cuEventRecordWithFlags(struct task *task) {
-    CUresult (*real)(CUevent, CUstream, unsigned int) = (CUresult (*)(CUevent, CUstream, unsigned int))driver_function(EGPU_FN_cuEventRecordWithFlags);
+    REAL(cuEventRecordWithFlags);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     unsigned int flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hEvent, hStream, flags);
-    return result;
+    return real(hEvent, hStream, flags);
 }
 
 static CUresult decode_cuEventSynchronize(struct task *task) {
-    CUresult (*real)(CUevent) = (CUresult (*)(CUevent))driver_function(EGPU_FN_cuEventSynchronize);
+    REAL(cuEventSynchronize);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hEvent);
-    return result;
+    return real(hEvent);
 }
 
 static CUresult decode_cuFuncGetAttribute(struct task *task) {
-    CUresult (*real)(int *, CUfunction_attribute, CUfunction) = (CUresult (*)(int *, CUfunction_attribute, CUfunction))driver_function(EGPU_FN_cuFuncGetAttribute);
+    REAL(cuFuncGetAttribute);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -919,28 +871,27 @@ static CUresult decode_cuFuncGetAttribute(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pi : NULL, attrib, hfunc);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuFuncGetModule(struct task *task) {
-    CUresult (*real)(CUmodule *, CUfunction) = (CUresult (*)(CUmodule *, CUfunction))driver_function(EGPU_FN_cuFuncGetModule);
+    REAL(cuFuncGetModule);
     uint64_t given = get_word(&task->in);
     CUmodule value_hmod = 0;
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_hmod : NULL, hfunc);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_hmod));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_hmod));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuFuncGetParamCount(struct task *task) {
-    CUresult (*real)(CUfunction, size_t *) = (CUresult (*)(CUfunction, size_t *))driver_function(EGPU_FN_cuFuncGetParamCount);
+    REAL(cuFuncGetParamCount);
     uint64_t given = get_word(&task->in);
     CUfunction func = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     size_t value_paramCount;
@@ -948,14 +899,13 @@ static CUresult decode_cuFuncGetParamCount(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(func, given >> 1 & 1 ? &value_paramCount : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_paramCount, sizeof value_paramCount);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_paramCount, sizeof value_paramCount);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuFuncGetParamInfo(struct task *task) {
-    CUresult (*real)(CUfunction, size_t, size_t *, size_t *) = (CUresult (*)(CUfunction, size_t, size_t *, size_t *))driver_function(EGPU_FN_cuFuncGetParamInfo);
+    REAL(cuFuncGetParamInfo);
     uint64_t given = get_word(&task->in);
     CUfunction func = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     size_t paramIndex = 0;
@@ -966,16 +916,16 @@ static CUresult decode_cuFuncGetParamInfo(struct task *task) {
     memset(&value_paramSize, 0, sizeof value_paramSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(func, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL, given >> 3 & 1 ? &value_paramSize : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
-        if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
-    }
-    return result;
+    CUresult result = real(func, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL,
+                           given >> 3 & 1 ? &value_paramSize : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
+    if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuFuncIsLoaded(struct task *task) {
-    CUresult (*real)(CUfunctionLoadingState *, CUfunction) = (CUresult (*)(CUfunctionLoadingState *, CUfunction))driver_function(EGPU_FN_cuFuncIsLoaded);
+    REAL(cuFuncIsLoaded);
     uint64_t given = get_word(&task->in);
     CUfunctionLoadingState value_state;
     memset(&value_state, 0, sizeof value_state);
@@ -983,23 +933,21 @@ static CUresult decode_cuFuncIsLoaded(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_state : NULL, function);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_state, sizeof value_state);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_state, sizeof value_state);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuFuncLoad(struct task *task) {
-    CUresult (*real)(CUfunction) = (CUresult (*)(CUfunction))driver_function(EGPU_FN_cuFuncLoad);
+    REAL(cuFuncLoad);
     CUfunction function = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(function);
-    return result;
+    return real(function);
 }
 
 static CUresult decode_cuFuncSetAttribute(struct task *task) {
-    CUresult (*real)(CUfunction, CUfunction_attribute, int) = (CUresult (*)(CUfunction, CUfunction_attribute, int))driver_function(EGPU_FN_cuFuncSetAttribute);
+    REAL(cuFuncSetAttribute);
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUfunction_attribute attrib = 0;
     get_bytes(&task->in, &attrib, sizeof attrib);
@@ -1007,48 +955,45 @@ static CUresult decode_cuFuncSetAttribute(struct task *task) {
     get_bytes(&task->in, &value, sizeof value);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hfunc, attrib, value);
-    return result;
+    return real(hfunc, attrib, value);
 }
 
 static CUresult decode_cuFuncSetCacheConfig(struct task *task) {
-    CUresult (*real)(CUfunction, CUfunc_cache) = (CUresult (*)(CUfunction, CUfunc_cache))driver_function(EGPU_FN_cuFuncSetCacheConfig);
+    REAL(cuFuncSetCacheConfig);
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUfunc_cache config = 0;
     get_bytes(&task->in, &config, sizeof config);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hfunc, config);
-    return result;
+    return real(hfunc, config);
 }
 
 static CUresult decode_cuFuncSetSharedMemConfig(struct task *task) {
-    CUresult (*real)(CUfunction, CUsharedconfig) = (CUresult (*)(CUfunction, CUsharedconfig))driver_function(EGPU_FN_cuFuncSetSharedMemConfig);
+    REAL(cuFuncSetSharedMemConfig);
     CUfunction hfunc = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
     CUsharedconfig config = 0;
     get_bytes(&task->in, &config, sizeof config);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hfunc, config);
-    return result;
+    return real(hfunc, config);
 }
 
 static CUresult decode_cuGraphChildGraphNodeGetGraph(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraph *) = (CUresult (*)(CUgraphNode, CUgraph *))driver_function(EGPU_FN_cuGraphChildGraphNodeGetGraph);
+    REAL(cuGraphChildGraphNodeGetGraph);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraph value_phGraph = 0;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_phGraph : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1)
+        put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphClone(struct task *task) {
-    CUresult (*real)(CUgraph *, CUgraph) = (CUresult (*)(CUgraph *, CUgraph))driver_function(EGPU_FN_cuGraphClone);
+    REAL(cuGraphClone);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phGraphClone = get_word(&task->in);
     CUgraph value_phGraphClone = 0;
@@ -1056,14 +1001,13 @@ static CUresult decode_cuGraphClone(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phGraphClone, originalGraph);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_graph, id_phGraphClone, (uint64_t)(uintptr_t)value_phGraphClone);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph, id_phGraphClone, (uint64_t)(uintptr_t)value_phGraphClone);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphConditionalHandleCreate(struct task *task) {
-    CUresult (*real)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int) = (CUresult (*)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int))driver_function(EGPU_FN_cuGraphConditionalHandleCreate);
+    REAL(cuGraphConditionalHandleCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_pHandle_out = get_word(&task->in);
     CUgraphConditionalHandle value_pHandle_out = 0;
@@ -1076,14 +1020,13 @@ static CUresult decode_cuGraphConditionalHandleCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pHandle_out, hGraph, ctx, defaultLaunchValue, flags);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_conditional, id_pHandle_out, (uint64_t)(uintptr_t)value_pHandle_out);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_conditional, id_pHandle_out, (uint64_t)(uintptr_t)value_pHandle_out);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphCreate(struct task *task) {
-    CUresult (*real)(CUgraph *, unsigned int) = (CUresult (*)(CUgraph *, unsigned int))driver_function(EGPU_FN_cuGraphCreate);
+    REAL(cuGraphCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phGraph = get_word(&task->in);
     CUgraph value_phGraph = 0;
@@ -1092,131 +1035,122 @@ static CUresult decode_cuGraphCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phGraph, flags);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_graph, id_phGraph, (uint64_t)(uintptr_t)value_phGraph);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph, id_phGraph, (uint64_t)(uintptr_t)value_phGraph);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphDestroy(struct task *task) {
-    CUresult (*real)(CUgraph) = (CUresult (*)(CUgraph))driver_function(EGPU_FN_cuGraphDestroy);
+    REAL(cuGraphDestroy);
     CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hGraph);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_graph);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_graph);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphDestroyNode(struct task *task) {
-    CUresult (*real)(CUgraphNode) = (CUresult (*)(CUgraphNode))driver_function(EGPU_FN_cuGraphDestroyNode);
+    REAL(cuGraphDestroyNode);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_graph_node);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_graph_node);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphEventRecordNodeGetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent *) = (CUresult (*)(CUgraphNode, CUevent *))driver_function(EGPU_FN_cuGraphEventRecordNodeGetEvent);
+    REAL(cuGraphEventRecordNodeGetEvent);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent value_event_out = 0;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_event_out : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1)
+        put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphEventRecordNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent) = (CUresult (*)(CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphEventRecordNodeSetEvent);
+    REAL(cuGraphEventRecordNodeSetEvent);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hNode, event);
-    return result;
+    return real(hNode, event);
 }
 
 static CUresult decode_cuGraphEventWaitNodeGetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent *) = (CUresult (*)(CUgraphNode, CUevent *))driver_function(EGPU_FN_cuGraphEventWaitNodeGetEvent);
+    REAL(cuGraphEventWaitNodeGetEvent);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent value_event_out = 0;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_event_out : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1)
+        put_word(&task->out, handle_of(task, KIND_event, (uint64_t)(uintptr_t)value_event_out));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphEventWaitNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUevent) = (CUresult (*)(CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphEventWaitNodeSetEvent);
+    REAL(cuGraphEventWaitNodeSetEvent);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hNode, event);
-    return result;
+    return real(hNode, event);
 }
 
 static CUresult decode_cuGraphExecChildGraphNodeSetParams(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, CUgraph) = (CUresult (*)(CUgraphExec, CUgraphNode, CUgraph))driver_function(EGPU_FN_cuGraphExecChildGraphNodeSetParams);
+    REAL(cuGraphExecChildGraphNodeSetParams);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraph childGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraphExec, hNode, childGraph);
-    return result;
+    return real(hGraphExec, hNode, childGraph);
 }
 
 static CUresult decode_cuGraphExecDestroy(struct task *task) {
-    CUresult (*real)(CUgraphExec) = (CUresult (*)(CUgraphExec))driver_function(EGPU_FN_cuGraphExecDestroy);
+    REAL(cuGraphExecDestroy);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hGraphExec);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_graph_exec);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_graph_exec);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphExecEventRecordNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, CUevent) = (CUresult (*)(CUgraphExec, CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphExecEventRecordNodeSetEvent);
+    REAL(cuGraphExecEventRecordNodeSetEvent);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraphExec, hNode, event);
-    return result;
+    return real(hGraphExec, hNode, event);
 }
 
 static CUresult decode_cuGraphExecEventWaitNodeSetEvent(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, CUevent) = (CUresult (*)(CUgraphExec, CUgraphNode, CUevent))driver_function(EGPU_FN_cuGraphExecEventWaitNodeSetEvent);
+    REAL(cuGraphExecEventWaitNodeSetEvent);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUevent event = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraphExec, hNode, event);
-    return result;
+    return real(hGraphExec, hNode, event);
 }
 
 static CUresult decode_cuGraphExecGetFlags(struct task *task) {
-    CUresult (*real)(CUgraphExec, cuuint64_t *) = (CUresult (*)(CUgraphExec, cuuint64_t *))driver_function(EGPU_FN_cuGraphExecGetFlags);
+    REAL(cuGraphExecGetFlags);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     cuuint64_t value_flags;
@@ -1224,14 +1158,13 @@ static CUresult decode_cuGraphExecGetFlags(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hGraphExec, given >> 1 & 1 ? &value_flags : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphExecGetId(struct task *task) {
-    CUresult (*real)(CUgraphExec, unsigned int *) = (CUresult (*)(CUgraphExec, unsigned int *))driver_function(EGPU_FN_cuGraphExecGetId);
+    REAL(cuGraphExecGetId);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     unsigned int value_graphId;
@@ -1239,14 +1172,13 @@ static CUresult decode_cuGraphExecGetId(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hGraphExec, given >> 1 & 1 ? &value_graphId : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_graphId, sizeof value_graphId);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_graphId, sizeof value_graphId);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphExecUpdate(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *) = (CUresult (*)(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *))driver_function(EGPU_FN_cuGraphExecUpdate);
+    REAL(cuGraphExecUpdate);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
@@ -1256,16 +1188,18 @@ static CUresult decode_cuGraphExecUpdate(struct task *task) {
     memset(&value_updateResult_out, 0, sizeof value_updateResult_out);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraphExec, hGraph, &value_hErrorNode_out, given >> 3 & 1 ? &value_updateResult_out : NULL);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_graph_node, id_hErrorNode_out, (uint64_t)(uintptr_t)value_hErrorNode_out);
-        if (given >> 3 & 1) put_bytes(&task->out, &value_updateResult_out, sizeof value_updateResult_out);
-    }
-    return result;
+    CUresult result = real(hGraphExec, hGraph, &value_hErrorNode_out,
+                           given >> 3 & 1 ? &value_updateResult_out : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph_node, id_hErrorNode_out,
+                (uint64_t)(uintptr_t)value_hErrorNode_out);
+    if (given >> 3 & 1)
+        put_bytes(&task->out, &value_updateResult_out, sizeof value_updateResult_out);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphGetId(struct task *task) {
-    CUresult (*real)(CUgraph, unsigned int *) = (CUresult (*)(CUgraph, unsigned int *))driver_function(EGPU_FN_cuGraphGetId);
+    REAL(cuGraphGetId);
     uint64_t given = get_word(&task->in);
     CUgraph hGraph = (CUgraph)(uintptr_t)task_handle(task, KIND_graph, 0);
     unsigned int value_graphId;
@@ -1273,14 +1207,13 @@ static CUresult decode_cuGraphGetId(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hGraph, given >> 1 & 1 ? &value_graphId : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_graphId, sizeof value_graphId);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_graphId, sizeof value_graphId);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphInstantiateWithFlags(struct task *task) {
-    CUresult (*real)(CUgraphExec *, CUgraph, unsigned long long) = (CUresult (*)(CUgraphExec *, CUgraph, unsigned long long))driver_function(EGPU_FN_cuGraphInstantiateWithFlags);
+    REAL(cuGraphInstantiateWithFlags);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phGraphExec = get_word(&task->in);
     CUgraphExec value_phGraphExec = 0;
@@ -1290,34 +1223,31 @@ static CUresult decode_cuGraphInstantiateWithFlags(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phGraphExec, hGraph, flags);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_graph_exec, id_phGraphExec, (uint64_t)(uintptr_t)value_phGraphExec);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_graph_exec, id_phGraphExec, (uint64_t)(uintptr_t)value_phGraphExec);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphKernelNodeCopyAttributes(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraphNode) = (CUresult (*)(CUgraphNode, CUgraphNode))driver_function(EGPU_FN_cuGraphKernelNodeCopyAttributes);
+    REAL(cuGraphKernelNodeCopyAttributes);
     CUgraphNode dst = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraphNode src = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dst, src);
-    return result;
+    return real(dst, src);
 }
 
 static CUresult decode_cuGraphLaunch(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUstream) = (CUresult (*)(CUgraphExec, CUstream))driver_function(EGPU_FN_cuGraphLaunch);
+    REAL(cuGraphLaunch);
     CUgraphExec hGraph = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraph, hStream);
-    return result;
+    return real(hGraph, hStream);
 }
 
 static CUresult decode_cuGraphMemFreeNodeGetParams(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUdeviceptr *) = (CUresult (*)(CUgraphNode, CUdeviceptr *))driver_function(EGPU_FN_cuGraphMemFreeNodeGetParams);
+    REAL(cuGraphMemFreeNodeGetParams);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUdeviceptr value_dptr_out;
@@ -1325,14 +1255,13 @@ static CUresult decode_cuGraphMemFreeNodeGetParams(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_dptr_out : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_dptr_out, sizeof value_dptr_out);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_dptr_out, sizeof value_dptr_out);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphNodeFindInClone(struct task *task) {
-    CUresult (*real)(CUgraphNode *, CUgraphNode, CUgraph) = (CUresult (*)(CUgraphNode *, CUgraphNode, CUgraph))driver_function(EGPU_FN_cuGraphNodeFindInClone);
+    REAL(cuGraphNodeFindInClone);
     uint64_t given = get_word(&task->in);
     CUgraphNode value_phNode = 0;
     CUgraphNode hOriginalNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
@@ -1340,28 +1269,28 @@ static CUresult decode_cuGraphNodeFindInClone(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_phNode : NULL, hOriginalNode, hClonedGraph);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_graph_node, (uint64_t)(uintptr_t)value_phNode));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_graph_node, (uint64_t)(uintptr_t)value_phNode));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphNodeGetContainingGraph(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraph *) = (CUresult (*)(CUgraphNode, CUgraph *))driver_function(EGPU_FN_cuGraphNodeGetContainingGraph);
+    REAL(cuGraphNodeGetContainingGraph);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraph value_phGraph = 0;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_phGraph : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1)
+        put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphNodeGetEnabled(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, unsigned int *) = (CUresult (*)(CUgraphExec, CUgraphNode, unsigned int *))driver_function(EGPU_FN_cuGraphNodeGetEnabled);
+    REAL(cuGraphNodeGetEnabled);
     uint64_t given = get_word(&task->in);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
@@ -1370,14 +1299,13 @@ static CUresult decode_cuGraphNodeGetEnabled(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hGraphExec, hNode, given >> 2 & 1 ? &value_isEnabled : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 2 & 1) put_bytes(&task->out, &value_isEnabled, sizeof value_isEnabled);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 2 & 1) put_bytes(&task->out, &value_isEnabled, sizeof value_isEnabled);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphNodeGetLocalId(struct task *task) {
-    CUresult (*real)(CUgraphNode, unsigned int *) = (CUresult (*)(CUgraphNode, unsigned int *))driver_function(EGPU_FN_cuGraphNodeGetLocalId);
+    REAL(cuGraphNodeGetLocalId);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     unsigned int value_nodeId;
@@ -1385,14 +1313,13 @@ static CUresult decode_cuGraphNodeGetLocalId(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_nodeId : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_nodeId, sizeof value_nodeId);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_nodeId, sizeof value_nodeId);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphNodeGetToolsId(struct task *task) {
-    CUresult (*real)(CUgraphNode, unsigned long long *) = (CUresult (*)(CUgraphNode, unsigned long long *))driver_function(EGPU_FN_cuGraphNodeGetToolsId);
+    REAL(cuGraphNodeGetToolsId);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     unsigned long long value_toolsNodeId;
@@ -1400,14 +1327,13 @@ static CUresult decode_cuGraphNodeGetToolsId(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_toolsNodeId : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_toolsNodeId, sizeof value_toolsNodeId);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_toolsNodeId, sizeof value_toolsNodeId);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphNodeGetType(struct task *task) {
-    CUresult (*real)(CUgraphNode, CUgraphNodeType *) = (CUresult (*)(CUgraphNode, CUgraphNodeType *))driver_function(EGPU_FN_cuGraphNodeGetType);
+    REAL(cuGraphNodeGetType);
     uint64_t given = get_word(&task->in);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     CUgraphNodeType value_type;
@@ -1415,40 +1341,38 @@ static CUresult decode_cuGraphNodeGetType(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hNode, given >> 1 & 1 ? &value_type : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_type, sizeof value_type);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_type, sizeof value_type);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGraphNodeSetEnabled(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUgraphNode, unsigned int) = (CUresult (*)(CUgraphExec, CUgraphNode, unsigned int))driver_function(EGPU_FN_cuGraphNodeSetEnabled);
+    REAL(cuGraphNodeSetEnabled);
     CUgraphExec hGraphExec = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUgraphNode hNode = (CUgraphNode)(uintptr_t)task_handle(task, KIND_graph_node, 0);
     unsigned int isEnabled = 0;
     get_bytes(&task->in, &isEnabled, sizeof isEnabled);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraphExec, hNode, isEnabled);
-    return result;
+    return real(hGraphExec, hNode, isEnabled);
 }
 
 static CUresult decode_cuGraphUpload(struct task *task) {
-    CUresult (*real)(CUgraphExec, CUstream) = (CUresult (*)(CUgraphExec, CUstream))driver_function(EGPU_FN_cuGraphUpload);
+    REAL(cuGraphUpload);
     CUgraphExec hGraph = (CUgraphExec)(uintptr_t)task_handle(task, KIND_graph_exec, 0);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hGraph, hStream);
-    return result;
+    return real(hGraph, hStream);
 }
 
 static CUresult decode_cuGreenCtxCreate(struct task *task) {
-    CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int) = (CUresult (*)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int))driver_function(EGPU_FN_cuGreenCtxCreate);
+    REAL(cuGreenCtxCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phCtx = get_word(&task->in);
     CUgreenCtx value_phCtx = 0;
-    CUdevResourceDesc desc = (CUdevResourceDesc)(uintptr_t)task_handle(task, KIND_resource_description, 0);
+    CUdevResourceDesc desc =
+        (CUdevResourceDesc)(uintptr_t)task_handle(task, KIND_resource_description, 0);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     unsigned int flags = 0;
@@ -1456,26 +1380,24 @@ static CUresult decode_cuGreenCtxCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phCtx, desc, dev, flags);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_green_context, id_phCtx, (uint64_t)(uintptr_t)value_phCtx);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_green_context, id_phCtx, (uint64_t)(uintptr_t)value_phCtx);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGreenCtxDestroy(struct task *task) {
-    CUresult (*real)(CUgreenCtx) = (CUresult (*)(CUgreenCtx))driver_function(EGPU_FN_cuGreenCtxDestroy);
+    REAL(cuGreenCtxDestroy);
     CUgreenCtx hCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hCtx);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_green_context);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_green_context);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGreenCtxGetId(struct task *task) {
-    CUresult (*real)(CUgreenCtx, unsigned long long *) = (CUresult (*)(CUgreenCtx, unsigned long long *))driver_function(EGPU_FN_cuGreenCtxGetId);
+    REAL(cuGreenCtxGetId);
     uint64_t given = get_word(&task->in);
     CUgreenCtx greenCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 0);
     unsigned long long value_greenCtxId;
@@ -1483,24 +1405,22 @@ static CUresult decode_cuGreenCtxGetId(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(greenCtx, given >> 1 & 1 ? &value_greenCtxId : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_greenCtxId, sizeof value_greenCtxId);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_greenCtxId, sizeof value_greenCtxId);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGreenCtxRecordEvent(struct task *task) {
-    CUresult (*real)(CUgreenCtx, CUevent) = (CUresult (*)(CUgreenCtx, CUevent))driver_function(EGPU_FN_cuGreenCtxRecordEvent);
+    REAL(cuGreenCtxRecordEvent);
     CUgreenCtx hCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hCtx, hEvent);
-    return result;
+    return real(hCtx, hEvent);
 }
 
 static CUresult decode_cuGreenCtxStreamCreate(struct task *task) {
-    CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, int) = (CUresult (*)(CUstream *, CUgreenCtx, unsigned int, int))driver_function(EGPU_FN_cuGreenCtxStreamCreate);
+    REAL(cuGreenCtxStreamCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phStream = get_word(&task->in);
     CUstream value_phStream = 0;
@@ -1512,24 +1432,22 @@ static CUresult decode_cuGreenCtxStreamCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phStream, greenCtx, flags, priority);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_stream, id_phStream, (uint64_t)(uintptr_t)value_phStream);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_stream, id_phStream, (uint64_t)(uintptr_t)value_phStream);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuGreenCtxWaitEvent(struct task *task) {
-    CUresult (*real)(CUgreenCtx, CUevent) = (CUresult (*)(CUgreenCtx, CUevent))driver_function(EGPU_FN_cuGreenCtxWaitEvent);
+    REAL(cuGreenCtxWaitEvent);
     CUgreenCtx hCtx = (CUgreenCtx)(uintptr_t)task_handle(task, KIND_green_context, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hCtx, hEvent);
-    return result;
+    return real(hCtx, hEvent);
 }
 
 static CUresult decode_cuKernelGetAttribute(struct task *task) {
-    CUresult (*real)(int *, CUfunction_attribute, CUkernel, CUdevice) = (CUresult (*)(int *, CUfunction_attribute, CUkernel, CUdevice))driver_function(EGPU_FN_cuKernelGetAttribute);
+    REAL(cuKernelGetAttribute);
     uint64_t given = get_word(&task->in);
     int value_pi;
     memset(&value_pi, 0, sizeof value_pi);
@@ -1541,42 +1459,41 @@ static CUresult decode_cuKernelGetAttribute(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pi : NULL, attrib, kernel, dev);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuKernelGetFunction(struct task *task) {
-    CUresult (*real)(CUfunction *, CUkernel) = (CUresult (*)(CUfunction *, CUkernel))driver_function(EGPU_FN_cuKernelGetFunction);
+    REAL(cuKernelGetFunction);
     uint64_t given = get_word(&task->in);
     CUfunction value_pFunc = 0;
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pFunc : NULL, kernel);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_pFunc));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_pFunc));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuKernelGetLibrary(struct task *task) {
-    CUresult (*real)(CUlibrary *, CUkernel) = (CUresult (*)(CUlibrary *, CUkernel))driver_function(EGPU_FN_cuKernelGetLibrary);
+    REAL(cuKernelGetLibrary);
     uint64_t given = get_word(&task->in);
     CUlibrary value_pLib = 0;
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pLib : NULL, kernel);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_library, (uint64_t)(uintptr_t)value_pLib));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_library, (uint64_t)(uintptr_t)value_pLib));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuKernelGetParamCount(struct task *task) {
-    CUresult (*real)(CUkernel, size_t *) = (CUresult (*)(CUkernel, size_t *))driver_function(EGPU_FN_cuKernelGetParamCount);
+    REAL(cuKernelGetParamCount);
     uint64_t given = get_word(&task->in);
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     size_t value_paramCount;
@@ -1584,14 +1501,13 @@ static CUresult decode_cuKernelGetParamCount(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(kernel, given >> 1 & 1 ? &value_paramCount : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_paramCount, sizeof value_paramCount);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_paramCount, sizeof value_paramCount);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuKernelGetParamInfo(struct task *task) {
-    CUresult (*real)(CUkernel, size_t, size_t *, size_t *) = (CUresult (*)(CUkernel, size_t, size_t *, size_t *))driver_function(EGPU_FN_cuKernelGetParamInfo);
+    REAL(cuKernelGetParamInfo);
     uint64_t given = get_word(&task->in);
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     size_t paramIndex = 0;
@@ -1602,16 +1518,16 @@ static CUresult decode_cuKernelGetParamInfo(struct task *task) {
     memset(&value_paramSize, 0, sizeof value_paramSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(kernel, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL, given >> 3 & 1 ? &value_paramSize : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
-        if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
-    }
-    return result;
+    CUresult result = real(kernel, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL,
+                           given >> 3 & 1 ? &value_paramSize : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
+    if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuKernelSetAttribute(struct task *task) {
-    CUresult (*real)(CUfunction_attribute, int, CUkernel, CUdevice) = (CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice))driver_function(EGPU_FN_cuKernelSetAttribute);
+    REAL(cuKernelSetAttribute);
     CUfunction_attribute attrib = 0;
     get_bytes(&task->in, &attrib, sizeof attrib);
     int val = 0;
@@ -1621,12 +1537,11 @@ static CUresult decode_cuKernelSetAttribute(struct task *task) {
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(attrib, val, kernel, dev);
-    return result;
+    return real(attrib, val, kernel, dev);
 }
 
 static CUresult decode_cuKernelSetCacheConfig(struct task *task) {
-    CUresult (*real)(CUkernel, CUfunc_cache, CUdevice) = (CUresult (*)(CUkernel, CUfunc_cache, CUdevice))driver_function(EGPU_FN_cuKernelSetCacheConfig);
+    REAL(cuKernelSetCacheConfig);
     CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
     CUfunc_cache config = 0;
     get_bytes(&task->in, &config, sizeof config);
@@ -1634,12 +1549,11 @@ static CUresult decode_cuKernelSetCacheConfig(struct task *task) {
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(kernel, config, dev);
-    return result;
+    return real(kernel, config, dev);
 }
 
 static CUresult decode_cuLibraryGetGlobal(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, CUlibrary, const char *) = (CUresult (*)(CUdeviceptr *, size_t *, CUlibrary, const char *))driver_function(EGPU_FN_cuLibraryGetGlobal);
+    REAL(cuLibraryGetGlobal);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1649,16 +1563,16 @@ static CUresult decode_cuLibraryGetGlobal(struct task *task) {
     const char *name = get_string(&task->in);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_bytes : NULL, library, name);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
-    }
-    return result;
+    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL,
+                           given >> 1 & 1 ? &value_bytes : NULL, library, name);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
+    if (given >> 1 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuLibraryGetKernel(struct task *task) {
-    CUresult (*real)(CUkernel *, CUlibrary, const char *) = (CUresult (*)(CUkernel *, CUlibrary, const char *))driver_function(EGPU_FN_cuLibraryGetKernel);
+    REAL(cuLibraryGetKernel);
     uint64_t given = get_word(&task->in);
     CUkernel value_pKernel = 0;
     CUlibrary library = (CUlibrary)(uintptr_t)task_handle(task, KIND_library, 0);
@@ -1666,14 +1580,14 @@ static CUresult decode_cuLibraryGetKernel(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pKernel : NULL, library, name);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_kernel, (uint64_t)(uintptr_t)value_pKernel));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_kernel, (uint64_t)(uintptr_t)value_pKernel));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuLibraryGetKernelCount(struct task *task) {
-    CUresult (*real)(unsigned int *, CUlibrary) = (CUresult (*)(unsigned int *, CUlibrary))driver_function(EGPU_FN_cuLibraryGetKernelCount);
+    REAL(cuLibraryGetKernelCount);
     uint64_t given = get_word(&task->in);
     unsigned int value_count;
     memset(&value_count, 0, sizeof value_count);
@@ -1681,64 +1595,60 @@ static CUresult decode_cuLibraryGetKernelCount(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_count : NULL, lib);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_count, sizeof value_count);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_count, sizeof value_count);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuLibraryGetModule(struct task *task) {
-    CUresult (*real)(CUmodule *, CUlibrary) = (CUresult (*)(CUmodule *, CUlibrary))driver_function(EGPU_FN_cuLibraryGetModule);
+    REAL(cuLibraryGetModule);
     uint64_t given = get_word(&task->in);
     CUmodule value_pMod = 0;
     CUlibrary library = (CUlibrary)(uintptr_t)task_handle(task, KIND_library, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pMod : NULL, library);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_pMod));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_pMod));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuLibraryUnload(struct task *task) {
-    CUresult (*real)(CUlibrary) = (CUresult (*)(CUlibrary))driver_function(EGPU_FN_cuLibraryUnload);
+    REAL(cuLibraryUnload);
     CUlibrary library = (CUlibrary)(uintptr_t)task_handle(task, KIND_library, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(library);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_library);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_library);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuLinkDestroy(struct task *task) {
-    CUresult (*real)(CUlinkState) = (CUresult (*)(CUlinkState))driver_function(EGPU_FN_cuLinkDestroy);
+    REAL(cuLinkDestroy);
     CUlinkState state = (CUlinkState)(uintptr_t)task_handle(task, KIND_link, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(state);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_link);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_link);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemAddressFree(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t) = (CUresult (*)(CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemAddressFree);
+    REAL(cuMemAddressFree);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
     get_bytes(&task->in, &size, sizeof size);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(ptr, size);
-    return result;
+    return real(ptr, size);
 }
 
 static CUresult decode_cuMemAddressReserve(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long) = (CUresult (*)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))driver_function(EGPU_FN_cuMemAddressReserve);
+    REAL(cuMemAddressReserve);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_ptr;
     memset(&value_ptr, 0, sizeof value_ptr);
@@ -1753,14 +1663,13 @@ static CUresult decode_cuMemAddressReserve(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_ptr : NULL, size, alignment, addr, flags);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_ptr, sizeof value_ptr);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_ptr, sizeof value_ptr);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemAllocAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t, CUstream) = (CUresult (*)(CUdeviceptr *, size_t, CUstream))driver_function(EGPU_FN_cuMemAllocAsync);
+    REAL(cuMemAllocAsync);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1770,14 +1679,13 @@ static CUresult decode_cuMemAllocAsync(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, bytesize, hStream);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemAllocFromPoolAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) = (CUresult (*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream))driver_function(EGPU_FN_cuMemAllocFromPoolAsync);
+    REAL(cuMemAllocFromPoolAsync);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1788,14 +1696,13 @@ static CUresult decode_cuMemAllocFromPoolAsync(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, bytesize, pool, hStream);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemAllocPitch_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int) = (CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int))driver_function(EGPU_FN_cuMemAllocPitch_v2);
+    REAL(cuMemAllocPitch_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1809,16 +1716,17 @@ static CUresult decode_cuMemAllocPitch_v2(struct task *task) {
     get_bytes(&task->in, &ElementSizeBytes, sizeof ElementSizeBytes);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_pPitch : NULL, WidthInBytes, Height, ElementSizeBytes);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_pPitch, sizeof value_pPitch);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_pPitch : NULL,
+             WidthInBytes, Height, ElementSizeBytes);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
+    if (given >> 1 & 1) put_bytes(&task->out, &value_pPitch, sizeof value_pPitch);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemAlloc_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t) = (CUresult (*)(CUdeviceptr *, size_t))driver_function(EGPU_FN_cuMemAlloc_v2);
+    REAL(cuMemAlloc_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -1827,14 +1735,13 @@ static CUresult decode_cuMemAlloc_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, bytesize);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemCreate(struct task *task) {
-    CUresult (*real)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long) = (CUresult (*)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))driver_function(EGPU_FN_cuMemCreate);
+    REAL(cuMemCreate);
     uint64_t given = get_word(&task->in);
     uint64_t id_handle = get_word(&task->in);
     CUmemGenericAllocationHandle value_handle = 0;
@@ -1847,35 +1754,32 @@ static CUresult decode_cuMemCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_handle, size, given >> 2 & 1 ? &value_prop : NULL, flags);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_allocation, id_handle, (uint64_t)(uintptr_t)value_handle);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_allocation, id_handle, (uint64_t)(uintptr_t)value_handle);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemFreeAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUstream) = (CUresult (*)(CUdeviceptr, CUstream))driver_function(EGPU_FN_cuMemFreeAsync);
+    REAL(cuMemFreeAsync);
     CUdeviceptr dptr = 0;
     get_bytes(&task->in, &dptr, sizeof dptr);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dptr, hStream);
-    return result;
+    return real(dptr, hStream);
 }
 
 static CUresult decode_cuMemFree_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr) = (CUresult (*)(CUdeviceptr))driver_function(EGPU_FN_cuMemFree_v2);
+    REAL(cuMemFree_v2);
     CUdeviceptr dptr = 0;
     get_bytes(&task->in, &dptr, sizeof dptr);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dptr);
-    return result;
+    return real(dptr);
 }
 
 static CUresult decode_cuMemGetAccess(struct task *task) {
-    CUresult (*real)(unsigned long long *, const CUmemLocation *, CUdeviceptr) = (CUresult (*)(unsigned long long *, const CUmemLocation *, CUdeviceptr))driver_function(EGPU_FN_cuMemGetAccess);
+    REAL(cuMemGetAccess);
     uint64_t given = get_word(&task->in);
     unsigned long long value_flags;
     memset(&value_flags, 0, sizeof value_flags);
@@ -1885,15 +1789,15 @@ static CUresult decode_cuMemGetAccess(struct task *task) {
     get_bytes(&task->in, &ptr, sizeof ptr);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_flags : NULL, given >> 1 & 1 ? &value_location : NULL, ptr);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_flags : NULL, given >> 1 & 1 ? &value_location : NULL, ptr);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemGetAddressRange_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, CUdeviceptr) = (CUresult (*)(CUdeviceptr *, size_t *, CUdeviceptr))driver_function(EGPU_FN_cuMemGetAddressRange_v2);
+    REAL(cuMemGetAddressRange_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_pbase;
     memset(&value_pbase, 0, sizeof value_pbase);
@@ -1903,16 +1807,16 @@ static CUresult decode_cuMemGetAddressRange_v2(struct task *task) {
     get_bytes(&task->in, &dptr, sizeof dptr);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_pbase : NULL, given >> 1 & 1 ? &value_psize : NULL, dptr);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_pbase, sizeof value_pbase);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_psize, sizeof value_psize);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_pbase : NULL, given >> 1 & 1 ? &value_psize : NULL, dptr);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_pbase, sizeof value_pbase);
+    if (given >> 1 & 1) put_bytes(&task->out, &value_psize, sizeof value_psize);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemGetAllocationGranularity(struct task *task) {
-    CUresult (*real)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) = (CUresult (*)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))driver_function(EGPU_FN_cuMemGetAllocationGranularity);
+    REAL(cuMemGetAllocationGranularity);
     uint64_t given = get_word(&task->in);
     size_t value_granularity;
     memset(&value_granularity, 0, sizeof value_granularity);
@@ -1922,30 +1826,30 @@ static CUresult decode_cuMemGetAllocationGranularity(struct task *task) {
     get_bytes(&task->in, &option, sizeof option);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_granularity : NULL, given >> 1 & 1 ? &value_prop : NULL, option);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_granularity, sizeof value_granularity);
-    }
-    return result;
+    CUresult result = real(given >> 0 & 1 ? &value_granularity : NULL,
+                           given >> 1 & 1 ? &value_prop : NULL, option);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_granularity, sizeof value_granularity);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemGetAllocationPropertiesFromHandle(struct task *task) {
-    CUresult (*real)(CUmemAllocationProp *, CUmemGenericAllocationHandle) = (CUresult (*)(CUmemAllocationProp *, CUmemGenericAllocationHandle))driver_function(EGPU_FN_cuMemGetAllocationPropertiesFromHandle);
+    REAL(cuMemGetAllocationPropertiesFromHandle);
     uint64_t given = get_word(&task->in);
     CUmemAllocationProp value_prop;
     memset(&value_prop, 0, sizeof value_prop);
-    CUmemGenericAllocationHandle handle = (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
+    CUmemGenericAllocationHandle handle =
+        (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_prop : NULL, handle);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_prop, sizeof value_prop);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_prop, sizeof value_prop);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemGetDefaultMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType) = (CUresult (*)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))driver_function(EGPU_FN_cuMemGetDefaultMemPool);
+    REAL(cuMemGetDefaultMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool_out = 0;
     CUmemLocation value_location = {0};
@@ -1954,15 +1858,16 @@ static CUresult decode_cuMemGetDefaultMemPool(struct task *task) {
     get_bytes(&task->in, &type, sizeof type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_pool_out : NULL, given >> 1 & 1 ? &value_location : NULL, type);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
-    }
-    return result;
+    CUresult result = real(given >> 0 & 1 ? &value_pool_out : NULL,
+                           given >> 1 & 1 ? &value_location : NULL, type);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool_out));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemGetInfo_v2(struct task *task) {
-    CUresult (*real)(size_t *, size_t *) = (CUresult (*)(size_t *, size_t *))driver_function(EGPU_FN_cuMemGetInfo_v2);
+    REAL(cuMemGetInfo_v2);
     uint64_t given = get_word(&task->in);
     size_t value_free;
     memset(&value_free, 0, sizeof value_free);
@@ -1970,16 +1875,16 @@ static CUresult decode_cuMemGetInfo_v2(struct task *task) {
     memset(&value_total, 0, sizeof value_total);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_free : NULL, given >> 1 & 1 ? &value_total : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_free, sizeof value_free);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_total, sizeof value_total);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_free : NULL, given >> 1 & 1 ? &value_total : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_free, sizeof value_free);
+    if (given >> 1 & 1) put_bytes(&task->out, &value_total, sizeof value_total);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemGetMemPool(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType) = (CUresult (*)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))driver_function(EGPU_FN_cuMemGetMemPool);
+    REAL(cuMemGetMemPool);
     uint64_t given = get_word(&task->in);
     CUmemoryPool value_pool = 0;
     CUmemLocation value_location = {0};
@@ -1988,32 +1893,33 @@ static CUresult decode_cuMemGetMemPool(struct task *task) {
     get_bytes(&task->in, &type, sizeof type);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_pool : NULL, given >> 1 & 1 ? &value_location : NULL, type);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_pool : NULL, given >> 1 & 1 ? &value_location : NULL, type);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_pool, (uint64_t)(uintptr_t)value_pool));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemMap(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) = (CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))driver_function(EGPU_FN_cuMemMap);
+    REAL(cuMemMap);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
     get_bytes(&task->in, &size, sizeof size);
     size_t offset = 0;
     get_bytes(&task->in, &offset, sizeof offset);
-    CUmemGenericAllocationHandle handle = (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
+    CUmemGenericAllocationHandle handle =
+        (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 0);
     unsigned long long flags = 0;
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(ptr, size, offset, handle, flags);
-    return result;
+    return real(ptr, size, offset, handle, flags);
 }
 
 static CUresult decode_cuMemPoolCreate(struct task *task) {
-    CUresult (*real)(CUmemoryPool *, const CUmemPoolProps *) = (CUresult (*)(CUmemoryPool *, const CUmemPoolProps *))driver_function(EGPU_FN_cuMemPoolCreate);
+    REAL(cuMemPoolCreate);
     uint64_t given = get_word(&task->in);
     uint64_t id_pool = get_word(&task->in);
     CUmemoryPool value_pool = 0;
@@ -2022,26 +1928,24 @@ static CUresult decode_cuMemPoolCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_pool, given >> 1 & 1 ? &value_poolProps : NULL);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_pool, id_pool, (uint64_t)(uintptr_t)value_pool);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_pool, id_pool, (uint64_t)(uintptr_t)value_pool);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemPoolDestroy(struct task *task) {
-    CUresult (*real)(CUmemoryPool) = (CUresult (*)(CUmemoryPool))driver_function(EGPU_FN_cuMemPoolDestroy);
+    REAL(cuMemPoolDestroy);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(pool);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_pool);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_pool);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemPoolGetAccess(struct task *task) {
-    CUresult (*real)(CUmemAccess_flags *, CUmemoryPool, CUmemLocation *) = (CUresult (*)(CUmemAccess_flags *, CUmemoryPool, CUmemLocation *))driver_function(EGPU_FN_cuMemPoolGetAccess);
+    REAL(cuMemPoolGetAccess);
     uint64_t given = get_word(&task->in);
     CUmemAccess_flags value_flags;
     memset(&value_flags, 0, sizeof value_flags);
@@ -2050,15 +1954,15 @@ static CUresult decode_cuMemPoolGetAccess(struct task *task) {
     if (given >> 2 & 1) get_bytes(&task->in, &value_location, sizeof value_location);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_flags : NULL, memPool, given >> 2 & 1 ? &value_location : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
-    }
-    return result;
+    CUresult result = real(given >> 0 & 1 ? &value_flags : NULL, memPool,
+                           given >> 2 & 1 ? &value_location : NULL);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemPoolGetAttribute(struct task *task) {
-    CUresult (*real)(CUmemoryPool, CUmemPool_attribute, void *) = (CUresult (*)(CUmemoryPool, CUmemPool_attribute, void *))driver_function(EGPU_FN_cuMemPoolGetAttribute);
+    REAL(cuMemPoolGetAttribute);
     uint64_t given = get_word(&task->in);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUmemPool_attribute attr = 0;
@@ -2067,14 +1971,13 @@ static CUresult decode_cuMemPoolGetAttribute(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(pool, attr, given >> 2 & 1 ? &value_value : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 2 & 1) put_word(&task->out, value_value);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 2 & 1) put_word(&task->out, value_value);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemPoolSetAccess(struct task *task) {
-    CUresult (*real)(CUmemoryPool, const CUmemAccessDesc *, size_t) = (CUresult (*)(CUmemoryPool, const CUmemAccessDesc *, size_t))driver_function(EGPU_FN_cuMemPoolSetAccess);
+    REAL(cuMemPoolSetAccess);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUmemAccessDesc value_map[WIRE_MAX_ARRAY];
     size_t bytes_map = get_block(&task->in, value_map, sizeof value_map);
@@ -2083,63 +1986,59 @@ static CUresult decode_cuMemPoolSetAccess(struct task *task) {
     if (bytes_map != (size_t)count * sizeof *value_map) task->in.bad = true;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(pool, value_map, count);
-    return result;
+    return real(pool, value_map, count);
 }
 
 static CUresult decode_cuMemPoolSetAttribute(struct task *task) {
-    CUresult (*real)(CUmemoryPool, CUmemPool_attribute, void *) = (CUresult (*)(CUmemoryPool, CUmemPool_attribute, void *))driver_function(EGPU_FN_cuMemPoolSetAttribute);
+    REAL(cuMemPoolSetAttribute);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUmemPool_attribute attr = 0;
     get_bytes(&task->in, &attr, sizeof attr);
     uint64_t word_value = get_word(&task->in);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(pool, attr, &word_value);
-    return result;
+    return real(pool, attr, &word_value);
 }
 
 static CUresult decode_cuMemPoolTrimTo(struct task *task) {
-    CUresult (*real)(CUmemoryPool, size_t) = (CUresult (*)(CUmemoryPool, size_t))driver_function(EGPU_FN_cuMemPoolTrimTo);
+    REAL(cuMemPoolTrimTo);
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     size_t minBytesToKeep = 0;
     get_bytes(&task->in, &minBytesToKeep, sizeof minBytesToKeep);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(pool, minBytesToKeep);
-    return result;
+    return real(pool, minBytesToKeep);
 }
 
 static CUresult decode_cuMemRelease(struct task *task) {
-    CUresult (*real)(CUmemGenericAllocationHandle) = (CUresult (*)(CUmemGenericAllocationHandle))driver_function(EGPU_FN_cuMemRelease);
-    CUmemGenericAllocationHandle handle = (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 1);
+    REAL(cuMemRelease);
+    CUmemGenericAllocationHandle handle =
+        (CUmemGenericAllocationHandle)(uintptr_t)task_handle(task, KIND_allocation, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(handle);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_allocation);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_allocation);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemRetainAllocationHandle(struct task *task) {
-    CUresult (*real)(CUmemGenericAllocationHandle *, void *) = (CUresult (*)(CUmemGenericAllocationHandle *, void *))driver_function(EGPU_FN_cuMemRetainAllocationHandle);
+    REAL(cuMemRetainAllocationHandle);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_handle = get_word(&task->in);
     CUmemGenericAllocationHandle value_handle = 0;
-    void * addr = 0;
+    void *addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_handle, addr);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_allocation, id_handle, (uint64_t)(uintptr_t)value_handle);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_allocation, id_handle, (uint64_t)(uintptr_t)value_handle);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMemSetAccess(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t) = (CUresult (*)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))driver_function(EGPU_FN_cuMemSetAccess);
+    REAL(cuMemSetAccess);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
@@ -2151,12 +2050,11 @@ static CUresult decode_cuMemSetAccess(struct task *task) {
     if (bytes_desc != (size_t)count * sizeof *value_desc) task->in.bad = true;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(ptr, size, value_desc, count);
-    return result;
+    return real(ptr, size, value_desc, count);
 }
 
 static CUresult decode_cuMemSetMemPool(struct task *task) {
-    CUresult (*real)(CUmemLocation *, CUmemAllocationType, CUmemoryPool) = (CUresult (*)(CUmemLocation *, CUmemAllocationType, CUmemoryPool))driver_function(EGPU_FN_cuMemSetMemPool);
+    REAL(cuMemSetMemPool);
     uint64_t given = get_word(&task->in);
     CUmemLocation value_location = {0};
     if (given >> 0 & 1) get_bytes(&task->in, &value_location, sizeof value_location);
@@ -2165,24 +2063,22 @@ static CUresult decode_cuMemSetMemPool(struct task *task) {
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)task_handle(task, KIND_pool, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_location : NULL, type, pool);
-    return result;
+    return real(given >> 0 & 1 ? &value_location : NULL, type, pool);
 }
 
 static CUresult decode_cuMemUnmap(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t) = (CUresult (*)(CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemUnmap);
+    REAL(cuMemUnmap);
     CUdeviceptr ptr = 0;
     get_bytes(&task->in, &ptr, sizeof ptr);
     size_t size = 0;
     get_bytes(&task->in, &size, sizeof size);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(ptr, size);
-    return result;
+    return real(ptr, size);
 }
 
 static CUresult decode_cuMemcpyAtoA(struct task *task) {
-    CUresult (*real)(CUarray, unsigned int, CUarray, unsigned int, unsigned int) = (CUresult (*)(CUarray, unsigned int, CUarray, unsigned int, unsigned int))driver_function(EGPU_FN_cuMemcpyAtoA);
+    REAL(cuMemcpyAtoA);
     CUarray dstArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
     unsigned int dstOffset = 0;
     get_bytes(&task->in, &dstOffset, sizeof dstOffset);
@@ -2193,12 +2089,11 @@ static CUresult decode_cuMemcpyAtoA(struct task *task) {
     get_bytes(&task->in, &ByteCount, sizeof ByteCount);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
-    return result;
+    return real(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 static CUresult decode_cuMemcpyAtoA_v2(struct task *task) {
-    CUresult (*real)(CUarray, size_t, CUarray, size_t, size_t) = (CUresult (*)(CUarray, size_t, CUarray, size_t, size_t))driver_function(EGPU_FN_cuMemcpyAtoA_v2);
+    REAL(cuMemcpyAtoA_v2);
     CUarray dstArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
     size_t dstOffset = 0;
     get_bytes(&task->in, &dstOffset, sizeof dstOffset);
@@ -2209,12 +2104,11 @@ static CUresult decode_cuMemcpyAtoA_v2(struct task *task) {
     get_bytes(&task->in, &ByteCount, sizeof ByteCount);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
-    return result;
+    return real(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 static CUresult decode_cuMemcpyAtoD_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUarray, size_t, size_t) = (CUresult (*)(CUdeviceptr, CUarray, size_t, size_t))driver_function(EGPU_FN_cuMemcpyAtoD_v2);
+    REAL(cuMemcpyAtoD_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUarray srcArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
@@ -2224,12 +2118,11 @@ static CUresult decode_cuMemcpyAtoD_v2(struct task *task) {
     get_bytes(&task->in, &ByteCount, sizeof ByteCount);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, srcArray, srcOffset, ByteCount);
-    return result;
+    return real(dstDevice, srcArray, srcOffset, ByteCount);
 }
 
 static CUresult decode_cuMemcpyDtoA_v2(struct task *task) {
-    CUresult (*real)(CUarray, size_t, CUdeviceptr, size_t) = (CUresult (*)(CUarray, size_t, CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemcpyDtoA_v2);
+    REAL(cuMemcpyDtoA_v2);
     CUarray dstArray = (CUarray)(uintptr_t)task_handle(task, KIND_array, 0);
     size_t dstOffset = 0;
     get_bytes(&task->in, &dstOffset, sizeof dstOffset);
@@ -2239,12 +2132,11 @@ static CUresult decode_cuMemcpyDtoA_v2(struct task *task) {
     get_bytes(&task->in, &ByteCount, sizeof ByteCount);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstArray, dstOffset, srcDevice, ByteCount);
-    return result;
+    return real(dstArray, dstOffset, srcDevice, ByteCount);
 }
 
 static CUresult decode_cuMemcpyDtoDAsync_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = (CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream))driver_function(EGPU_FN_cuMemcpyDtoDAsync_v2);
+    REAL(cuMemcpyDtoDAsync_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUdeviceptr srcDevice = 0;
@@ -2254,12 +2146,11 @@ static CUresult decode_cuMemcpyDtoDAsync_v2(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, srcDevice, ByteCount, hStream);
-    return result;
+    return real(dstDevice, srcDevice, ByteCount, hStream);
 }
 
 static CUresult decode_cuMemcpyDtoD_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUdeviceptr, size_t) = (CUresult (*)(CUdeviceptr, CUdeviceptr, size_t))driver_function(EGPU_FN_cuMemcpyDtoD_v2);
+    REAL(cuMemcpyDtoD_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUdeviceptr srcDevice = 0;
@@ -2268,12 +2159,11 @@ static CUresult decode_cuMemcpyDtoD_v2(struct task *task) {
     get_bytes(&task->in, &ByteCount, sizeof ByteCount);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, srcDevice, ByteCount);
-    return result;
+    return real(dstDevice, srcDevice, ByteCount);
 }
 
 static CUresult decode_cuMemcpyPeer(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t) = (CUresult (*)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t))driver_function(EGPU_FN_cuMemcpyPeer);
+    REAL(cuMemcpyPeer);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUcontext dstContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
@@ -2284,12 +2174,11 @@ static CUresult decode_cuMemcpyPeer(struct task *task) {
     get_bytes(&task->in, &ByteCount, sizeof ByteCount);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
-    return result;
+    return real(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 
 static CUresult decode_cuMemcpyPeerAsync(struct task *task) {
-    CUresult (*real)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream) = (CUresult (*)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))driver_function(EGPU_FN_cuMemcpyPeerAsync);
+    REAL(cuMemcpyPeerAsync);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     CUcontext dstContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
@@ -2301,12 +2190,11 @@ static CUresult decode_cuMemcpyPeerAsync(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
-    return result;
+    return real(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 static CUresult decode_cuMemsetD16Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned short, size_t, CUstream) = (CUresult (*)(CUdeviceptr, unsigned short, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD16Async);
+    REAL(cuMemsetD16Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned short us = 0;
@@ -2316,12 +2204,11 @@ static CUresult decode_cuMemsetD16Async(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, us, N, hStream);
-    return result;
+    return real(dstDevice, us, N, hStream);
 }
 
 static CUresult decode_cuMemsetD16_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned short, size_t) = (CUresult (*)(CUdeviceptr, unsigned short, size_t))driver_function(EGPU_FN_cuMemsetD16_v2);
+    REAL(cuMemsetD16_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned short us = 0;
@@ -2330,12 +2217,11 @@ static CUresult decode_cuMemsetD16_v2(struct task *task) {
     get_bytes(&task->in, &N, sizeof N);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, us, N);
-    return result;
+    return real(dstDevice, us, N);
 }
 
 static CUresult decode_cuMemsetD2D16Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream) = (CUresult (*)(CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD2D16Async);
+    REAL(cuMemsetD2D16Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2349,12 +2235,11 @@ static CUresult decode_cuMemsetD2D16Async(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstPitch, us, Width, Height, hStream);
-    return result;
+    return real(dstDevice, dstPitch, us, Width, Height, hStream);
 }
 
 static CUresult decode_cuMemsetD2D16_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned short, size_t, size_t) = (CUresult (*)(CUdeviceptr, size_t, unsigned short, size_t, size_t))driver_function(EGPU_FN_cuMemsetD2D16_v2);
+    REAL(cuMemsetD2D16_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2367,12 +2252,11 @@ static CUresult decode_cuMemsetD2D16_v2(struct task *task) {
     get_bytes(&task->in, &Height, sizeof Height);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstPitch, us, Width, Height);
-    return result;
+    return real(dstDevice, dstPitch, us, Width, Height);
 }
 
 static CUresult decode_cuMemsetD2D32Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream) = (CUresult (*)(CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD2D32Async);
+    REAL(cuMemsetD2D32Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2386,12 +2270,11 @@ static CUresult decode_cuMemsetD2D32Async(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstPitch, ui, Width, Height, hStream);
-    return result;
+    return real(dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 
 static CUresult decode_cuMemsetD2D32_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned int, size_t, size_t) = (CUresult (*)(CUdeviceptr, size_t, unsigned int, size_t, size_t))driver_function(EGPU_FN_cuMemsetD2D32_v2);
+    REAL(cuMemsetD2D32_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2404,12 +2287,11 @@ static CUresult decode_cuMemsetD2D32_v2(struct task *task) {
     get_bytes(&task->in, &Height, sizeof Height);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstPitch, ui, Width, Height);
-    return result;
+    return real(dstDevice, dstPitch, ui, Width, Height);
 }
 
 static CUresult decode_cuMemsetD2D8Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream) = (CUresult (*)(CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD2D8Async);
+    REAL(cuMemsetD2D8Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2423,12 +2305,11 @@ static CUresult decode_cuMemsetD2D8Async(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstPitch, uc, Width, Height, hStream);
-    return result;
+    return real(dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 
 static CUresult decode_cuMemsetD2D8_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, size_t, unsigned char, size_t, size_t) = (CUresult (*)(CUdeviceptr, size_t, unsigned char, size_t, size_t))driver_function(EGPU_FN_cuMemsetD2D8_v2);
+    REAL(cuMemsetD2D8_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     size_t dstPitch = 0;
@@ -2441,12 +2322,11 @@ static CUresult decode_cuMemsetD2D8_v2(struct task *task) {
     get_bytes(&task->in, &Height, sizeof Height);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, dstPitch, uc, Width, Height);
-    return result;
+    return real(dstDevice, dstPitch, uc, Width, Height);
 }
 
 static CUresult decode_cuMemsetD32Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned int, size_t, CUstream) = (CUresult (*)(CUdeviceptr, unsigned int, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD32Async);
+    REAL(cuMemsetD32Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned int ui = 0;
@@ -2456,12 +2336,11 @@ static CUresult decode_cuMemsetD32Async(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, ui, N, hStream);
-    return result;
+    return real(dstDevice, ui, N, hStream);
 }
 
 static CUresult decode_cuMemsetD32_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned int, size_t) = (CUresult (*)(CUdeviceptr, unsigned int, size_t))driver_function(EGPU_FN_cuMemsetD32_v2);
+    REAL(cuMemsetD32_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned int ui = 0;
@@ -2470,12 +2349,11 @@ static CUresult decode_cuMemsetD32_v2(struct task *task) {
     get_bytes(&task->in, &N, sizeof N);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, ui, N);
-    return result;
+    return real(dstDevice, ui, N);
 }
 
 static CUresult decode_cuMemsetD8Async(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned char, size_t, CUstream) = (CUresult (*)(CUdeviceptr, unsigned char, size_t, CUstream))driver_function(EGPU_FN_cuMemsetD8Async);
+    REAL(cuMemsetD8Async);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned char uc = 0;
@@ -2485,12 +2363,11 @@ static CUresult decode_cuMemsetD8Async(struct task *task) {
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, uc, N, hStream);
-    return result;
+    return real(dstDevice, uc, N, hStream);
 }
 
 static CUresult decode_cuMemsetD8_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr, unsigned char, size_t) = (CUresult (*)(CUdeviceptr, unsigned char, size_t))driver_function(EGPU_FN_cuMemsetD8_v2);
+    REAL(cuMemsetD8_v2);
     CUdeviceptr dstDevice = 0;
     get_bytes(&task->in, &dstDevice, sizeof dstDevice);
     unsigned char uc = 0;
@@ -2499,90 +2376,93 @@ static CUresult decode_cuMemsetD8_v2(struct task *task) {
     get_bytes(&task->in, &N, sizeof N);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstDevice, uc, N);
-    return result;
+    return real(dstDevice, uc, N);
 }
 
 static CUresult decode_cuMipmappedArrayCreate(struct task *task) {
-    CUresult (*real)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int) = (CUresult (*)(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int))driver_function(EGPU_FN_cuMipmappedArrayCreate);
+    REAL(cuMipmappedArrayCreate);
     uint64_t given = get_word(&task->in);
     uint64_t id_pHandle = get_word(&task->in);
     CUmipmappedArray value_pHandle = 0;
     CUDA_ARRAY3D_DESCRIPTOR value_pMipmappedArrayDesc = {0};
-    if (given >> 1 & 1) get_bytes(&task->in, &value_pMipmappedArrayDesc, sizeof value_pMipmappedArrayDesc);
+    if (given >> 1 & 1)
+        get_bytes(&task->in, &value_pMipmappedArrayDesc, sizeof value_pMipmappedArrayDesc);
     unsigned int numMipmapLevels = 0;
     get_bytes(&task->in, &numMipmapLevels, sizeof numMipmapLevels);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(&value_pHandle, given >> 1 & 1 ? &value_pMipmappedArrayDesc : NULL, numMipmapLevels);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_mipmapped_array, id_pHandle, (uint64_t)(uintptr_t)value_pHandle);
-    }
-    return result;
+    CUresult result =
+        real(&value_pHandle, given >> 1 & 1 ? &value_pMipmappedArrayDesc : NULL, numMipmapLevels);
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_mipmapped_array, id_pHandle, (uint64_t)(uintptr_t)value_pHandle);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMipmappedArrayDestroy(struct task *task) {
-    CUresult (*real)(CUmipmappedArray) = (CUresult (*)(CUmipmappedArray))driver_function(EGPU_FN_cuMipmappedArrayDestroy);
-    CUmipmappedArray hMipmappedArray = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 1);
+    REAL(cuMipmappedArrayDestroy);
+    CUmipmappedArray hMipmappedArray =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hMipmappedArray);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_mipmapped_array);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_mipmapped_array);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMipmappedArrayGetLevel(struct task *task) {
-    CUresult (*real)(CUarray *, CUmipmappedArray, unsigned int) = (CUresult (*)(CUarray *, CUmipmappedArray, unsigned int))driver_function(EGPU_FN_cuMipmappedArrayGetLevel);
+    REAL(cuMipmappedArrayGetLevel);
     uint64_t given = get_word(&task->in);
     CUarray value_pLevelArray = 0;
-    CUmipmappedArray hMipmappedArray = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
+    CUmipmappedArray hMipmappedArray =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
     unsigned int level = 0;
     get_bytes(&task->in, &level, sizeof level);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pLevelArray : NULL, hMipmappedArray, level);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pLevelArray));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_array, (uint64_t)(uintptr_t)value_pLevelArray));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMipmappedArrayGetMemoryRequirements(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice) = (CUresult (*)(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice))driver_function(EGPU_FN_cuMipmappedArrayGetMemoryRequirements);
+    REAL(cuMipmappedArrayGetMemoryRequirements);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_MEMORY_REQUIREMENTS value_memoryRequirements;
     memset(&value_memoryRequirements, 0, sizeof value_memoryRequirements);
-    CUmipmappedArray mipmap = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
+    CUmipmappedArray mipmap =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
     CUdevice device = 0;
     get_bytes(&task->in, &device, sizeof device);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_memoryRequirements : NULL, mipmap, device);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_bytes(&task->out, &value_memoryRequirements, sizeof value_memoryRequirements);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuMipmappedArrayGetSparseProperties(struct task *task) {
-    CUresult (*real)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUmipmappedArray) = (CUresult (*)(CUDA_ARRAY_SPARSE_PROPERTIES *, CUmipmappedArray))driver_function(EGPU_FN_cuMipmappedArrayGetSparseProperties);
+    REAL(cuMipmappedArrayGetSparseProperties);
     uint64_t given = get_word(&task->in);
     CUDA_ARRAY_SPARSE_PROPERTIES value_sparseProperties;
     memset(&value_sparseProperties, 0, sizeof value_sparseProperties);
-    CUmipmappedArray mipmap = (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
+    CUmipmappedArray mipmap =
+        (CUmipmappedArray)(uintptr_t)task_handle(task, KIND_mipmapped_array, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_sparseProperties : NULL, mipmap);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_bytes(&task->out, &value_sparseProperties, sizeof value_sparseProperties);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuModuleGetFunction(struct task *task) {
-    CUresult (*real)(CUfunction *, CUmodule, const char *) = (CUresult (*)(CUfunction *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetFunction);
+    REAL(cuModuleGetFunction);
     uint64_t given = get_word(&task->in);
     CUfunction value_hfunc = 0;
     CUmodule hmod = (CUmodule)(uintptr_t)task_handle(task, KIND_module, 0);
@@ -2590,14 +2470,14 @@ static CUresult decode_cuModuleGetFunction(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_hfunc : NULL, hmod, name);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_hfunc));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out, handle_of(task, KIND_function, (uint64_t)(uintptr_t)value_hfunc));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuModuleGetFunctionCount(struct task *task) {
-    CUresult (*real)(unsigned int *, CUmodule) = (CUresult (*)(unsigned int *, CUmodule))driver_function(EGPU_FN_cuModuleGetFunctionCount);
+    REAL(cuModuleGetFunctionCount);
     uint64_t given = get_word(&task->in);
     unsigned int value_count;
     memset(&value_count, 0, sizeof value_count);
@@ -2605,14 +2485,13 @@ static CUresult decode_cuModuleGetFunctionCount(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_count : NULL, mod);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_count, sizeof value_count);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_count, sizeof value_count);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuModuleGetGlobal_v2(struct task *task) {
-    CUresult (*real)(CUdeviceptr *, size_t *, CUmodule, const char *) = (CUresult (*)(CUdeviceptr *, size_t *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetGlobal_v2);
+    REAL(cuModuleGetGlobal_v2);
     uint64_t given = get_word(&task->in);
     CUdeviceptr value_dptr;
     memset(&value_dptr, 0, sizeof value_dptr);
@@ -2622,30 +2501,29 @@ static CUresult decode_cuModuleGetGlobal_v2(struct task *task) {
     const char *name = get_string(&task->in);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_bytes : NULL, hmod, name);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
-        if (given >> 1 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_dptr : NULL, given >> 1 & 1 ? &value_bytes : NULL, hmod, name);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_dptr, sizeof value_dptr);
+    if (given >> 1 & 1) put_bytes(&task->out, &value_bytes, sizeof value_bytes);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuModuleGetLoadingMode(struct task *task) {
-    CUresult (*real)(CUmoduleLoadingMode *) = (CUresult (*)(CUmoduleLoadingMode *))driver_function(EGPU_FN_cuModuleGetLoadingMode);
+    REAL(cuModuleGetLoadingMode);
     uint64_t given = get_word(&task->in);
     CUmoduleLoadingMode value_mode;
     memset(&value_mode, 0, sizeof value_mode);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_mode : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_mode, sizeof value_mode);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_mode, sizeof value_mode);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuModuleGetSurfRef(struct task *task) {
-    CUresult (*real)(CUsurfref *, CUmodule, const char *) = (CUresult (*)(CUsurfref *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetSurfRef);
+    REAL(cuModuleGetSurfRef);
     uint64_t given = get_word(&task->in);
     CUsurfref value_pSurfRef = 0;
     CUmodule hmod = (CUmodule)(uintptr_t)task_handle(task, KIND_module, 0);
@@ -2653,14 +2531,15 @@ static CUresult decode_cuModuleGetSurfRef(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pSurfRef : NULL, hmod, name);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_surface_reference, (uint64_t)(uintptr_t)value_pSurfRef));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out,
+                 handle_of(task, KIND_surface_reference, (uint64_t)(uintptr_t)value_pSurfRef));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuModuleGetTexRef(struct task *task) {
-    CUresult (*real)(CUtexref *, CUmodule, const char *) = (CUresult (*)(CUtexref *, CUmodule, const char *))driver_function(EGPU_FN_cuModuleGetTexRef);
+    REAL(cuModuleGetTexRef);
     uint64_t given = get_word(&task->in);
     CUtexref value_pTexRef = 0;
     CUmodule hmod = (CUmodule)(uintptr_t)task_handle(task, KIND_module, 0);
@@ -2668,26 +2547,26 @@ static CUresult decode_cuModuleGetTexRef(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(given >> 0 & 1 ? &value_pTexRef : NULL, hmod, name);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_word(&task->out, handle_of(task, KIND_texture_reference, (uint64_t)(uintptr_t)value_pTexRef));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1)
+        put_word(&task->out,
+                 handle_of(task, KIND_texture_reference, (uint64_t)(uintptr_t)value_pTexRef));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuModuleUnload(struct task *task) {
-    CUresult (*real)(CUmodule) = (CUresult (*)(CUmodule))driver_function(EGPU_FN_cuModuleUnload);
+    REAL(cuModuleUnload);
     CUmodule hmod = (CUmodule)(uintptr_t)task_handle(task, KIND_module, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hmod);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_module);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_module);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuOccupancyAvailableDynamicSMemPerBlock(struct task *task) {
-    CUresult (*real)(size_t *, CUfunction, int, int) = (CUresult (*)(size_t *, CUfunction, int, int))driver_function(EGPU_FN_cuOccupancyAvailableDynamicSMemPerBlock);
+    REAL(cuOccupancyAvailableDynamicSMemPerBlock);
     uint64_t given = get_word(&task->in);
     size_t value_dynamicSmemSize;
     memset(&value_dynamicSmemSize, 0, sizeof value_dynamicSmemSize);
@@ -2698,15 +2577,15 @@ static CUresult decode_cuOccupancyAvailableDynamicSMemPerBlock(struct task *task
     get_bytes(&task->in, &blockSize, sizeof blockSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_dynamicSmemSize : NULL, func, numBlocks, blockSize);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_dynamicSmemSize, sizeof value_dynamicSmemSize);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_dynamicSmemSize : NULL, func, numBlocks, blockSize);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_dynamicSmemSize, sizeof value_dynamicSmemSize);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessor(struct task *task) {
-    CUresult (*real)(int *, CUfunction, int, size_t) = (CUresult (*)(int *, CUfunction, int, size_t))driver_function(EGPU_FN_cuOccupancyMaxActiveBlocksPerMultiprocessor);
+    REAL(cuOccupancyMaxActiveBlocksPerMultiprocessor);
     uint64_t given = get_word(&task->in);
     int value_numBlocks;
     memset(&value_numBlocks, 0, sizeof value_numBlocks);
@@ -2717,15 +2596,15 @@ static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessor(struct task *
     get_bytes(&task->in, &dynamicSMemSize, sizeof dynamicSMemSize);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_numBlocks, sizeof value_numBlocks);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_numBlocks, sizeof value_numBlocks);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct task *task) {
-    CUresult (*real)(int *, CUfunction, int, size_t, unsigned int) = (CUresult (*)(int *, CUfunction, int, size_t, unsigned int))driver_function(EGPU_FN_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
+    REAL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
     uint64_t given = get_word(&task->in);
     int value_numBlocks;
     memset(&value_numBlocks, 0, sizeof value_numBlocks);
@@ -2738,36 +2617,34 @@ static CUresult decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(stru
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize, flags);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 0 & 1) put_bytes(&task->out, &value_numBlocks, sizeof value_numBlocks);
-    }
-    return result;
+    CUresult result =
+        real(given >> 0 & 1 ? &value_numBlocks : NULL, func, blockSize, dynamicSMemSize, flags);
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 0 & 1) put_bytes(&task->out, &value_numBlocks, sizeof value_numBlocks);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamBeginCapture_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamCaptureMode) = (CUresult (*)(CUstream, CUstreamCaptureMode))driver_function(EGPU_FN_cuStreamBeginCapture_v2);
+    REAL(cuStreamBeginCapture_v2);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamCaptureMode mode = 0;
     get_bytes(&task->in, &mode, sizeof mode);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hStream, mode);
-    return result;
+    return real(hStream, mode);
 }
 
 static CUresult decode_cuStreamCopyAttributes(struct task *task) {
-    CUresult (*real)(CUstream, CUstream) = (CUresult (*)(CUstream, CUstream))driver_function(EGPU_FN_cuStreamCopyAttributes);
+    REAL(cuStreamCopyAttributes);
     CUstream dstStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstream srcStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(dstStream, srcStream);
-    return result;
+    return real(dstStream, srcStream);
 }
 
 static CUresult decode_cuStreamCreate(struct task *task) {
-    CUresult (*real)(CUstream *, unsigned int) = (CUresult (*)(CUstream *, unsigned int))driver_function(EGPU_FN_cuStreamCreate);
+    REAL(cuStreamCreate);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phStream = get_word(&task->in);
     CUstream value_phStream = 0;
@@ -2776,14 +2653,13 @@ static CUresult decode_cuStreamCreate(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phStream, Flags);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_stream, id_phStream, (uint64_t)(uintptr_t)value_phStream);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_stream, id_phStream, (uint64_t)(uintptr_t)value_phStream);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamCreateWithPriority(struct task *task) {
-    CUresult (*real)(CUstream *, unsigned int, int) = (CUresult (*)(CUstream *, unsigned int, int))driver_function(EGPU_FN_cuStreamCreateWithPriority);
+    REAL(cuStreamCreateWithPriority);
     get_word(&task->in); /* pointers that are not NULL */
     uint64_t id_phStream = get_word(&task->in);
     CUstream value_phStream = 0;
@@ -2794,40 +2670,38 @@ static CUresult decode_cuStreamCreateWithPriority(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(&value_phStream, flags, priority);
-    if (result == CUDA_SUCCESS) {
-        handle_bind(task, KIND_stream, id_phStream, (uint64_t)(uintptr_t)value_phStream);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_bind(task, KIND_stream, id_phStream, (uint64_t)(uintptr_t)value_phStream);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamDestroy_v2(struct task *task) {
-    CUresult (*real)(CUstream) = (CUresult (*)(CUstream))driver_function(EGPU_FN_cuStreamDestroy_v2);
+    REAL(cuStreamDestroy_v2);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_stream);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_stream);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamEndCapture(struct task *task) {
-    CUresult (*real)(CUstream, CUgraph *) = (CUresult (*)(CUstream, CUgraph *))driver_function(EGPU_FN_cuStreamEndCapture);
+    REAL(cuStreamEndCapture);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUgraph value_phGraph = 0;
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream, given >> 1 & 1 ? &value_phGraph : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1)
+        put_word(&task->out, handle_of(task, KIND_graph, (uint64_t)(uintptr_t)value_phGraph));
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamGetAttribute(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamAttrID, CUstreamAttrValue *) = (CUresult (*)(CUstream, CUstreamAttrID, CUstreamAttrValue *))driver_function(EGPU_FN_cuStreamGetAttribute);
+    REAL(cuStreamGetAttribute);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamAttrID attr = 0;
@@ -2837,14 +2711,13 @@ static CUresult decode_cuStreamGetAttribute(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream, attr, given >> 2 & 1 ? &value_value : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 2 & 1) put_bytes(&task->out, &value_value, sizeof value_value);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 2 & 1) put_bytes(&task->out, &value_value, sizeof value_value);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamGetFlags(struct task *task) {
-    CUresult (*real)(CUstream, unsigned int *) = (CUresult (*)(CUstream, unsigned int *))driver_function(EGPU_FN_cuStreamGetFlags);
+    REAL(cuStreamGetFlags);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     unsigned int value_flags;
@@ -2852,14 +2725,13 @@ static CUresult decode_cuStreamGetFlags(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream, given >> 1 & 1 ? &value_flags : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_flags, sizeof value_flags);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamGetId(struct task *task) {
-    CUresult (*real)(CUstream, unsigned long long *) = (CUresult (*)(CUstream, unsigned long long *))driver_function(EGPU_FN_cuStreamGetId);
+    REAL(cuStreamGetId);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     unsigned long long value_streamId;
@@ -2867,14 +2739,13 @@ static CUresult decode_cuStreamGetId(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream, given >> 1 & 1 ? &value_streamId : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_streamId, sizeof value_streamId);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_streamId, sizeof value_streamId);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamGetPriority(struct task *task) {
-    CUresult (*real)(CUstream, int *) = (CUresult (*)(CUstream, int *))driver_function(EGPU_FN_cuStreamGetPriority);
+    REAL(cuStreamGetPriority);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     int value_priority;
@@ -2882,14 +2753,13 @@ static CUresult decode_cuStreamGetPriority(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream, given >> 1 & 1 ? &value_priority : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_priority, sizeof value_priority);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_priority, sizeof value_priority);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamIsCapturing(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamCaptureStatus *) = (CUresult (*)(CUstream, CUstreamCaptureStatus *))driver_function(EGPU_FN_cuStreamIsCapturing);
+    REAL(cuStreamIsCapturing);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamCaptureStatus value_captureStatus;
@@ -2897,23 +2767,21 @@ static CUresult decode_cuStreamIsCapturing(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(hStream, given >> 1 & 1 ? &value_captureStatus : NULL);
-    if (result == CUDA_SUCCESS) {
-        if (given >> 1 & 1) put_bytes(&task->out, &value_captureStatus, sizeof value_captureStatus);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (given >> 1 & 1) put_bytes(&task->out, &value_captureStatus, sizeof value_captureStatus);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuStreamQuery(struct task *task) {
-    CUresult (*real)(CUstream) = (CUresult (*)(CUstream))driver_function(EGPU_FN_cuStreamQuery);
+    REAL(cuStreamQuery);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hStream);
-    return result;
+    return real(hStream);
 }
 
 static CUresult decode_cuStreamSetAttribute(struct task *task) {
-    CUresult (*real)(CUstream, CUstreamAttrID, const CUstreamAttrValue *) = (CUresult (*)(CUstream, CUstreamAttrID, const CUstreamAttrValue *))driver_function(EGPU_FN_cuStreamSetAttribute);
+    REAL(cuStreamSetAttribute);
     uint64_t given = get_word(&task->in);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUstreamAttrID attr = 0;
@@ -2922,33 +2790,30 @@ static CUresult decode_cuStreamSetAttribute(struct task *task) {
     if (given >> 2 & 1) get_bytes(&task->in, &value_param, sizeof value_param);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hStream, attr, given >> 2 & 1 ? &value_param : NULL);
-    return result;
+    return real(hStream, attr, given >> 2 & 1 ? &value_param : NULL);
 }
 
 static CUresult decode_cuStreamSynchronize(struct task *task) {
-    CUresult (*real)(CUstream) = (CUresult (*)(CUstream))driver_function(EGPU_FN_cuStreamSynchronize);
+    REAL(cuStreamSynchronize);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hStream);
-    return result;
+    return real(hStream);
 }
 
 static CUresult decode_cuStreamWaitEvent(struct task *task) {
-    CUresult (*real)(CUstream, CUevent, unsigned int) = (CUresult (*)(CUstream, CUevent, unsigned int))driver_function(EGPU_FN_cuStreamWaitEvent);
+    REAL(cuStreamWaitEvent);
     CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUevent hEvent = (CUevent)(uintptr_t)task_handle(task, KIND_event, 0);
     unsigned int Flags = 0;
     get_bytes(&task->in, &Flags, sizeof Flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(hStream, hEvent, Flags);
-    return result;
+    return real(hStream, hEvent, Flags);
 }
 
 static CUresult decode_cuStreamWaitValue32_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int))driver_function(EGPU_FN_cuStreamWaitValue32_v2);
+    REAL(cuStreamWaitValue32_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -2958,12 +2823,11 @@ static CUresult decode_cuStreamWaitValue32_v2(struct task *task) {
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(stream, addr, value, flags);
-    return result;
+    return real(stream, addr, value, flags);
 }
 
 static CUresult decode_cuStreamWaitValue64_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint64_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int))driver_function(EGPU_FN_cuStreamWaitValue64_v2);
+    REAL(cuStreamWaitValue64_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -2973,12 +2837,11 @@ static CUresult decode_cuStreamWaitValue64_v2(struct task *task) {
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(stream, addr, value, flags);
-    return result;
+    return real(stream, addr, value, flags);
 }
 
 static CUresult decode_cuStreamWriteValue32_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int))driver_function(EGPU_FN_cuStreamWriteValue32_v2);
+    REAL(cuStreamWriteValue32_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -2988,12 +2851,11 @@ static CUresult decode_cuStreamWriteValue32_v2(struct task *task) {
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(stream, addr, value, flags);
-    return result;
+    return real(stream, addr, value, flags);
 }
 
 static CUresult decode_cuStreamWriteValue64_v2(struct task *task) {
-    CUresult (*real)(CUstream, CUdeviceptr, cuuint64_t, unsigned int) = (CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int))driver_function(EGPU_FN_cuStreamWriteValue64_v2);
+    REAL(cuStreamWriteValue64_v2);
     CUstream stream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
     CUdeviceptr addr = 0;
     get_bytes(&task->in, &addr, sizeof addr);
@@ -3003,32 +2865,29 @@ static CUresult decode_cuStreamWriteValue64_v2(struct task *task) {
     get_bytes(&task->in, &flags, sizeof flags);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(stream, addr, value, flags);
-    return result;
+    return real(stream, addr, value, flags);
 }
 
 static CUresult decode_cuSurfObjectDestroy(struct task *task) {
-    CUresult (*real)(CUsurfObject) = (CUresult (*)(CUsurfObject))driver_function(EGPU_FN_cuSurfObjectDestroy);
+    REAL(cuSurfObjectDestroy);
     CUsurfObject surfObject = (CUsurfObject)(uintptr_t)task_handle(task, KIND_surface_object, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(surfObject);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_surface_object);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_surface_object);
+    return CUDA_SUCCESS;
 }
 
 static CUresult decode_cuTexObjectDestroy(struct task *task) {
-    CUresult (*real)(CUtexObject) = (CUresult (*)(CUtexObject))driver_function(EGPU_FN_cuTexObjectDestroy);
+    REAL(cuTexObjectDestroy);
     CUtexObject texObject = (CUtexObject)(uintptr_t)task_handle(task, KIND_texture_object, 1);
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     CUresult result = real(texObject);
-    if (result == CUDA_SUCCESS) {
-        handle_unbind(task, KIND_texture_object);
-    }
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    handle_unbind(task, KIND_texture_object);
+    return CUDA_SUCCESS;
 }
 
 const struct operation generated_operations[OP_COUNT] = {
@@ -3167,7 +3026,8 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuMemGetAccess] = {decode_cuMemGetAccess, 0},
     [OP_cuMemGetAddressRange_v2] = {decode_cuMemGetAddressRange_v2, 0},
     [OP_cuMemGetAllocationGranularity] = {decode_cuMemGetAllocationGranularity, 0},
-    [OP_cuMemGetAllocationPropertiesFromHandle] = {decode_cuMemGetAllocationPropertiesFromHandle, 0},
+    [OP_cuMemGetAllocationPropertiesFromHandle] = {decode_cuMemGetAllocationPropertiesFromHandle,
+                                                   0},
     [OP_cuMemGetDefaultMemPool] = {decode_cuMemGetDefaultMemPool, 0},
     [OP_cuMemGetInfo_v2] = {decode_cuMemGetInfo_v2, 0},
     [OP_cuMemGetMemPool] = {decode_cuMemGetMemPool, 0},
@@ -3216,9 +3076,12 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuModuleGetSurfRef] = {decode_cuModuleGetSurfRef, 0},
     [OP_cuModuleGetTexRef] = {decode_cuModuleGetTexRef, 0},
     [OP_cuModuleUnload] = {decode_cuModuleUnload, OPERATION_BLOCKS},
-    [OP_cuOccupancyAvailableDynamicSMemPerBlock] = {decode_cuOccupancyAvailableDynamicSMemPerBlock, 0},
-    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessor] = {decode_cuOccupancyMaxActiveBlocksPerMultiprocessor, 0},
-    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] = {decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 0},
+    [OP_cuOccupancyAvailableDynamicSMemPerBlock] = {decode_cuOccupancyAvailableDynamicSMemPerBlock,
+                                                    0},
+    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessor] =
+        {decode_cuOccupancyMaxActiveBlocksPerMultiprocessor, 0},
+    [OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags] =
+        {decode_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 0},
     [OP_cuStreamBeginCapture_v2] = {decode_cuStreamBeginCapture_v2, 0},
     [OP_cuStreamCopyAttributes] = {decode_cuStreamCopyAttributes, 0},
     [OP_cuStreamCreate] = {decode_cuStreamCreate, 0},

@@ -1,11 +1,15 @@
-/* The executor: a parent that accepts (main.c) and, for each client process, a child with a GPU address space of its own:
+/* The executor: a parent that accepts (main.c) and, for each client process, a child with a GPU
+ * address space of its own:
  *
- *   session.c   the child's life: driver, connection, loop, replies    handles.c    what the client's handles stand for
- *   calls.c     operations with forms of their own                     decoders.c   generated: the others
- *   sandbox.c   what the child may still do once it has its GPU         status.c     what NVML says of the slice
+ *   session.h   the child's life: connection, frames, calls, the driver
+ *   calls.c     operations with forms of their own
+ *   decoders.c  generated: the others
+ *   handles.c   what the client's handles stand for
+ *   sandbox.c   what the child may still do once it has its GPU
+ *   status.c    what NVML says of the slice
  *
- * Whatever comes from the client is hostile until checked: a wrong length, an unknown number or a gap ends the session; a wrong handle is
- * an error of the call.
+ * Whatever comes from the client is hostile until checked: a wrong length, an unknown number or a
+ * gap ends the session; a wrong handle is an error of the call.
  */
 #ifndef EGPU_EXECUTOR_H
 #define EGPU_EXECUTOR_H
@@ -29,7 +33,8 @@ struct settings {
     int roster; /* descriptor of a struct roster, or -1 */
 };
 
-/* Who the sessions of the lease are: written by the parent, mapped by its children, who cannot write it. */
+/* Who the sessions of the lease are: written by the parent, mapped by its children, who cannot
+ * write it. */
 #define MAX_SESSIONS 256
 struct roster {
     struct {
@@ -49,7 +54,7 @@ struct task {
     uint64_t destroyed;  /* handle to be forgotten when the call succeeds */
     const uint8_t *data; /* what is left of the payload: data of a copy */
     size_t data_bytes;
-    uint8_t *large;      /* a reply too long for `out`: the session's to free */
+    uint8_t *large; /* a reply too long for `out`: the session's to free */
     size_t large_bytes;
 };
 
@@ -63,18 +68,24 @@ extern const struct operation generated_operations[OP_COUNT];
 extern const struct operation special_operations[OP_COUNT];
 static inline const struct operation *operation_of(uint16_t op) {
     if (op >= OP_COUNT) return NULL;
-    const struct operation *operation = special_operations[op].run ? &special_operations[op] : &generated_operations[op];
+    const struct operation *operation =
+        special_operations[op].run ? &special_operations[op] : &generated_operations[op];
     return operation->run ? operation : NULL;
 }
 
-/* ---- session.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- session.c, driver.c ---- */
 
 typedef void (*driver_pointer)(void);
 driver_pointer driver_function(egpu_driver_id id); /* NULL: this driver has none */
+/* The driver's function with these parameters. */
+#define DRIVER(symbol, ...) ((CUresult (*)(__VA_ARGS__))driver_function(EGPU_FN_##symbol))
 int session_run(const struct settings *settings, int control);
-void session_shares_output(void); /* from the loop, before something that ends in the next: other threads send, too */
-void session_callback(uint64_t id, CUresult status); /* from a thread of the driver: tells the client and waits for it */
-int session_receive_fd(void);                         /* a descriptor that came over the socket, or -1 */
+/* from the loop, before something that ends in the next: other threads send, too */
+void session_shares_output(void);
+/* from a thread of the driver: tells the client and waits for it */
+void session_callback(uint64_t id, CUresult status);
+/* a descriptor that came over the socket, or -1 */
+int session_receive_fd(void);
 uint8_t *session_bulk(uint64_t offset, size_t bytes); /* in the shared area, or NULL */
 
 /* Everything is decoded: whether to go on with the call. */
@@ -87,7 +98,7 @@ static inline CUresult task_refused(struct task *task, bool known) {
     return known ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* ---- handles.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- handles.c ---- */
 
 bool handles_init(void);
 uint64_t task_handle(struct task *task, unsigned kind, int destroy);
@@ -95,20 +106,24 @@ uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad);
 void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t value);
 void handle_unbind(struct task *task, unsigned kind);
 void handle_forget(uint64_t handle, bool itself); /* what belongs to it, and perhaps itself */
-/* The handle for something that the driver found: the client's own, or one that is chosen now. `task->destroyed` may name its parent. */
+/* The handle for something that the driver found: the client's own, or one that is chosen now.
+ * `task->destroyed` may name its parent. */
 uint64_t handle_of(struct task *task, unsigned kind, uint64_t value);
 uint64_t handle_of_child(unsigned kind, uint64_t value, uint64_t parent);
 
-uint64_t handle_parent(uint64_t handle); /* the context, module or library that it goes with; 0: none */
+/* the context, module or library that it goes with; 0: none */
+uint64_t handle_parent(uint64_t handle);
 
-static inline size_t attribute_bytes(int attribute) { return attribute >= 1 && attribute <= 3 ? 4 : 8; }
+static inline size_t attribute_bytes(int attribute) {
+    return attribute >= 1 && attribute <= 3 ? 4 : 8;
+}
 
-/* ---- status.c -------------------------------------------------------------------------------------------------------------- */
+/* ---- status.c ---- */
 
 void status_init(const struct settings *settings);
 CUresult status_read(uint32_t device, struct writer *out);
 
-/* ---- sandbox.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- sandbox.c ---- */
 
 bool sandbox_enter(void);
 

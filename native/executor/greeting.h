@@ -12,9 +12,12 @@ struct greeting {
 
 bool greeting_pass(int control, const struct greeting *greeting, int connection);
 int greeting_receive(int control, struct greeting *greeting); /* the connection, or -1 at the end */
-void greeting_refuse(int connection, uint32_t status);        /* WELCOME with a status, and closes */
+/* WELCOME with a status, and closes */
+void greeting_refuse(int connection, uint32_t status);
 
-/* What is wrong with a HELLO; WIRE_STATUS_WELCOME: nothing. `bytes` holds the header and what follows it, all of it. */
-uint32_t greeting_check(const uint8_t *bytes, size_t length, const char *token, size_t token_length, struct wire_hello *hello);
+/* What is wrong with a HELLO; WIRE_STATUS_WELCOME: nothing. `bytes` holds the header and what
+ * follows it, all of it. */
+uint32_t greeting_check(const uint8_t *bytes, size_t length, const char *token, size_t token_length,
+                        struct wire_hello *hello);
 
 #endif

@@ -1,5 +1,6 @@
-/* What the client's handles stand for. Two tables, of those that the client chose and of those that we did; an entry is found by
- * index, and all of the handle is compared. A map leads from the driver's values back. */
+/* What the client's handles stand for. Two tables, of those that the client chose and of those that
+ * we did; an entry is found by index, and all of the handle is compared. A map leads from the
+ * driver's values back. */
 #define _GNU_SOURCE
 #include "executor.h"
 
@@ -17,13 +18,15 @@ static uint32_t used[2] = {1, 1}; /* indexes below were used */
 static uint32_t generation;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* (kind, value) → id, open addressing; ids of removed entries stay as marks until the map is rebuilt. */
+/* (kind, value) → id, open addressing; ids of removed entries stay as marks until the map is
+ * rebuilt. */
 static uint64_t *map;
 static uint32_t map_size, map_used;
 
 bool handles_init(void) {
     for (int i = 0; i < 2; i++) {
-        tables[i] = mmap(NULL, WIRE_INDEXES * sizeof **tables, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        tables[i] = mmap(NULL, WIRE_INDEXES * sizeof **tables, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (tables[i] == MAP_FAILED) return false;
     }
     map_size = 1024;
@@ -64,7 +67,8 @@ static void map_put(uint64_t id, unsigned kind, uint64_t value) {
 static uint64_t map_get(unsigned kind, uint64_t value) {
     for (uint32_t slot = slot_of(kind, value); map[slot] != 0; slot = (slot + 1) & (map_size - 1)) {
         struct entry *entry = entry_of(map[slot]);
-        if (entry != NULL && entry->value == value && wire_kind_of(map[slot]) == kind) return map[slot];
+        if (entry != NULL && entry->value == value && wire_kind_of(map[slot]) == kind)
+            return map[slot];
     }
     return 0;
 }
@@ -73,7 +77,8 @@ uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad) {
     if (handle == 0 && (kind == KIND_context || kind == KIND_stream)) return 0;
     struct entry *entry = entry_of(handle);
     unsigned is = wire_kind_of(handle);
-    if (entry != NULL && (is == kind || (kind == KIND_function && is == KIND_kernel))) return entry->value;
+    if (entry != NULL && (is == kind || (kind == KIND_function && is == KIND_kernel)))
+        return entry->value;
     if (*bad == CUDA_SUCCESS)
         *bad = kind == KIND_context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
     return 0;
@@ -89,7 +94,8 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
     uint32_t index = wire_index(handle);
     pthread_mutex_lock(&lock);
     struct entry *entry = &tables[0][index];
-    if (index == 0 || wire_is_executors(handle) || handle != wire_without_server(handle) || wire_kind_of(handle) != kind || entry->id != 0) {
+    if (index == 0 || wire_is_executors(handle) || handle != wire_without_server(handle) ||
+        wire_kind_of(handle) != kind || entry->id != 0) {
         task->violated = true; /* the driver's object is lost with the session */
     } else {
         entry->value = value;
@@ -101,7 +107,8 @@ void handle_bind(struct task *task, unsigned kind, uint64_t handle, uint64_t val
     pthread_mutex_unlock(&lock);
 }
 
-/* Contexts, libraries, pools, allocations and graphs are made while a context is current, and outlive it. */
+/* Contexts, libraries, pools, allocations and graphs are made while a context is current, and
+ * outlive it. */
 static bool outlives_context(uint64_t id) {
     switch (wire_kind_of(id)) {
     case KIND_context:
@@ -124,7 +131,8 @@ static void drop_children(uint64_t id) {
     bool context = wire_kind_of(id) == KIND_context;
     for (int table = 0; table < 2; table++)
         for (uint32_t i = 1; i < used[table]; i++)
-            if (tables[table][i].id != 0 && tables[table][i].parent == id && !(context && outlives_context(tables[table][i].id)))
+            if (tables[table][i].id != 0 && tables[table][i].parent == id &&
+                !(context && outlives_context(tables[table][i].id)))
                 drop(tables[table][i].id);
 }
 
@@ -179,4 +187,6 @@ uint64_t handle_parent(uint64_t handle) {
     return entry == NULL ? 0 : entry->parent;
 }
 
-uint64_t handle_of(struct task *task, unsigned kind, uint64_t value) { return handle_of_child(kind, value, task->context); }
+uint64_t handle_of(struct task *task, unsigned kind, uint64_t value) {
+    return handle_of_child(kind, value, task->context);
+}

@@ -1,4 +1,5 @@
-/* The executor's parent: accepts connections, checks who they are, and gives each session a process of its own. It never touches CUDA. */
+/* The executor's parent: accepts connections, checks who they are, and gives each session a process
+ * of its own. It never touches CUDA. */
 #define _GNU_SOURCE
 #include "executor.h"
 
@@ -18,14 +19,17 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/file.h"
 #include "greeting.h"
 
 #define MAX_GREETERS 64 /* connections that have not said HELLO yet */
 #define HELLO_MS 2000
-#define MAX_FILES 65536 /* a session may map 4096 pieces of its client's memory, and has streams, files and its driver's devices */
+/* a session may map 4096 pieces of its client's memory, and has streams, files and its driver's
+ * devices */
+#define MAX_FILES 65536
 
 static struct {
     const char *slice, *driver, *listen, *token_file, *lease;
@@ -50,13 +54,7 @@ static struct greeter {
     uint8_t bytes[sizeof(struct wire_header) + sizeof(struct wire_hello) + WIRE_MAX_TOKEN];
 } greeters[MAX_GREETERS];
 
-static int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* ---- telling ----------------------------------------------------------------------------------------------------------------- */
+/* ---- telling ---- */
 
 static void print_escaped(const char *text) {
     for (; *text; text++)
@@ -81,13 +79,15 @@ static void refuse(int fd, uint32_t status, const char *reason) {
     greeting_refuse(fd, status);
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------------------------------------- */
+/* ---- sessions ---- */
 
 static bool roster_open(void) {
     roster_fd = memfd_create("egpu-roster", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (roster_fd < 0 || ftruncate(roster_fd, sizeof *roster) != 0) return false;
     roster = mmap(NULL, sizeof *roster, PROT_READ | PROT_WRITE, MAP_SHARED, roster_fd, 0);
-    return roster != MAP_FAILED && fcntl(roster_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+    return roster != MAP_FAILED &&
+           fcntl(roster_fd, F_ADD_SEALS,
+                 F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
 }
 
 static struct session *session_find(const uint8_t id[16]) {
@@ -102,12 +102,14 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
     for (int i = 0; i < MAX_SESSIONS && session == NULL; i++)
         if (sessions[i].pid == 0) session = &sessions[i];
     int pair[2];
-    if (session == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return NULL;
+    if (session == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        return NULL;
     char descriptor[16], grace[16], known[16], preload[4200];
     snprintf(descriptor, sizeof descriptor, "%d", pair[1]);
     snprintf(grace, sizeof grace, "%d", options.grace);
     snprintf(known, sizeof known, "%d", roster_fd);
-    snprintf(preload, sizeof preload, "%s/libegpu-interposer.so", options.slice ? options.slice : "");
+    snprintf(preload, sizeof preload, "%s/libegpu-interposer.so",
+             options.slice ? options.slice : "");
     pid_t pid = fork();
     if (pid < 0) {
         close(pair[0]);
@@ -122,7 +124,8 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
         fcntl(roster_fd, F_SETFD, 0);
         dup2(STDERR_FILENO, STDOUT_FILENO); /* events are the parent's alone */
         if (options.slice != NULL) setenv("LD_PRELOAD", preload, 1);
-        execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--roster", known, "--driver", options.driver, "--grace", grace, "--lease", options.lease, (char *)NULL);
+        execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--roster", known,
+              "--driver", options.driver, "--grace", grace, "--lease", options.lease, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
@@ -142,7 +145,11 @@ static void session_ended(pid_t pid, int status) {
             snprintf(reason, sizeof reason, "signal %d", WTERMSIG(status));
         } else {
             int code = WEXITSTATUS(status);
-            const char *known = code == 0 ? "goodbye" : code == EXIT_GRACE ? "grace" : code == EXIT_VIOLATION ? "violation" : code == EXIT_GONE ? "client gone" : NULL;
+            const char *known = code == 0                ? "goodbye"
+                                : code == EXIT_GRACE     ? "grace"
+                                : code == EXIT_VIOLATION ? "violation"
+                                : code == EXIT_GONE      ? "client gone"
+                                                         : NULL;
             if (known != NULL)
                 snprintf(reason, sizeof reason, "%s", known);
             else
@@ -156,13 +163,13 @@ static void session_ended(pid_t pid, int status) {
     }
 }
 
-/* ---- connections -------------------------------------------------------------------------------------------------------------- */
+/* ---- connections ---- */
 
 static bool read_token(char token[WIRE_MAX_TOKEN + 2], size_t *length) {
-    int fd = open(options.token_file, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, token, WIRE_MAX_TOKEN + 1);
-    if (fd >= 0) close(fd);
-    while (got > 0 && (token[got - 1] == '\n' || token[got - 1] == ' ' || token[got - 1] == '\t' || token[got - 1] == '\r')) got--;
+    ssize_t got = file_read(options.token_file, token, WIRE_MAX_TOKEN + 2);
+    while (got > 0 && (token[got - 1] == '\n' || token[got - 1] == ' ' || token[got - 1] == '\t' ||
+                       token[got - 1] == '\r'))
+        got--;
     *length = got > 0 ? (size_t)got : 0;
     return got > 0 && got <= (ssize_t)WIRE_MAX_TOKEN;
 }
@@ -178,7 +185,8 @@ static void greeted(struct greeter *greeter) {
         refuse(fd, WIRE_STATUS_TOKEN, "token"); /* none is valid now */
         return;
     }
-    uint32_t status = greeting_check(greeter->bytes, greeter->have, have_token ? token : NULL, token_length, &greeting.hello);
+    uint32_t status = greeting_check(greeter->bytes, greeter->have, have_token ? token : NULL,
+                                     token_length, &greeting.hello);
     if (status != WIRE_STATUS_WELCOME) {
         refuse(fd, status, status == WIRE_STATUS_TOKEN ? "token" : "version");
         return;
@@ -199,7 +207,8 @@ static void greeted(struct greeter *greeter) {
     }
     struct sockaddr_storage name;
     socklen_t length = sizeof name;
-    greeting.over_unix = getsockname(fd, (struct sockaddr *)&name, &length) == 0 && name.ss_family == AF_UNIX;
+    greeting.over_unix =
+        getsockname(fd, (struct sockaddr *)&name, &length) == 0 && name.ss_family == AF_UNIX;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     if (!greeting_pass(session->control, &greeting, fd)) {
         refuse(fd, WIRE_STATUS_SESSION, "session");
@@ -215,12 +224,14 @@ static void greeter_read(struct greeter *greeter) {
     size_t wanted = sizeof header;
     if (greeter->have >= sizeof header) {
         memcpy(&header, greeter->bytes, sizeof header);
-        if (header.op == WIRE_GOODBYE && header.len == 0) { /* of a bridge whose client never came back */
+        /* of a bridge whose client never came back */
+        if (header.op == WIRE_GOODBYE && header.len == 0) {
             close(greeter->fd);
             greeter->fd = -1;
             return;
         }
-        if (header.op != WIRE_HELLO || header.len < sizeof(struct wire_hello) || header.len > sizeof greeter->bytes - sizeof header) {
+        if (header.op != WIRE_HELLO || header.len < sizeof(struct wire_hello) ||
+            header.len > sizeof greeter->bytes - sizeof header) {
             int fd = greeter->fd;
             greeter->fd = -1;
             refuse(fd, WIRE_STATUS_VERSION, "hello");
@@ -255,7 +266,7 @@ static void accept_one(int listener) {
         close(oldest->fd);
         free_one = oldest;
     }
-    *free_one = (struct greeter){.fd = fd, .deadline_ms = now_ms() + HELLO_MS};
+    *free_one = (struct greeter){.fd = fd, .deadline_ms = clock_now_ms() + HELLO_MS};
     greeter_read(free_one);
 }
 
@@ -263,10 +274,13 @@ static int listener_open(void) {
     if (options.listen_fd >= 0) return options.listen_fd;
     if (options.tcp_port >= 0) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-        struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.tcp_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        struct sockaddr_in at = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)options.tcp_port),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         socklen_t length = sizeof at;
-        if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || listen(fd, 128) != 0 || getsockname(fd, (struct sockaddr *)&at, &length) != 0)
+        if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || listen(fd, 128) != 0 ||
+            getsockname(fd, (struct sockaddr *)&at, &length) != 0)
             return -1;
         options.tcp_port = ntohs(at.sin_port);
         return fd;
@@ -307,16 +321,20 @@ static int serve(int listener) {
     fflush(stdout);
     bool asked_to_end = false;
     while (!asked_to_end) {
-        struct pollfd ready[2 + MAX_GREETERS] = {{.fd = listener, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
-        for (int i = 0; i < MAX_GREETERS; i++) ready[2 + i] = (struct pollfd){.fd = greeters[i].fd, .events = POLLIN};
+        struct pollfd ready[2 + MAX_GREETERS] = {{.fd = listener, .events = POLLIN},
+                                                 {.fd = signal_fd, .events = POLLIN}};
+        for (int i = 0; i < MAX_GREETERS; i++)
+            ready[2 + i] = (struct pollfd){.fd = greeters[i].fd, .events = POLLIN};
         poll(ready, 2 + MAX_GREETERS, 500);
         struct signalfd_siginfo got;
-        while (read(signal_fd, &got, sizeof got) == sizeof got) asked_to_end |= got.ssi_signo != SIGCHLD;
+        while (read(signal_fd, &got, sizeof got) == sizeof got)
+            asked_to_end |= got.ssi_signo != SIGCHLD;
         int status;
         for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) session_ended(pid, status);
         for (int i = 0; i < MAX_GREETERS; i++) {
-            if (greeters[i].fd >= 0 && ready[2 + i].fd == greeters[i].fd && ready[2 + i].revents) greeter_read(&greeters[i]);
-            if (greeters[i].fd >= 0 && now_ms() > greeters[i].deadline_ms) {
+            if (greeters[i].fd >= 0 && ready[2 + i].fd == greeters[i].fd && ready[2 + i].revents)
+                greeter_read(&greeters[i]);
+            if (greeters[i].fd >= 0 && clock_now_ms() > greeters[i].deadline_ms) {
                 close(greeters[i].fd);
                 greeters[i].fd = -1;
             }
@@ -330,7 +348,7 @@ static int serve(int listener) {
     return 0;
 }
 
-/* ---- confinement -------------------------------------------------------------------------------------------------------------- */
+/* ---- confinement ---- */
 
 /* Before anything is allocated for anybody: sessions are our children, so they are in it, too. */
 static bool join_cgroup(const char *directory) {
@@ -343,7 +361,8 @@ static bool join_cgroup(const char *directory) {
     return joined;
 }
 
-/* No way back: neither by a set-user-id program (nobody may start one anyway) nor through a saved id. */
+/* No way back: neither by a set-user-id program (nobody may start one anyway) nor through a saved
+ * id. */
 static bool become(const char *user) {
     unsigned uid, gid;
     char rest;
@@ -351,38 +370,44 @@ static bool become(const char *user) {
         fprintf(stderr, "egpu-executor: --user is UID:GID, neither of them 0; found %s\n", user);
         return false;
     }
-    if (setgroups(0, NULL) == 0 && setresgid(gid, gid, gid) == 0 && setresuid(uid, uid, uid) == 0) return true;
+    if (setgroups(0, NULL) == 0 && setresgid(gid, gid, gid) == 0 && setresuid(uid, uid, uid) == 0)
+        return true;
     fprintf(stderr, "egpu-executor: cannot become %s: %s\n", user, strerror(errno));
     return false;
 }
 
-/* What holds without a cgroup as well: no memory of a tenant in a core file, no privilege to be had, a bound on descriptors. */
+/* What holds without a cgroup as well: no memory of a tenant in a core file, no privilege to be
+ * had, a bound on descriptors. */
 static bool confine(void) {
     const struct rlimit no_core = {0, 0};
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return false;
     if (files.rlim_max > MAX_FILES) files.rlim_max = MAX_FILES;
     files.rlim_cur = files.rlim_max;
-    return setrlimit(RLIMIT_CORE, &no_core) == 0 && setrlimit(RLIMIT_NOFILE, &files) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+    return setrlimit(RLIMIT_CORE, &no_core) == 0 && setrlimit(RLIMIT_NOFILE, &files) == 0 &&
+           prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
 }
 
 static int usage(const char *what) {
-    fprintf(stderr,
-            "egpu-executor: %s\n"
-            "usage: egpu-executor [--slice DIR] --driver LIBCUDA (--listen SOCKET | --listen-fd N | --listen-tcp PORT)\n"
-            "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
-            "                     [--cgroup DIR] [--user UID:GID]\n",
-            what);
+    fprintf(
+        stderr,
+        "egpu-executor: %s\n"
+        "usage: egpu-executor [--slice DIR] --driver LIBCUDA (--listen SOCKET | --listen-fd N | --listen-tcp PORT)\n"
+        "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
+        "                     [--cgroup DIR] [--user UID:GID]\n",
+        what);
     return 2;
 }
 
 int main(int argc, char **argv) {
     static const struct option flags[] = {
-        {"slice", required_argument, NULL, 's'},      {"driver", required_argument, NULL, 'd'},   {"listen", required_argument, NULL, 'l'},
-        {"listen-fd", required_argument, NULL, 'f'},  {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
-        {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},    {"sessions", required_argument, NULL, 'm'},
-        {"cgroup", required_argument, NULL, 'c'},     {"user", required_argument, NULL, 'u'},
-        {"session", required_argument, NULL, 'S'},    {"roster", required_argument, NULL, 'R'},   {NULL, 0, NULL, 0},
+        {"slice", required_argument, NULL, 's'},      {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},     {"listen-fd", required_argument, NULL, 'f'},
+        {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
+        {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},
+        {"sessions", required_argument, NULL, 'm'},   {"cgroup", required_argument, NULL, 'c'},
+        {"user", required_argument, NULL, 'u'},       {"session", required_argument, NULL, 'S'},
+        {"roster", required_argument, NULL, 'R'},     {NULL, 0, NULL, 0},
     };
     int session = -1;
     for (int flag; (flag = getopt_long(argc, argv, "", flags, NULL)) != -1;) switch (flag) {
@@ -406,8 +431,10 @@ int main(int argc, char **argv) {
         struct settings settings = {options.driver, options.lease, options.grace, roster_fd};
         return session_run(&settings, session);
     }
-    if ((options.listen != NULL) + (options.listen_fd >= 0) + (options.tcp_port >= 0) != 1) return usage("exactly one of --listen, --listen-fd, --listen-tcp is needed");
-    if (options.sessions < 1 || options.sessions > MAX_SESSIONS || options.grace < 0) return usage("--sessions is 1 to 256, --grace at least 0");
+    if ((options.listen != NULL) + (options.listen_fd >= 0) + (options.tcp_port >= 0) != 1)
+        return usage("exactly one of --listen, --listen-fd, --listen-tcp is needed");
+    if (options.sessions < 1 || options.sessions > MAX_SESSIONS || options.grace < 0)
+        return usage("--sessions is 1 to 256, --grace at least 0");
     if (options.cgroup != NULL && !join_cgroup(options.cgroup)) return 6;
     char resolved[4096], part[4200];
     if (options.slice != NULL) {

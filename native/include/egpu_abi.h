@@ -2,48 +2,55 @@
  *
  * A slice directory holds {libegpu-interposer.so, policy, usage}. The files are split by trust:
  *
- *   policy  written by the node agent (or `egpu run`), mounted read-only into the container: what the container may use.
- *   usage   written by the container's own processes: what they say they use. Whoever reads it from outside
- *           treats it as a claim, reads it with read(2) rather than mmap (it can be truncated at any time), and
- *           believes nothing in it.
+ *   policy  written by the node agent (or `egpu run`), mounted read-only into the container: what
+ *           the container may use.
+ *   usage   written by the container's own processes: what they say they use. Whoever reads it from
+ *           outside treats it as a claim, reads it with read(2) rather than mmap (it can be
+ *           truncated at any time), and believes nothing in it.
  *
- * All integers are little-endian; all offsets are fixed; `egpu.adapters.pages` reads and writes the same bytes with
- * `struct`, and a test compares every offset. New fields only ever take spare bytes; anything else is a new
- * EGPU_ABI_VERSION.
+ * All integers are little-endian; all offsets are fixed; `egpu.adapters.pages` reads and writes the
+ * same bytes with `struct`, and a test compares every offset. New fields only ever take spare
+ * bytes; anything else is a new EGPU_ABI_VERSION.
  *
  * Policy page: how a change takes effect on live readers, and why nothing can hang
  * --------------------------------------------------------------------------------
- * The page holds two banks. `generation` selects the active one: bank[generation & 1]. A writer (there is one; it
- * serialises itself) fills the *other* bank completely, with generation+1 and a checksum in it, and then stores
- * generation+1 in the header. A reader loads the generation, copies that bank, and accepts the copy when the bank
- * carries the same generation and its checksum is right; a reader that is overtaken by two updates sees a wrong
- * checksum or generation, tries again at most EGPU_POLICY_READ_ATTEMPTS times, and otherwise keeps the limits it has
- * (at start-up, where it has none: it refuses to work). Nobody ever waits for anybody, so a writer killed at any
- * store leaves the previous limits in force. Updates are made in place: a rename would leave mapped readers behind.
- * The devices of a slice, and their order, never change while it lives; only their limits do.
+ * The page holds two banks. `generation` selects the active one: bank[generation & 1]. A writer
+ * (there is one; it serialises itself) fills the *other* bank completely, with generation+1 and a
+ * checksum in it, and then stores generation+1 in the header. A reader loads the generation, copies
+ * that bank, and accepts the copy when the bank carries the same generation and its checksum is
+ * right; a reader that is overtaken by two updates sees a wrong checksum or generation, tries again
+ * at most EGPU_POLICY_READ_ATTEMPTS times, and otherwise keeps the limits it has (at start-up,
+ * where it has none: it refuses to work). Nobody ever waits for anybody, so a writer killed at any
+ * store leaves the previous limits in force. Updates are made in place: a rename would leave mapped
+ * readers behind. The devices of a slice, and their order, never change while it lives; only their
+ * limits do.
  *
  * Usage file: how bytes are reserved, and why a SIGKILL loses none
  * ----------------------------------------------------------------
- * A process takes one slot per device (joining: OFD write lock on the whole file, which the kernel drops when its
- * holder dies). Slots never move, and only their own process writes their counters, one thread at a time. With M =
- * memory_bytes of the device's totals (spill_bytes for EGPU_MEMORY_SPILL), and the slot's byte counters monotonic:
+ * A process takes one slot per device (joining: OFD write lock on the whole file, which the kernel
+ * drops when its holder dies). Slots never move, and only their own process writes their counters,
+ * one thread at a time. With M = memory_bytes of the device's totals (spill_bytes for
+ * EGPU_MEMORY_SPILL), and the slot's byte counters monotonic:
  *
- *   reserve n:  sequence odd;  old = fetch_add(M, n);  reserved_bytes[class] += n;  sequence even;  over when old + n > limit: release n
+ *   reserve n:  sequence odd;  old = fetch_add(M, n);  reserved_bytes[class] += n;  sequence even;
+ *               over when old + n > limit: release n
  *   release n:  sequence odd;  released_bytes[class] += n;  fetch_sub(M, n);  sequence even
  *
- * M is never below the bytes held: a process killed between two of these stores leaves M too high, never too low.
- * The dead (pid gone, or its start time differs) are reaped under the join lock: what they reserved and did not
- * release is subtracted from M. What a death between two stores left over is then seen as drift: at a moment when no
- * live slot is between two stores (all sequences even, and none moved while the slots were read twice), M minus what
- * live slots hold is exactly what died half-way, and is subtracted. Nobody waits for a sequence: a survey that meets
- * an odd one gives up and is made again at the next occasion.
+ * M is never below the bytes held: a process killed between two of these stores leaves M too high,
+ * never too low. The dead (pid gone, or its start time differs) are reaped under the join lock:
+ * what they reserved and did not release is subtracted from M. What a death between two stores left
+ * over is then seen as drift: at a moment when no live slot is between two stores (all sequences
+ * even, and none moved while the slots were read twice), M minus what live slots hold is exactly
+ * what died half-way, and is subtracted. Nobody waits for a sequence: a survey that meets an odd
+ * one gives up and is made again at the next occasion.
  *
  * Compute: shares, idle time and windows
  * --------------------------------------
- * The bucket of a device fills with core_ppm of the time that passes; in EGPU_MODE_SHARE with grant_ppm when that is
- * more: the agent adds what others leave idle, and takes it back. While the card is contended the agent gives each
- * container a window: of every window_period_us since window_epoch_ns (CLOCK_MONOTONIC), window_length_us from
- * window_start_us. Batches start inside the window, so that what is timed is one's own work.
+ * The bucket of a device fills with core_ppm of the time that passes; in EGPU_MODE_SHARE with
+ * grant_ppm when that is more: the agent adds what others leave idle, and takes it back. While the
+ * card is contended the agent gives each container a window: of every window_period_us since
+ * window_epoch_ns (CLOCK_MONOTONIC), window_length_us from window_start_us. Batches start inside
+ * the window, so that what is timed is one's own work.
  */
 #ifndef EGPU_ABI_H
 #define EGPU_ABI_H
@@ -72,7 +79,8 @@
 #define EGPU_USAGE_SLOTS 1024u
 #define EGPU_USAGE_HEADER_SIZE 4096u /* header and totals: all that a frequent reader needs */
 #define EGPU_COVERAGE_WORDS 128u
-#define EGPU_USAGE_SLOTS_OFFSET (EGPU_USAGE_HEADER_SIZE + EGPU_MAX_DEVICES * EGPU_COVERAGE_WORDS * 8u)
+#define EGPU_USAGE_SLOTS_OFFSET \
+    (EGPU_USAGE_HEADER_SIZE + EGPU_MAX_DEVICES * EGPU_COVERAGE_WORDS * 8u)
 #define EGPU_USAGE_SIZE (EGPU_USAGE_SLOTS_OFFSET + EGPU_USAGE_SLOTS * 256u)
 
 enum egpu_mode {
@@ -88,21 +96,26 @@ enum egpu_memory_class {
     EGPU_MEMORY_PHYSICAL = 3, /* cuMemCreate */
     EGPU_MEMORY_ARRAY = 4,    /* arrays and mipmapped arrays */
     EGPU_MEMORY_GRAPH = 5,    /* what the memory nodes of graphs reserve */
-    EGPU_MEMORY_SPILL = 6,    /* managed memory beyond memory_limit_bytes, where spill_limit_bytes allows it */
+    /* managed memory beyond memory_limit_bytes, where spill_limit_bytes allows it */
+    EGPU_MEMORY_SPILL = 6,
     EGPU_MEMORY_CLASSES = 8,
 };
 
 struct egpu_policy_device {
-    char uuid[48];             /* "GPU-…" or "MIG-…", NUL-padded; the key: ordinals and minors move */
-    uint32_t minor;            /* /dev/nvidia<minor>, for people */
-    uint32_t mode;             /* enum egpu_mode */
-    uint32_t core_ppm;         /* 1..EGPU_PPM of the card's time */
-    uint32_t weight;           /* 1..10000: how idle time is divided in EGPU_MODE_SHARE */
-    uint32_t contention_ppm;   /* of an event interval, how much is this container's own work; EGPU_PPM when alone */
-    uint32_t grant_ppm;        /* EGPU_MODE_SHARE: what may be used now, idle time of others included; 0: core_ppm */
+    /* "GPU-…" or "MIG-…", NUL-padded; the key: ordinals and minors move */
+    char uuid[48];
+    uint32_t minor;    /* /dev/nvidia<minor>, for people */
+    uint32_t mode;     /* enum egpu_mode */
+    uint32_t core_ppm; /* 1..EGPU_PPM of the card's time */
+    uint32_t weight;   /* 1..10000: how idle time is divided in EGPU_MODE_SHARE */
+    /* of an event interval, how much is this container's own work; EGPU_PPM when alone */
+    uint32_t contention_ppm;
+    /* EGPU_MODE_SHARE: what may be used now, idle time of others included; 0: core_ppm */
+    uint32_t grant_ppm;
     uint64_t memory_limit_bytes; /* EGPU_MEMORY_UNLIMITED: the whole card */
     uint64_t spill_limit_bytes;  /* beyond it, in managed memory; 0: no oversubscription */
-    uint64_t overhead_bytes;     /* held by the container but counted nowhere (contexts, code), as the agent sees it */
+    /* held by the container but counted nowhere (contexts, code), as the agent sees it */
+    uint64_t overhead_bytes;
     uint64_t window_epoch_ns;
     uint32_t window_period_us; /* 0: no windows */
     uint32_t window_start_us;
@@ -130,8 +143,8 @@ struct egpu_policy {
     uint8_t padding[EGPU_POLICY_SIZE - 64 - 2 * 2112];
 };
 
-/* GPU time as a rate: what was counted since a moment that lies at most a quarter of a second back, while anybody counts
- * or looks, and the rate that was found then, in ppm of the device's time. */
+/* GPU time as a rate: what was counted since a moment that lies at most a quarter of a second back,
+ * while anybody counts or looks, and the rate that was found then, in ppm of the device's time. */
 struct egpu_usage_rate {
     uint64_t since_ns; /* CLOCK_MONOTONIC */
     uint64_t since_gpu_ns;
@@ -181,8 +194,9 @@ struct egpu_usage_slot {
     uint64_t released_bytes[EGPU_MEMORY_CLASSES]; /* ever released, by class */
 };
 
-/* When the container kept the device busy, so that what overlaps (streams, processes) is charged once. A ring over
- * CLOCK_MONOTONIC: 48 bits of EGPU_COVERAGE_GRAIN_NS per word, and above them 16 bits that say which round it is of. */
+/* When the container kept the device busy, so that what overlaps (streams, processes) is charged
+ * once. A ring over CLOCK_MONOTONIC: 48 bits of EGPU_COVERAGE_GRAIN_NS per word, and above them 16
+ * bits that say which round it is of. */
 #define EGPU_COVERAGE_GRAIN_NS 16384u
 struct egpu_usage_coverage {
     uint64_t words[EGPU_COVERAGE_WORDS];
@@ -207,7 +221,8 @@ static_assert(offsetof(struct egpu_policy, banks) == 64, "policy header");
 static_assert(sizeof(struct egpu_policy) == EGPU_POLICY_SIZE, "policy page");
 static_assert(offsetof(struct egpu_policy_device, memory_limit_bytes) == 72, "policy memory limit");
 static_assert(sizeof(struct egpu_usage_device) == 128, "usage totals");
-static_assert(offsetof(struct egpu_usage_device, bucket_ns) == 64, "compute totals on their own line");
+static_assert(offsetof(struct egpu_usage_device, bucket_ns) == 64,
+              "compute totals on their own line");
 static_assert(sizeof(struct egpu_usage_slot) == 256, "usage slot");
 static_assert(offsetof(struct egpu_usage_slot, sequence) == 64, "slot time line");
 static_assert(offsetof(struct egpu_usage_slot, reserved_bytes) == 128, "slot reserved line");

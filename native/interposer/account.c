@@ -1,4 +1,5 @@
-/* The container's bytes: the protocol of egpu_abi.h. Every process of the container goes through the same words. */
+/* The container's bytes: the protocol of egpu_abi.h. Every process of the container goes through
+ * the same words. */
 #define _GNU_SOURCE
 #include "interposer.h"
 
@@ -11,9 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/process.h"
+
 enum {
-    JOIN_PATIENCE_NS = 2000000000, /* then a holder of the join lock that does not move is given up on */
-    REAP_PERIOD_NS = 50000000,     /* how often asking for free memory looks for the dead */
+    /* then a holder of the join lock that does not move is given up on */
+    JOIN_PATIENCE_NS = 2000000000,
+    REAP_PERIOD_NS = 50000000, /* how often asking for free memory looks for the dead */
     REPAIR_ATTEMPTS = 64,
 };
 
@@ -51,30 +55,25 @@ void account_forget(void) {
     memset(slots, 0, sizeof slots); /* the parent's slots: the child joins for itself */
 }
 
-enum { UNREADABLE = 0, ONLY_A_STATUS = 1 }; /* no process has these start times: they are before init */
+/* no process has these start times: they are before init */
+enum { UNREADABLE = 0, ONLY_A_STATUS = 1 };
 
 /* Field 22 of /proc/<pid>/stat, in clock ticks since boot. */
 static uint64_t start_time_of(uint32_t pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return UNREADABLE;
-    ssize_t size = read(file, text, sizeof text - 1);
-    close(file);
-    text[size > 0 ? size : 0] = 0;
-    char *cursor = strrchr(text, ')');
-    bool zombie = cursor != NULL && cursor[1] == ' ' && (cursor[2] == 'Z' || cursor[2] == 'X');
-    for (int field = 2; cursor != NULL && field < 22; field++) {
-        cursor = strchr(cursor + 1, ' ');
-        /* Dead and not yet waited for; a zombie with threads is a main thread that ended before the others. */
-        if (zombie && field + 1 == 20 && cursor != NULL && strtoul(cursor, NULL, 10) <= 1) return ONLY_A_STATUS;
-    }
-    return cursor == NULL ? UNREADABLE : strtoull(cursor, NULL, 10);
+    char text[1024];
+    const char *stat = process_stat(pid, text, sizeof text);
+    if (stat == NULL) return UNREADABLE;
+    /* Dead and not yet waited for; a zombie with threads is a main thread that ended before the
+     * others. */
+    if ((*stat == 'Z' || *stat == 'X') && process_field(stat, PROCESS_THREADS) <= 1)
+        return ONLY_A_STATUS;
+    return process_field(stat, PROCESS_START_TIME);
 }
 
 static uint64_t pid_namespace(void) {
     char text[64]; /* "pid:[4026531836]" */
-    ssize_t size = own_pid_namespace != 0 ? 0 : readlink("/proc/self/ns/pid", text, sizeof text - 1);
+    ssize_t size =
+        own_pid_namespace != 0 ? 0 : readlink("/proc/self/ns/pid", text, sizeof text - 1);
     if (size > 5) {
         text[size] = 0;
         own_pid_namespace = strtoull(text + 5, NULL, 10);
@@ -82,10 +81,12 @@ static uint64_t pid_namespace(void) {
     return own_pid_namespace;
 }
 
-/* The join lock: an OFD lock, so that the kernel drops it when its holder dies. Returns the file, or -1. */
+/* The join lock: an OFD lock, so that the kernel drops it when its holder dies. Returns the file,
+ * or -1. */
 static int join_lock(uint64_t patience_ns) {
     char path[PATH_MAX];
-    /* Opened anew each time: a description shared with a forked child would share the lock with it. */
+    /* Opened anew each time: a description shared with a forked child would share the lock with
+     * it. */
     int file = slice_path("usage", path, sizeof path) == NULL ? -1 : open(path, O_RDWR | O_CLOEXEC);
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     uint64_t deadline = now_ns() + patience_ns;
@@ -106,7 +107,8 @@ struct bytes {
 static struct bytes held_by(const struct egpu_usage_slot *slot) {
     struct bytes held = {0};
     for (int class = 0; class < EGPU_MEMORY_CLASSES; class++)
-        *(class == EGPU_MEMORY_SPILL ? &held.spill : &held.memory) += GET(slot->reserved_bytes[class]) - GET(slot->released_bytes[class]);
+        *(class == EGPU_MEMORY_SPILL ? &held.spill : &held.memory) +=
+            GET(slot->reserved_bytes[class]) - GET(slot->released_bytes[class]);
     return held;
 }
 
@@ -114,14 +116,16 @@ static bool is_dead(const struct egpu_usage_slot *slot) {
     /* Of another pid namespace we cannot tell; the agent, which sees all of them, can. */
     if (slot->pid_namespace != pid_namespace()) return false;
     /* Ours, and not in use: of the program that this process ran before it called exec. */
-    if (slot->pid == (uint32_t)getpid()) return slot->device >= EGPU_MAX_DEVICES || GET(slots[slot->device]) != slot;
+    if (slot->pid == (uint32_t)getpid())
+        return slot->device >= EGPU_MAX_DEVICES || GET(slots[slot->device]) != slot;
     if (kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH) return true;
     uint64_t start_time = start_time_of(slot->pid);
     /* It exists, but /proc hides it from us (hidepid, another user): then it counts as alive. */
     return start_time != UNREADABLE && start_time != slot->start_time;
 }
 
-/* One pass over the live slots: what they hold, and a mark that changes with any store; false: one is between two. */
+/* One pass over the live slots: what they hold, and a mark that changes with any store; false: one
+ * is between two. */
 static bool survey(int device, struct bytes *held, uint64_t *mark) {
     *held = (struct bytes){0};
     *mark = 0;
@@ -138,9 +142,11 @@ static bool survey(int device, struct bytes *held, uint64_t *mark) {
     return true;
 }
 
-/* Under the join lock. Takes out of the totals what no live slot holds: what processes left that died half-way. */
+/* Under the join lock. Takes out of the totals what no live slot holds: what processes left that
+ * died half-way. */
 static void repair(int device) {
-    uint64_t *memory = total_of(device, EGPU_MEMORY_DEVICE), *spill = total_of(device, EGPU_MEMORY_SPILL);
+    uint64_t *memory = total_of(device, EGPU_MEMORY_DEVICE),
+             *spill = total_of(device, EGPU_MEMORY_SPILL);
     for (int attempt = 0; attempt < REPAIR_ATTEMPTS; attempt++) {
         struct bytes held, again_held;
         uint64_t mark, again;
@@ -158,7 +164,9 @@ static void reap_locked(int device) {
     struct egpu_usage_device *totals = &slice_usage()->devices[device];
     for (unsigned i = 0; i < EGPU_USAGE_SLOTS; i++) {
         struct egpu_usage_slot *slot = &slice_usage()->slots[i];
-        if (GET(slot->state) != EGPU_SLOT_LIVE || slot->device != (uint32_t)device || !is_dead(slot)) continue;
+        if (GET(slot->state) != EGPU_SLOT_LIVE || slot->device != (uint32_t)device ||
+            !is_dead(slot))
+            continue;
         struct bytes held = held_by(slot);
         /* Freed first: killed here, the total stays too high, and repair finds it. */
         PUT(slot->state, EGPU_SLOT_FREE);
@@ -188,9 +196,13 @@ static struct egpu_usage_slot *join(int device) {
         if (GET(slice_usage()->slots[i].state) == EGPU_SLOT_FREE) slot = &slice_usage()->slots[i];
     if (slot != NULL) {
         uint32_t pid = (uint32_t)getpid();
-        *slot = (struct egpu_usage_slot){.device = (uint32_t)device, .pid = pid, .start_time = start_time_of(pid),
-                                         .pid_namespace = pid_namespace(), .heartbeat_ns = now_ns()};
-        PUT(slots[device], slot); /* before the lock is dropped: what is ours and not in here is reaped */
+        *slot = (struct egpu_usage_slot){.device = (uint32_t)device,
+                                         .pid = pid,
+                                         .start_time = start_time_of(pid),
+                                         .pid_namespace = pid_namespace(),
+                                         .heartbeat_ns = now_ns()};
+        /* before the lock is dropped: what is ours and not in here is reaped */
+        PUT(slots[device], slot);
         PUT(slot->state, EGPU_SLOT_LIVE);
     }
     close(file);
@@ -207,8 +219,8 @@ struct egpu_usage_slot *slot_of(int device) {
     return slot;
 }
 
-/* Between these two the counters are ours, and a survey knows that they are moving. Plain stores: nobody else writes
- * them, and the read-modify-write of the total in between orders them. */
+/* Between these two the counters are ours, and a survey knows that they are moving. Plain stores:
+ * nobody else writes them, and the read-modify-write of the total in between orders them. */
 static uint64_t begin(struct egpu_usage_slot *slot) {
     lock_take(&counters_lock);
     uint64_t sequence = slot->sequence | 1;
@@ -221,15 +233,18 @@ static void end(struct egpu_usage_slot *slot, uint64_t sequence) {
     lock_drop(&counters_lock);
 }
 
-static void give_back(struct egpu_usage_slot *slot, uint64_t *total, enum egpu_memory_class class, uint64_t bytes) {
+static void give_back(struct egpu_usage_slot *slot, uint64_t *total, enum egpu_memory_class class,
+                      uint64_t bytes) {
     PUT(slot->released_bytes[class], slot->released_bytes[class] + bytes);
     SUB(*total, bytes);
 }
 
-static bool try_reserve(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class, uint64_t bytes) {
+static bool try_reserve(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class,
+                        uint64_t bytes) {
     struct egpu_usage_device *totals = &slice_usage()->devices[device];
     uint64_t limit = limit_of(device, class), *total = total_of(device, class);
-    /* A hopeless request is not even tried: while it stood in the total, it would refuse others that do fit. */
+    /* A hopeless request is not even tried: while it stood in the total, it would refuse others
+     * that do fit. */
     uint64_t used = GET(*total);
     if (bytes > limit || used > limit - bytes) return false;
     uint64_t sequence = begin(slot);
@@ -238,7 +253,8 @@ static bool try_reserve(struct egpu_usage_slot *slot, int device, enum egpu_memo
     bool granted = before <= limit - bytes;
     if (!granted) give_back(slot, total, class, bytes);
     end(slot, sequence);
-    if (granted && class != EGPU_MEMORY_SPILL && before + bytes > GET(totals->peak_bytes)) PUT(totals->peak_bytes, before + bytes);
+    if (granted && class != EGPU_MEMORY_SPILL && before + bytes > GET(totals->peak_bytes))
+        PUT(totals->peak_bytes, before + bytes);
     return granted;
 }
 
@@ -246,7 +262,8 @@ bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes) {
     struct egpu_usage_slot *slot = device < 0 ? NULL : slot_of(device);
     if (slot == NULL) return false;
     if (__builtin_expect(try_reserve(slot, device, class, bytes), 1)) return true;
-    /* Perhaps it is the dead who hold the memory, or another's refused request that stood in the way. */
+    /* Perhaps it is the dead who hold the memory, or another's refused request that stood in the
+     * way. */
     if (bytes <= limit_of(device, class)) {
         int file = join_lock(JOIN_PATIENCE_NS);
         if (file >= 0) {
@@ -282,7 +299,9 @@ void account_release(int device, enum egpu_memory_class class, uint64_t bytes) {
 uint64_t account_used(int device) {
     if (device < 0) return 0;
     account_reap(device);
-    uint64_t memory = GET(*total_of(device, EGPU_MEMORY_DEVICE)), spill = GET(*total_of(device, EGPU_MEMORY_SPILL));
-    uint64_t limit = memory_limit(device), used = add_bytes(add_bytes(memory, spill), LIMIT(device, overhead_bytes));
+    uint64_t memory = GET(*total_of(device, EGPU_MEMORY_DEVICE)),
+             spill = GET(*total_of(device, EGPU_MEMORY_SPILL));
+    uint64_t limit = memory_limit(device),
+             used = add_bytes(add_bytes(memory, spill), LIMIT(device, overhead_bytes));
     return used < limit ? used : limit;
 }

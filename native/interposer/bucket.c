@@ -1,5 +1,6 @@
-/* The container's GPU time on one device: the bucket that launches are paid from, the window in which they may start,
- * and the ring that counts overlapping work once. All of it lies in the usage file, shared by the container's processes. */
+/* The container's GPU time on one device: the bucket that launches are paid from, the window in
+ * which they may start, and the ring that counts overlapping work once. All of it lies in the usage
+ * file, shared by the container's processes. */
 #include "interposer.h"
 
 enum {
@@ -9,21 +10,31 @@ enum {
     WINDOW_LENIENCE = 32,
 };
 
-uint64_t share_of(uint64_t time_ns, uint32_t ppm) { return (uint64_t)((unsigned __int128)time_ns * ppm / EGPU_PPM); }
-
-void bucket_debit(int device, int64_t cost_ns) {
-    if (cost_ns != 0) __atomic_fetch_sub(&slice_usage()->devices[device].bucket_ns, cost_ns, __ATOMIC_ACQ_REL);
+uint64_t share_of(uint64_t time_ns, uint32_t ppm) {
+    return (uint64_t)((unsigned __int128)time_ns * ppm / EGPU_PPM);
 }
 
-static int64_t refill(struct egpu_usage_device *totals, uint32_t rate_ppm, uint64_t burst_ns, uint64_t now) {
+void bucket_debit(int device, int64_t cost_ns) {
+    if (cost_ns != 0)
+        __atomic_fetch_sub(&slice_usage()->devices[device].bucket_ns, cost_ns, __ATOMIC_ACQ_REL);
+}
+
+static int64_t refill(struct egpu_usage_device *totals, uint32_t rate_ppm, uint64_t burst_ns,
+                      uint64_t now) {
     uint64_t last = __atomic_load_n(&totals->bucket_time_ns, __ATOMIC_RELAXED);
     if (last == 0 || now <= last || now - last >= REFILL_NS) {
-        if (__atomic_compare_exchange_n(&totals->bucket_time_ns, &last, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-            uint64_t elapsed = last == 0 || now < last || now - last > DEBT_NS ? burst_ns : now - last;
-            int64_t after = __atomic_add_fetch(&totals->bucket_ns, (int64_t)share_of(elapsed, rate_ppm), __ATOMIC_ACQ_REL);
-            int64_t burst = (int64_t)share_of(burst_ns, rate_ppm), floor = -(int64_t)share_of(DEBT_NS, rate_ppm);
+        if (__atomic_compare_exchange_n(&totals->bucket_time_ns, &last, now, false,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+            uint64_t elapsed =
+                last == 0 || now < last || now - last > DEBT_NS ? burst_ns : now - last;
+            int64_t after = __atomic_add_fetch(
+                &totals->bucket_ns, (int64_t)share_of(elapsed, rate_ppm), __ATOMIC_ACQ_REL);
+            int64_t burst = (int64_t)share_of(burst_ns, rate_ppm),
+                    floor = -(int64_t)share_of(DEBT_NS, rate_ppm);
             int64_t bounded = after > burst ? burst : after < floor ? floor : after;
-            if (bounded != after) __atomic_compare_exchange_n(&totals->bucket_ns, &after, bounded, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+            if (bounded != after)
+                __atomic_compare_exchange_n(&totals->bucket_ns, &after, bounded, false,
+                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
         }
     }
     return __atomic_load_n(&totals->bucket_ns, __ATOMIC_ACQUIRE);
@@ -33,24 +44,32 @@ uint64_t bucket_wait_ns(int device, uint64_t now) {
     policy_look();
     uint32_t rate_ppm = LIMIT(device, grant_ppm);
     if (!is_metered(device) || rate_ppm == 0) return 0;
-    if (rate_ppm >= EGPU_PPM) { /* all of it may be used, so nothing is owed when there is less again */
+    /* all of it may be used, so nothing is owed when there is less again */
+    if (rate_ppm >= EGPU_PPM) {
         struct egpu_usage_device *totals = &slice_usage()->devices[device];
         int64_t tokens = refill(totals, EGPU_PPM, BURST_NS, now);
-        if (tokens < 0) __atomic_compare_exchange_n(&totals->bucket_ns, &tokens, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+        if (tokens < 0)
+            __atomic_compare_exchange_n(&totals->bucket_ns, &tokens, 0, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED);
         return 0;
     }
-    /* With a window it is the window that limits; the bucket only sees to it that what runs over is paid back. */
+    /* With a window it is the window that limits; the bucket only sees to it that what runs over is
+     * paid back. */
     uint64_t period_ns = LIMIT(device, window_period_us) * 1000ull;
     if (period_ns != 0) rate_ppm += rate_ppm / WINDOW_LENIENCE;
-    int64_t tokens = refill(&slice_usage()->devices[device], rate_ppm, period_ns > BURST_NS ? period_ns : BURST_NS, now);
+    int64_t tokens = refill(&slice_usage()->devices[device], rate_ppm,
+                            period_ns > BURST_NS ? period_ns : BURST_NS, now);
     if (tokens > 0) return 0;
-    int64_t floor = -(int64_t)share_of(DEBT_NS, rate_ppm); /* of a damaged file that was not refilled now */
+    /* of a damaged file that was not refilled now */
+    int64_t floor = -(int64_t)share_of(DEBT_NS, rate_ppm);
     return (uint64_t)((double)(1 - (tokens < floor ? floor : tokens)) * EGPU_PPM / rate_ppm);
 }
 
 uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until) {
-    uint64_t period = LIMIT(device, window_period_us) * 1000ull, epoch = LIMIT(device, window_epoch_ns);
-    uint64_t start = LIMIT(device, window_start_us) * 1000ull, length = LIMIT(device, window_length_us) * 1000ull;
+    uint64_t period = LIMIT(device, window_period_us) * 1000ull,
+             epoch = LIMIT(device, window_epoch_ns);
+    uint64_t start = LIMIT(device, window_start_us) * 1000ull,
+             length = LIMIT(device, window_length_us) * 1000ull;
     *until = UINT64_MAX;
     if (period == 0 || length == 0 || length >= period) return 0;
     uint64_t phase = (now - epoch + period - start % period) % period; /* since our window began */
@@ -69,8 +88,10 @@ enum { WORD_BITS = 48 };
 static unsigned mark(uint64_t *word, uint64_t round, uint64_t bits) {
     uint64_t before = __atomic_load_n(word, __ATOMIC_RELAXED), tag = round << WORD_BITS;
     for (;;) {
-        uint64_t set = before >> WORD_BITS == tag >> WORD_BITS ? before & ((1ull << WORD_BITS) - 1) : 0;
-        if (__atomic_compare_exchange_n(word, &before, tag | set | bits, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        uint64_t set =
+            before >> WORD_BITS == tag >> WORD_BITS ? before & ((1ull << WORD_BITS) - 1) : 0;
+        if (__atomic_compare_exchange_n(word, &before, tag | set | bits, true, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED))
             return (unsigned)__builtin_popcountll(bits & ~set);
     }
 }
@@ -79,13 +100,15 @@ uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns) {
     struct egpu_usage_coverage *coverage = &slice_usage()->coverage[device];
     enum { GRAINS = WORD_BITS * EGPU_COVERAGE_WORDS };
     /* To the nearest grain: of many intervals as much is lost as is won. */
-    uint64_t from = (start_ns + EGPU_COVERAGE_GRAIN_NS / 2) / EGPU_COVERAGE_GRAIN_NS, to = (end_ns + EGPU_COVERAGE_GRAIN_NS / 2) / EGPU_COVERAGE_GRAIN_NS;
+    uint64_t from = (start_ns + EGPU_COVERAGE_GRAIN_NS / 2) / EGPU_COVERAGE_GRAIN_NS,
+             to = (end_ns + EGPU_COVERAGE_GRAIN_NS / 2) / EGPU_COVERAGE_GRAIN_NS;
     if (to <= from) return 0;
     uint64_t fresh = to - from > GRAINS ? to - from - GRAINS : 0;
     for (from += fresh; from < to;) {
         uint64_t word = from / WORD_BITS, first = from % WORD_BITS, count = WORD_BITS - first;
         if (count > to - from) count = to - from;
-        fresh += mark(&coverage->words[word % EGPU_COVERAGE_WORDS], word / EGPU_COVERAGE_WORDS & 0xffff, ((1ull << count) - 1) << first);
+        fresh += mark(&coverage->words[word % EGPU_COVERAGE_WORDS],
+                      word / EGPU_COVERAGE_WORDS & 0xffff, ((1ull << count) - 1) << first);
         from += count;
     }
     return fresh * EGPU_COVERAGE_GRAIN_NS;
@@ -101,16 +124,24 @@ static uint64_t ppm_of(uint64_t busy_ns, uint64_t span_ns) {
 }
 
 void rate_note(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now) {
-    uint64_t since = __atomic_load_n(&rate->since_ns, __ATOMIC_ACQUIRE), from = __atomic_load_n(&rate->since_gpu_ns, __ATOMIC_RELAXED);
+    uint64_t since = __atomic_load_n(&rate->since_ns, __ATOMIC_ACQUIRE),
+             from = __atomic_load_n(&rate->since_gpu_ns, __ATOMIC_RELAXED);
     if (now >= since && now - since < RATE_NS) return;
-    if (!__atomic_compare_exchange_n(&rate->since_ns, &since, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
-    __atomic_store_n(&rate->last_ppm, since == 0 || now < since || gpu_ns < from ? 0 : ppm_of(gpu_ns - from, now - since), __ATOMIC_RELAXED);
+    if (!__atomic_compare_exchange_n(&rate->since_ns, &since, now, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return;
+    __atomic_store_n(
+        &rate->last_ppm,
+        since == 0 || now < since || gpu_ns < from ? 0 : ppm_of(gpu_ns - from, now - since),
+        __ATOMIC_RELAXED);
     __atomic_store_n(&rate->since_gpu_ns, gpu_ns, __ATOMIC_RELAXED);
 }
 
 uint64_t rate_ppm(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now) {
     rate_note(rate, gpu_ns, now);
-    uint64_t since = __atomic_load_n(&rate->since_ns, __ATOMIC_ACQUIRE), from = __atomic_load_n(&rate->since_gpu_ns, __ATOMIC_RELAXED);
-    if (now < since + RATE_NS / 2 || gpu_ns < from) return __atomic_load_n(&rate->last_ppm, __ATOMIC_RELAXED);
+    uint64_t since = __atomic_load_n(&rate->since_ns, __ATOMIC_ACQUIRE),
+             from = __atomic_load_n(&rate->since_gpu_ns, __ATOMIC_RELAXED);
+    if (now < since + RATE_NS / 2 || gpu_ns < from)
+        return __atomic_load_n(&rate->last_ppm, __ATOMIC_RELAXED);
     return ppm_of(gpu_ns - from, now - since);
 }

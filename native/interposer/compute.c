@@ -1,16 +1,19 @@
 /* Compute: a share of the card's *time*, whatever the shape of the kernels.
  *
- * What a launch costs is known only afterwards. So launches are timed in batches on their stream, by a pair of events,
- * and each adds the average of its work (function and grid) to what its batch is expected to cost. When a batch ends
- * that is taken from the container's bucket, and corrected when the truth is in. A batch begins only while the bucket
- * has something in it, so a container is at most some batches ahead, never in the long run.
+ * What a launch costs is known only afterwards. So launches are timed in batches on their stream,
+ * by a pair of events, and each adds the average of its work (function and grid) to what its batch
+ * is expected to cost. When a batch ends that is taken from the container's bucket, and corrected
+ * when the truth is in. A batch begins only while the bucket has something in it, so a container is
+ * at most some batches ahead, never in the long run.
  *
  *   lane    a stream of a context, and the batch that is open on it
- *   meter   a context: its batches, the averages of its works, and how its GPU's clock relates to ours
+ *   meter   a context: its batches, the averages of its works, and how its GPU's clock relates to
+ *           ours
  *
- * A batch whose stream ran dry between two launches times our idleness, too: it is dropped, the expectation stands, and
- * the next launch is timed by itself; after that some are not timed at all. What streams or processes do at the same
- * time is charged once (coverage_add). Nothing is recorded while anything of this process is being captured.
+ * A batch whose stream ran dry between two launches times our idleness, too: it is dropped, the
+ * expectation stands, and the next launch is timed by itself; after that some are not timed at all.
+ * What streams or processes do at the same time is charged once (coverage_add). Nothing is recorded
+ * while anything of this process is being captured.
  */
 #include "interposer.h"
 
@@ -22,13 +25,14 @@
 #endif
 
 enum {
-    BATCH_LAUNCHES = 256, /* so that the events of a batch cost little beside its launches, however short they are; */
-    BATCH_NS = 2000000,   /* of longer ones this is the bound */
+    /* so that the events of a batch cost little beside its launches, however short they are; */
+    BATCH_LAUNCHES = 256,
+    BATCH_NS = 2000000, /* of longer ones this is the bound */
     BATCHES = 8,
     METERS = 32, /* contexts that are timed; one more is limited by averages alone */
     LANES = 256,
     WORKS = 1024,
-    TRUST_AFTER = 2,            /* single timings of a work before it is batched */
+    TRUST_AFTER = 2, /* single timings of a work before it is batched */
     POLL_NS = 50000,
     LONGEST_SLEEP_NS = 2000000, /* so that a new limit is seen soon */
     BACKLOG_WAIT_NS = 20000000, /* for one of BATCHES to end; then the launch goes untimed */
@@ -37,12 +41,15 @@ enum {
     OWED_NS = 200000,           /* of untimed launches, before it is debited */
     BORROWED_NS = 8000000,      /* queued at most, of time that others left */
     CLOCK_DRIFT_PPM = 200,
-    LOOK_EVERY = 4,             /* launches of a batch between two looks at the clock, */
-    LOOK_NS = 100000,           /* until so much work is in it: with long kernels a few launches are a long time */
-    GAP_NS = 500000,            /* between two looks: more than that, and the launches since then hide an idle stream */
+    LOOK_EVERY = 4, /* launches of a batch between two looks at the clock, */
+    /* until so much work is in it: with long kernels a few launches are a long time */
+    LOOK_NS = 100000,
+    /* between two looks: more than that, and the launches since then hide an idle stream */
+    GAP_NS = 500000,
 };
 
-/* Averages are read and written by many threads without a lock: each word by itself is right, and old is good enough. */
+/* Averages are read and written by many threads without a lock: each word by itself is right, and
+ * old is good enough. */
 #define PEEK(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define POKE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELAXED)
 
@@ -57,15 +64,17 @@ struct batch {
     CUevent start, end;
     CUstream stream;
     uint32_t state, serial, launches;
-    const void *owner;                    /* the thread that opened it: nobody else adds to it */
-    uint32_t in_flight;                   /* its owner is between launch_begin and launch_end */
-    bool single;                          /* full after one launch */
-    bool guessed;                         /* has work in it that was never timed */
-    bool first;                           /* of its window: what others left over may run before it */
+    const void *owner;  /* the thread that opened it: nobody else adds to it */
+    uint32_t in_flight; /* its owner is between launch_begin and launch_end */
+    bool single;        /* full after one launch */
+    bool guessed;       /* has work in it that was never timed */
+    /* of its window: what others left over may run before it */
+    bool first;
     struct lane *lane;
-    uint64_t deadline_ns, dry_ns;         /* when it has to end, and when its stream should be through with it */
-    uint64_t until_ns;                    /* when the container's window closes */
-    uint64_t looked_ns;                   /* the last look at the clock */
+    /* when it has to end, and when its stream should be through with it */
+    uint64_t deadline_ns, dry_ns;
+    uint64_t until_ns;  /* when the container's window closes */
+    uint64_t looked_ns; /* the last look at the clock */
     uint64_t opened_ns, closed_ns, estimate_ns;
     uint16_t works[BATCH_LAUNCHES];
     uint32_t estimates_ns[BATCH_LAUNCHES]; /* as expected; the averages may have moved since */
@@ -76,14 +85,17 @@ struct meter {
     CUcontext context; /* NULL: free */
     int device;
     struct batch batches[BATCHES];
-    CUevent latest_end;    /* of the batch that ended last: what GPU times are counted from */
+    CUevent latest_end; /* of the batch that ended last: what GPU times are counted from */
     bool has_latest;
-    double latest_ns;      /* the GPU's time then, since whenever */
-    double offset_ns;      /* from the GPU's time to ours, as close as we know */
+    double latest_ns; /* the GPU's time then, since whenever */
+    double offset_ns; /* from the GPU's time to ours, as close as we know */
     uint64_t offset_at_ns;
     uint64_t window_ns; /* when the window of the latest batch closes */
-    bool forgiven;      /* the latest batch that was charged took much longer than expected, and was not charged for it */
-    uint64_t polled_ns, busy_until_ns; /* when the GPU should be through with all that was launched */
+    /* the latest batch that was charged took much longer than expected, and was not charged for
+     * it */
+    bool forgiven;
+    /* when the GPU should be through with all that was launched */
+    uint64_t polled_ns, busy_until_ns;
     struct work works[WORKS];
 };
 static struct meter *meters[METERS];
@@ -113,7 +125,8 @@ void compute_forget(void) {
     capturing = 0;
 }
 
-/* ---- a clock that costs little: the processor's counter, set by the kernel's clock at every batch ---- */
+/* ---- a clock that costs little: the processor's counter, set by the kernel's at every batch
+ * ---- */
 
 #if defined(__x86_64__) && !defined(EGPU_VIRTUAL_TIME)
 static struct {
@@ -131,12 +144,17 @@ static bool counter_is_a_clock(void) {
 static uint64_t set_clock(void) {
     uint64_t now = now_ns(), ticks = __rdtsc();
     uint32_t version = __atomic_load_n(&anchor.version, __ATOMIC_RELAXED);
-    if (version & 1 || !__atomic_compare_exchange_n(&anchor.version, &version, version + 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return now;
+    if (version & 1 || !__atomic_compare_exchange_n(&anchor.version, &version, version + 1, false,
+                                                    __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return now;
     if (first_ns == 0) {
         first_ns = counter_is_a_clock() ? now : UINT64_MAX;
         first_ticks = ticks;
     } else if (now > first_ns && now - first_ns > 1000000 && ticks > first_ticks) {
-        __atomic_store_n(&anchor.scale, (uint64_t)(((unsigned __int128)(now - first_ns) << 32) / (ticks - first_ticks)), __ATOMIC_RELAXED);
+        __atomic_store_n(
+            &anchor.scale,
+            (uint64_t)(((unsigned __int128)(now - first_ns) << 32) / (ticks - first_ticks)),
+            __ATOMIC_RELAXED);
         __atomic_store_n(&anchor.ticks, ticks, __ATOMIC_RELAXED);
         __atomic_store_n(&anchor.ns, now, __ATOMIC_RELAXED);
     }
@@ -146,10 +164,13 @@ static uint64_t set_clock(void) {
 
 static inline uint64_t fast_now_ns(void) {
     uint32_t version = __atomic_load_n(&anchor.version, __ATOMIC_ACQUIRE);
-    uint64_t scale = __atomic_load_n(&anchor.scale, __ATOMIC_RELAXED), ticks = __atomic_load_n(&anchor.ticks, __ATOMIC_RELAXED);
+    uint64_t scale = __atomic_load_n(&anchor.scale, __ATOMIC_RELAXED),
+             ticks = __atomic_load_n(&anchor.ticks, __ATOMIC_RELAXED);
     uint64_t ns = __atomic_load_n(&anchor.ns, __ATOMIC_RELAXED), now = __rdtsc();
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (scale == 0 || version & 1 || now < ticks || now - ticks > 1ull << 31 || __atomic_load_n(&anchor.version, __ATOMIC_RELAXED) != version) return now_ns();
+    if (scale == 0 || version & 1 || now < ticks || now - ticks > 1ull << 31 ||
+        __atomic_load_n(&anchor.version, __ATOMIC_RELAXED) != version)
+        return now_ns();
     return ns + ((now - ticks) * scale >> 32);
 }
 #else
@@ -199,19 +220,23 @@ static struct meter *meter_of(CUcontext context, int device) {
     return found;
 }
 
-static inline bool is_lane_of(const struct lane *lane, CUcontext context, CUstream stream, const void *thread) {
+static inline bool is_lane_of(const struct lane *lane, CUcontext context, CUstream stream,
+                              const void *thread) {
     return lane->context == context && lane->stream == stream && lane->thread == thread;
 }
 
 /* The lane, locked; NULL when all are in use. */
 static struct lane *find_lane(CUcontext context, CUstream stream, const void *thread, int device) {
-    uint64_t hash = ((uint64_t)(uintptr_t)stream ^ (uint64_t)(uintptr_t)context >> 4 ^ (uint64_t)(uintptr_t)thread) * 0x9E3779B97F4A7C15ull;
+    uint64_t hash = ((uint64_t)(uintptr_t)stream ^ (uint64_t)(uintptr_t)context >> 4 ^
+                     (uint64_t)(uintptr_t)thread) *
+                    0x9E3779B97F4A7C15ull;
     lock_take(&lanes_lock);
     struct lane *found = NULL, *idle = NULL;
     for (uint32_t i = 0; i < LANES && found == NULL; i++) {
         struct lane *lane = &lanes[((hash >> 56) + i) % LANES];
         if (is_lane_of(lane, context, stream, thread)) found = lane;
-        if (lane->context == NULL) { /* lanes are never taken out one by one: beyond a free one there is none */
+        /* lanes are never taken out one by one: beyond a free one there is none */
+        if (lane->context == NULL) {
             if (idle == NULL || idle->context != NULL) idle = lane;
             break;
         }
@@ -273,14 +298,18 @@ static void pay(struct meter *meter, uint64_t cost_ns, uint32_t launches, uint64
     count(meter->device, cost_ns, launches, now);
 }
 
-static inline bool is_in_flight(const struct batch *batch) { return __atomic_load_n(&batch->in_flight, __ATOMIC_ACQUIRE) != 0; }
+static inline bool is_in_flight(const struct batch *batch) {
+    return __atomic_load_n(&batch->in_flight, __ATOMIC_ACQUIRE) != 0;
+}
 
-/* The stream has nothing to do, although there is an open batch: what passes now is not the batch's time. */
+/* The stream has nothing to do, although there is an open batch: what passes now is not the batch's
+ * time. */
 static bool ran_dry(const struct batch *batch, uint64_t now) {
     if (now <= batch->dry_ns || is_in_flight(batch)) return false;
     if (now - batch->looked_ns > GAP_NS) return true;
     /* The expectation says so; the driver knows, unless asking would break a capture. */
-    if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 || REAL(cuStreamQuery) == NULL) return true;
+    if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 || REAL(cuStreamQuery) == NULL)
+        return true;
     return REAL(cuStreamQuery)(batch->stream) != CUDA_ERROR_NOT_READY; /* it never waits */
 }
 
@@ -291,11 +320,13 @@ static void drop_batch(struct lane *lane, struct batch *batch, uint64_t now) {
     lane->single_next = true;
 }
 
-/* Ends the lane's open batch; drops the lane's lock, because recording may wait for room in the stream. */
+/* Ends the lane's open batch; drops the lane's lock, because recording may wait for room in the
+ * stream. */
 static void end_batch_and_drop_lock(struct lane *lane, uint64_t now) {
     struct batch *batch = lane->open;
     lane->open = NULL;
-    if (batch->launches == 0 || is_in_flight(batch) || __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0) {
+    if (batch->launches == 0 || is_in_flight(batch) ||
+        __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0) {
         drop_batch(lane, batch, now);
         lock_drop(&lane->lock);
         return;
@@ -322,35 +353,43 @@ static void learn(struct meter *meter, struct batch *batch, uint64_t measured_ns
         /* Of a mixed batch each work takes its proportion of the error. */
         uint64_t sample = batch->estimate_ns == 0 || samples == 0
                               ? each
-                              : (uint64_t)((double)batch->estimates_ns[i] * (double)measured_ns / (double)batch->estimate_ns);
+                              : (uint64_t)((double)batch->estimates_ns[i] * (double)measured_ns /
+                                           (double)batch->estimate_ns);
         if (upper && samples >= TRUST_AFTER && sample > average) sample = average;
         if (sample > UINT32_MAX / 2) sample = UINT32_MAX / 2;
-        POKE(work->average_ns, samples == 0 ? (uint32_t)sample : (uint32_t)((average * 7ull + sample) / 8));
+        POKE(work->average_ns,
+             samples == 0 ? (uint32_t)sample : (uint32_t)((average * 7ull + sample) / 8));
         if (samples < UINT32_MAX) POKE(work->samples, samples + 1);
         POKE(work->pending, false);
     }
 }
 
-/* When, by our clock, the batch's end was reached. Events are told apart exactly, but by a clock of their own. Neither
- * end of a batch is before the call that recorded it, and often right then: the most that this ever moved the two clocks
- * apart is how far they are apart. And nothing that was reached is in the future. */
-static double end_on_our_clock(struct meter *meter, struct batch *batch, double length, uint64_t now) {
+/* When, by our clock, the batch's end was reached. Events are told apart exactly, but by a clock of
+ * their own. Neither end of a batch is before the call that recorded it, and often right then: the
+ * most that this ever moved the two clocks apart is how far they are apart. And nothing that was
+ * reached is in the future. */
+static double end_on_our_clock(struct meter *meter, struct batch *batch, double length,
+                               uint64_t now) {
     float since = 0;
-    if (!meter->has_latest || REAL(cuEventElapsedTime)(&since, meter->latest_end, batch->end) != CUDA_SUCCESS) {
+    if (!meter->has_latest ||
+        REAL(cuEventElapsedTime)(&since, meter->latest_end, batch->end) != CUDA_SUCCESS) {
         meter->has_latest = false;
         since = 0;
     }
     double at = meter->has_latest ? meter->latest_ns + (double)since * 1e6 : 0;
-    double by_start = (double)batch->opened_ns - (at - length), offset = (double)batch->closed_ns - at;
+    double by_start = (double)batch->opened_ns - (at - length),
+           offset = (double)batch->closed_ns - at;
     if (by_start > offset) offset = by_start;
     if (meter->has_latest) {
-        double known = meter->offset_ns - (double)(now - meter->offset_at_ns) * CLOCK_DRIFT_PPM / 1e6;
+        double known =
+            meter->offset_ns - (double)(now - meter->offset_at_ns) * CLOCK_DRIFT_PPM / 1e6;
         if (known > offset) offset = known;
     }
     if (offset > (double)now - at) offset = (double)now - at;
     meter->offset_ns = offset;
     meter->offset_at_ns = now;
-    if (!meter->has_latest || since > 0) { /* it ended later than the latest: now it is the latest */
+    /* it ended later than the latest: now it is the latest */
+    if (!meter->has_latest || since > 0) {
         CUevent event = meter->latest_end;
         meter->latest_end = batch->end;
         batch->end = event;
@@ -362,25 +401,31 @@ static double end_on_our_clock(struct meter *meter, struct batch *batch, double 
 
 static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
     float milliseconds = 0;
-    if (REAL(cuEventElapsedTime)(&milliseconds, batch->start, batch->end) != CUDA_SUCCESS || milliseconds < 0) {
+    if (REAL(cuEventElapsedTime)(&milliseconds, batch->start, batch->end) != CUDA_SUCCESS ||
+        milliseconds < 0) {
         count(meter->device, batch->estimate_ns, batch->launches, now);
         return;
     }
     double length = (double)milliseconds * 1e6, end = end_on_our_clock(meter, batch, length, now);
     uint32_t contention = LIMIT(meter->device, contention_ppm);
     if (contention == 0) contention = EGPU_PPM;
-    uint64_t cost = share_of(coverage_add(meter->device, (uint64_t)(end - length), (uint64_t)end), contention);
-    /* Work of others is in between when they came back after it was launched, and when they ran over their window into ours. Then
-     * of ours there is what was expected; but who is long twice in a row is long. */
-    bool overtaken = batch->until_ns == UINT64_MAX && LIMIT(meter->device, window_period_us) != 0 && cost > batch->estimate_ns;
-    bool mixed = !batch->guessed && (overtaken || (batch->first && !meter->forgiven && cost / 2 > batch->estimate_ns));
+    uint64_t cost =
+        share_of(coverage_add(meter->device, (uint64_t)(end - length), (uint64_t)end), contention);
+    /* Work of others is in between when they came back after it was launched, and when they ran
+     * over their window into ours. Then of ours there is what was expected; but who is long twice
+     * in a row is long. */
+    bool overtaken = batch->until_ns == UINT64_MAX && LIMIT(meter->device, window_period_us) != 0 &&
+                     cost > batch->estimate_ns;
+    bool mixed = !batch->guessed &&
+                 (overtaken || (batch->first && !meter->forgiven && cost / 2 > batch->estimate_ns));
     meter->forgiven = mixed && !overtaken;
     if (mixed) cost = batch->estimate_ns;
     bucket_debit(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
     count(meter->device, cost, batch->launches, now);
     if (mixed) return;
-    /* What is expected should add up to what is charged, so not `length`, which siblings' work may be part of; but who is
-     * always second to report is charged next to nothing, and is not to think that its work costs nothing. */
+    /* What is expected should add up to what is charged, so not `length`, which siblings' work may
+     * be part of; but who is always second to report is charged next to nothing, and is not to
+     * think that its work costs nothing. */
     uint64_t least = share_of((uint64_t)(length / 2), contention);
     learn(meter, batch, cost > least ? cost : least, end > (double)batch->until_ns);
 }
@@ -388,7 +433,8 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
 /* The meter's lock is held. */
 static void collect(struct meter *meter, uint64_t now) {
     meter->polled_ns = now;
-    if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0) return; /* queries would break a capture elsewhere */
+    /* queries would break a capture elsewhere */
+    if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0) return;
     for (int round = 0; round < BATCHES; round++) { /* oldest first, as the differences want it */
         struct batch *oldest = NULL;
         for (int i = 0; i < BATCHES; i++)
@@ -409,7 +455,9 @@ static bool is_through(struct meter *meter) {
 }
 
 static bool make_events(struct batch *batch) {
-    if (batch->start == NULL && REAL(cuEventCreate)(&batch->start, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return false;
+    if (batch->start == NULL &&
+        REAL(cuEventCreate)(&batch->start, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+        return false;
     return batch->end != NULL || REAL(cuEventCreate)(&batch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
 }
 
@@ -448,7 +496,8 @@ static struct batch *new_batch(struct meter *meter, CUstream stream, uint64_t *n
     if (batch == NULL) return NULL;
     batch->stream = stream;
     batch->opened_ns = *now;
-    if (make_events(batch) && REAL(cuEventRecord)(batch->start, stream) == CUDA_SUCCESS) return batch;
+    if (make_events(batch) && REAL(cuEventRecord)(batch->start, stream) == CUDA_SUCCESS)
+        return batch;
     __atomic_store_n(&batch->state, BATCH_FREE, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -456,14 +505,19 @@ static struct batch *new_batch(struct meter *meter, CUstream stream, uint64_t *n
 static void end_lanes(CUcontext context, bool only_overdue, uint64_t now) {
     for (int i = 0; i < LANES; i++) {
         struct lane *lane = &lanes[i];
-        if (__atomic_load_n(&lane->open, __ATOMIC_RELAXED) == NULL || __atomic_exchange_n(&lane->lock.word, 1, __ATOMIC_ACQUIRE) != 0) continue;
+        if (__atomic_load_n(&lane->open, __ATOMIC_RELAXED) == NULL ||
+            __atomic_exchange_n(&lane->lock.word, 1, __ATOMIC_ACQUIRE) != 0)
+            continue;
         struct batch *batch = lane->open;
-        if (batch == NULL || lane->context != context || is_in_flight(batch) || (only_overdue && now < batch->deadline_ns)) lock_drop(&lane->lock);
+        if (batch == NULL || lane->context != context || is_in_flight(batch) ||
+            (only_overdue && now < batch->deadline_ns))
+            lock_drop(&lane->lock);
         else if (ran_dry(batch, now)) {
             lane->open = NULL;
             drop_batch(lane, batch, now);
             lock_drop(&lane->lock);
-        } else end_batch_and_drop_lock(lane, now);
+        } else
+            end_batch_and_drop_lock(lane, now);
     }
 }
 
@@ -491,7 +545,8 @@ void compute_forget_context(CUcontext context) {
         if (lanes[i].context != context) continue;
         lock_take(&lanes[i].lock);
         lanes[i].open = NULL;
-        lanes[i].stream = (CUstream)&lanes[i]; /* nobody's: the place stays taken, for the ones that come after it */
+        /* nobody's: the place stays taken, for the ones that come after it */
+        lanes[i].stream = (CUstream)&lanes[i];
         lock_drop(&lanes[i].lock);
     }
     lock_drop(&lanes_lock);
@@ -500,7 +555,9 @@ void compute_forget_context(CUcontext context) {
         if (meter->context != context) continue;
         lock_take(&meter->lock);
         for (int j = 0; j < BATCHES; j++)
-            if (meter->batches[j].state == BATCH_ENDED) count(meter->device, meter->batches[j].estimate_ns, meter->batches[j].launches, now_ns());
+            if (meter->batches[j].state == BATCH_ENDED)
+                count(meter->device, meter->batches[j].estimate_ns, meter->batches[j].launches,
+                      now_ns());
         memset(meter->batches, 0, sizeof meter->batches);
         memset(meter->works, 0, sizeof meter->works);
         meter->latest_end = NULL;
@@ -515,13 +572,17 @@ void capture_began(void) { __atomic_fetch_add(&capturing, 1, __ATOMIC_ACQ_REL); 
 
 void capture_ended(void) {
     uint32_t now = __atomic_load_n(&capturing, __ATOMIC_ACQUIRE);
-    while (now > 0 && !__atomic_compare_exchange_n(&capturing, &now, now - 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    while (now > 0 && !__atomic_compare_exchange_n(&capturing, &now, now - 1, false,
+                                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
 }
 
 bool stream_is_captured(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) == 0 || REAL(cuStreamIsCapturing) == NULL) return false;
-    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) == 0 || REAL(cuStreamIsCapturing) == NULL)
+        return false;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* ---- one launch ---- */
@@ -530,12 +591,13 @@ bool stream_is_captured(CUstream stream) {
 static uint64_t queued_ns(struct meter *meter) {
     uint64_t queued = 0;
     for (int i = 0; i < BATCHES; i++)
-        if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) == BATCH_ENDED) queued += PEEK(meter->batches[i].estimate_ns);
+        if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) == BATCH_ENDED)
+            queued += PEEK(meter->batches[i].estimate_ns);
     return queued;
 }
 
-/* When the GPU should be through with what was launched. Others' work may have come in between, which the expectation does
- * not know: what is left begins when the last that is over ended. */
+/* When the GPU should be through with what was launched. Others' work may have come in between,
+ * which the expectation does not know: what is left begins when the last that is over ended. */
 static uint64_t through_at(struct meter *meter, uint64_t now) {
     lock_take(&meter->lock);
     if (now - meter->polled_ns > POLL_NS) collect(meter, now);
@@ -547,20 +609,25 @@ static uint64_t through_at(struct meter *meter, uint64_t now) {
 
 /* Time that is others' is not queued far ahead: they may come back for it. */
 static bool borrows_too_much(struct meter *meter) {
-    return LIMIT(meter->device, grant_ppm) > LIMIT(meter->device, core_ppm) && LIMIT(meter->device, window_period_us) == 0 && queued_ns(meter) > BORROWED_NS;
+    return LIMIT(meter->device, grant_ppm) > LIMIT(meter->device, core_ppm) &&
+           LIMIT(meter->device, window_period_us) == 0 && queued_ns(meter) > BORROWED_NS;
 }
 
-/* Holds the calling thread back until the container may start `expected_ns` of work; returns the time it is then, and
- * until when it may go on. No lock is held. */
-static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_t now, uint64_t *until) {
+/* Holds the calling thread back until the container may start `expected_ns` of work; returns the
+ * time it is then, and until when it may go on. No lock is held. */
+static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_t now,
+                              uint64_t *until) {
     uint64_t reported = now;
     bool waited = false;
     for (;;) {
-        uint64_t wait = bucket_wait_ns(meter->device, now), opens = window_wait_ns(meter->device, now, until);
+        uint64_t wait = bucket_wait_ns(meter->device, now),
+                 opens = window_wait_ns(meter->device, now, until);
         if (opens > wait) wait = opens;
         uint64_t busy_until = *until == UINT64_MAX ? 0 : through_at(meter, now);
-        /* What is queued has to be through when the window closes; what is longer than a window starts with it. */
-        if (wait == 0 && *until != UINT64_MAX && busy_until > now && busy_until + expected_ns / 2 > *until)
+        /* What is queued has to be through when the window closes; what is longer than a window
+         * starts with it. */
+        if (wait == 0 && *until != UINT64_MAX && busy_until > now &&
+            busy_until + expected_ns / 2 > *until)
             wait = (busy_until < *until ? busy_until : *until) - now;
         bool full = wait == 0 && borrows_too_much(meter);
         if (full) wait = BORROWED_NS / 16;
@@ -569,26 +636,33 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
             end_lanes(meter->context, !waited, now); /* or they would time our sleep */
             lock_take(&meter->lock);
             collect(meter, now);
-            /* All is timed: what was expected beyond that (a timing that others' turns were part of) is not there. */
+            /* All is timed: what was expected beyond that (a timing that others' turns were part
+             * of) is not there. */
             if (is_through(meter)) __atomic_store_n(&meter->busy_until_ns, now, __ATOMIC_RELAXED);
             lock_drop(&meter->lock);
         }
         waited = true;
         sleep_ns(wait > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : wait < 20000 ? 20000 : wait);
         now = set_clock();
-        if (!full) count_throttled(meter->device, now - reported); /* as it grows: the agent looks at it */
+        /* as it grows: the agent looks at it */
+        if (!full) count_throttled(meter->device, now - reported);
         reported = now;
     }
     return now;
 }
 
-/* A work that was launched once and not timed yet may be very long: it is not launched again on the same expectation. */
+/* A work that was launched once and not timed yet may be very long: it is not launched again on the
+ * same expectation. */
 static uint64_t wait_for_first_timing(struct meter *meter, const struct work *work, uint64_t now) {
-    for (uint64_t began = now; PEEK(work->samples) == 0 && PEEK(work->pending) && now - began < BACKLOG_WAIT_NS; now = set_clock()) {
+    for (uint64_t began = now;
+         PEEK(work->samples) == 0 && PEEK(work->pending) && now - began < BACKLOG_WAIT_NS;
+         now = set_clock()) {
         bool outstanding = false;
         lock_take(&meter->lock);
         collect(meter, now);
-        for (int i = 0; i < BATCHES; i++) outstanding |= __atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) == BATCH_ENDED;
+        for (int i = 0; i < BATCHES; i++)
+            outstanding |=
+                __atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) == BATCH_ENDED;
         lock_drop(&meter->lock);
         if (!outstanding) break;
         sleep_ns(POLL_NS);
@@ -596,20 +670,24 @@ static uint64_t wait_for_first_timing(struct meter *meter, const struct work *wo
     return now;
 }
 
-/* The lane has no batch that this launch could join: waits for the turn, opens one; returns with the lane locked, or NULL. */
-static __attribute__((noinline)) struct lane *begin_batch(struct lane *lane, CUcontext context, CUstream stream, int device, uint64_t key) {
+/* The lane has no batch that this launch could join: waits for the turn, opens one; returns with
+ * the lane locked, or NULL. */
+static __attribute__((noinline)) struct lane *
+begin_batch(struct lane *lane, CUcontext context, CUstream stream, int device, uint64_t key) {
     struct meter *meter = lane->meter;
     struct batch *batch = lane->open;
     bool dry = false;
     uint64_t now = set_clock(), until;
-    if (batch != NULL && is_in_flight(batch)) return lane; /* another thread is just launching here: this one goes untimed */
+    /* another thread is just launching here: this one goes untimed */
+    if (batch != NULL && is_in_flight(batch)) return lane;
     if (batch != NULL) {
         dry = ran_dry(batch, now);
         if (dry) {
             lane->open = NULL;
             drop_batch(lane, batch, now);
             lock_drop(&lane->lock);
-        } else end_batch_and_drop_lock(lane, now);
+        } else
+            end_batch_and_drop_lock(lane, now);
     } else {
         if (lane->owed_ns != 0) pay(meter, lane->owed_ns, lane->owed_launches, now);
         lane->owed_ns = lane->owed_launches = 0;
@@ -619,16 +697,19 @@ static __attribute__((noinline)) struct lane *begin_batch(struct lane *lane, CUc
     struct work *work = work_of(meter, key);
     bool known = PEEK(work->samples) >= TRUST_AFTER;
     now = wait_for_first_timing(meter, work, now);
-    now = wait_for_turn(meter, PEEK(work->samples) > 0 ? PEEK(work->average_ns) : UNKNOWN_WORK_NS, now, &until);
+    now = wait_for_turn(meter, PEEK(work->samples) > 0 ? PEEK(work->average_ns) : UNKNOWN_WORK_NS,
+                        now, &until);
     if (dry && known) {
         lane = take_lane(context, stream, device);
         if (lane != NULL && lane->open == NULL && lane->untimed == 0) lane->untimed = UNTIMED;
         return lane;
     }
-    batch = __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 ? NULL : new_batch(meter, stream, &now);
+    batch =
+        __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 ? NULL : new_batch(meter, stream, &now);
     lane = take_lane(context, stream, device);
     if (batch == NULL) return lane;
-    if (lane == NULL || lane->open != NULL || lane->meter != meter) { /* another thread was quicker on this stream */
+    /* another thread was quicker on this stream */
+    if (lane == NULL || lane->open != NULL || lane->meter != meter) {
         __atomic_store_n(&batch->state, BATCH_FREE, __ATOMIC_RELEASE);
         return lane;
     }
@@ -646,7 +727,8 @@ static __attribute__((noinline)) struct lane *begin_batch(struct lane *lane, CUc
     return lane;
 }
 
-/* More streams or contexts than can be timed: each launch waits for its turn and pays a flat price. */
+/* More streams or contexts than can be timed: each launch waits for its turn and pays a flat
+ * price. */
 static __attribute__((noinline)) CUresult launch_unmetered(int device) {
     uint64_t now = now_ns(), until;
     for (;;) {
@@ -664,7 +746,9 @@ static __attribute__((noinline)) CUresult launch_unmetered(int device) {
 }
 
 static inline bool joins(struct batch *batch) {
-    if (batch->owner != &recent_lane || batch->single || batch->launches >= BATCH_LAUNCHES || batch->estimate_ns >= BATCH_NS || batch->dry_ns >= batch->until_ns) return false;
+    if (batch->owner != &recent_lane || batch->single || batch->launches >= BATCH_LAUNCHES ||
+        batch->estimate_ns >= BATCH_NS || batch->dry_ns >= batch->until_ns)
+        return false;
     /* The clock is not free of cost, and a gap that is seen some launches later is seen in time. */
     if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS) return true;
     uint64_t now = fast_now_ns();
@@ -678,10 +762,14 @@ CUresult launch_begin(struct launch *launch, uint64_t key, CUstream stream) {
     launch->batch = NULL;
     if (!slice_open()) return REFUSED;
     int device = device_current(&context);
-    if (__builtin_expect(context == NULL, 0)) return CUDA_SUCCESS; /* the driver has the right error */
+    /* the driver has the right error */
+    if (__builtin_expect(context == NULL, 0)) return CUDA_SUCCESS;
     if (__builtin_expect(device < 0, 0)) return REFUSED;
     if (__builtin_expect(!is_metered(device), 0)) return CUDA_SUCCESS;
-    if (__builtin_expect(__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0, 0) && stream_is_captured(stream)) return CUDA_SUCCESS; /* counted when the graph is launched */
+    /* counted when the graph is launched */
+    if (__builtin_expect(__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0, 0) &&
+        stream_is_captured(stream))
+        return CUDA_SUCCESS;
 
     struct lane *lane = take_lane(context, stream, device);
     if (__builtin_expect(lane == NULL, 0)) return launch_unmetered(device);
@@ -706,7 +794,8 @@ CUresult launch_begin(struct launch *launch, uint64_t key, CUstream stream) {
         batch->estimates_ns[batch->launches++] = estimate;
         batch->estimate_ns += estimate;
         batch->dry_ns += estimate;
-        /* Other streams of this process may keep the GPU busy as well: an expectation, nothing more. */
+        /* Other streams of this process may keep the GPU busy as well: an expectation, nothing
+         * more. */
         __atomic_store_n(&lane->meter->busy_until_ns, batch->dry_ns, __ATOMIC_RELAXED);
         __atomic_store_n(&batch->in_flight, 1, __ATOMIC_RELAXED);
         launch->batch = batch;
@@ -730,7 +819,8 @@ static __attribute__((noinline)) void launch_end_slow(struct launch *launch, CUr
             if (batch->launches > 0) batch->launches--;
         }
         __atomic_store_n(&batch->in_flight, 0, __ATOMIC_RELEASE);
-        if (batch->launches > 0 && (batch->single || batch->launches >= BATCH_LAUNCHES || batch->estimate_ns >= BATCH_NS)) {
+        if (batch->launches > 0 && (batch->single || batch->launches >= BATCH_LAUNCHES ||
+                                    batch->estimate_ns >= BATCH_NS)) {
             uint64_t now = fast_now_ns();
             if (batch->single || !ran_dry(batch, now)) {
                 end_batch_and_drop_lock(lane, now);
@@ -747,7 +837,10 @@ void launch_end(struct launch *launch, CUresult result) {
     struct batch *batch = launch->batch;
     if (batch == NULL) return;
     /* Nobody ends a batch whose owner is launching: what is read here does not move. */
-    if (__builtin_expect(result == CUDA_SUCCESS && !batch->single && batch->launches < BATCH_LAUNCHES && batch->estimate_ns < BATCH_NS, 1))
+    if (__builtin_expect(result == CUDA_SUCCESS && !batch->single &&
+                             batch->launches < BATCH_LAUNCHES && batch->estimate_ns < BATCH_NS,
+                         1))
         __atomic_store_n(&batch->in_flight, 0, __ATOMIC_RELEASE);
-    else launch_end_slow(launch, result);
+    else
+        launch_end_slow(launch, result);
 }

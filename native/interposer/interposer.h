@@ -1,21 +1,26 @@
 /* libegpu-interposer.so: keeps a process inside its slice of a GPU.
  *
  *   resolve.c   the dlsym hook, cuGetProcAddress, and the real functions
- *   slice.c     the policy page and the usage file: finding, joining, limits that change while we run
+ *   slice.c     the policy page and the usage file: finding, joining, limits that change while we
+ *               run
  *   account.c   bytes: reserve, release, and giving back what the dead held
  *   table.c     which pointer, handle or mapping holds how many bytes
- *   memory.c    wrappers that allocate and free;  pools.c, graphs.c: what pools, arrays and graphs hold
+ *   memory.c    wrappers that allocate and free;  pools.c, graphs.c: what pools, arrays and graphs
+ *               hold
  *   info.c      wrappers that tell how much there is;  utilisation.c: and how busy it is
- *   bucket.c    the container's time on a device;  compute.c: how launches are timed and held back;  launch.c: the wrappers
+ *   bucket.c    the container's time on a device;  compute.c: how launches are timed and held back;
+ *               launch.c: the wrappers
  *
- * It lives in other people's processes, so: no constructor, destructor, signal handler or thread; nothing is printed
- * except one line when the slice is unusable; a lock is never held while the real driver may wait; after fork() the
- * child starts afresh. A process that never asks for CUDA pays for one dlsym hook and nothing else.
+ * It lives in other people's processes, so: no constructor, destructor, signal handler or thread;
+ * nothing is printed except one line when the slice is unusable; a lock is never held while the
+ * real driver may wait; after fork() the child starts afresh. A process that never asks for CUDA
+ * pays for one dlsym hook and nothing else.
  */
 #ifndef EGPU_INTERPOSER_H
 #define EGPU_INTERPOSER_H
 
-#define __CUDA_API_VERSION_INTERNAL /* declares every ABI of a function under the name it is exported by */
+/* declares every ABI of a function under the name it is exported by */
+#define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #define NVML_NO_UNVERSIONED_FUNC_DEFS /* the same for NVML */
 #include <nvml.h>
@@ -27,16 +32,19 @@
 #define REFUSED CUDA_ERROR_NOT_PERMITTED
 #define EXPORT __attribute__((visibility("default")))
 
-/* A lock in one word, for sections of some instructions: dropping it is a plain store, nothing of libpthread is needed,
- * and a forked child can start it afresh. */
+/* A lock in one word, for sections of some instructions: dropping it is a plain store, nothing of
+ * libpthread is needed, and a forked child can start it afresh. */
 typedef struct {
     uint32_t word;
 } egpu_lock;
 void lock_wait(egpu_lock *lock);
 static inline void lock_take(egpu_lock *lock) {
-    if (__builtin_expect(__atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) != 0, 0)) lock_wait(lock);
+    if (__builtin_expect(__atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) != 0, 0))
+        lock_wait(lock);
 }
-static inline void lock_drop(egpu_lock *lock) { __atomic_store_n(&lock->word, 0, __ATOMIC_RELEASE); }
+static inline void lock_drop(egpu_lock *lock) {
+    __atomic_store_n(&lock->word, 0, __ATOMIC_RELEASE);
+}
 
 uint64_t now_ns(void);
 void sleep_ns(uint64_t duration_ns);
@@ -65,7 +73,8 @@ enum real_id {
 #undef NVML
 #undef NEEDED_NVML
 };
-extern void *real_functions[REAL_COUNT] __attribute__((visibility("hidden"))); /* what the library exports under the name */
+/* what the library exports under the name */
+extern void *real_functions[REAL_COUNT] __attribute__((visibility("hidden")));
 void *real_function_slow(enum real_id id);
 static inline void *real_function(enum real_id id) {
     void *found = __atomic_load_n(&real_functions[id], __ATOMIC_ACQUIRE);
@@ -81,16 +90,19 @@ enum { DEVICE_NONE = -1 }; /* a device that the policy does not name: nothing ma
 enum { GATE_WIPED = 0, GATE_OPEN = 1, GATE_FORKING = 2, GATE_SHUT = 3 };
 extern uint32_t *slice_gate __attribute__((visibility("hidden")));
 bool slice_open_slow(void);
-static inline bool slice_open(void) { /* false: no usable slice (said once on stderr); every wrapper refuses */
+/* false: no usable slice (said once on stderr); every wrapper refuses */
+static inline bool slice_open(void) {
     uint32_t *gate = __atomic_load_n(&slice_gate, __ATOMIC_ACQUIRE);
-    return __builtin_expect(__atomic_load_n(gate, __ATOMIC_ACQUIRE) == GATE_OPEN, 1) || slice_open_slow();
+    return __builtin_expect(__atomic_load_n(gate, __ATOMIC_ACQUIRE) == GATE_OPEN, 1) ||
+           slice_open_slow();
 }
 const char *slice_path(const char *name, char *out, unsigned size);
 struct egpu_usage *slice_usage(void);
 unsigned slice_device_count(void);
 int slice_device_by_uuid(const char *text);
 int device_of_ordinal(CUdevice ordinal);
-void device_contexts_changed(void); /* a context went: its handle may come back as another device's */
+/* a context went: its handle may come back as another device's */
+void device_contexts_changed(void);
 
 extern __thread struct recent_context {
     CUcontext context;
@@ -102,9 +114,14 @@ int device_current_slow(CUcontext context);
 /* The device of the calling thread's context; *context NULL when it has none. */
 static inline int device_current(CUcontext *context) {
     *context = NULL;
-    if (__builtin_expect(REAL(cuCtxGetCurrent) == NULL || REAL(cuCtxGetCurrent)(context) != CUDA_SUCCESS || *context == NULL, 0))
+    if (__builtin_expect(REAL(cuCtxGetCurrent) == NULL ||
+                             REAL(cuCtxGetCurrent)(context) != CUDA_SUCCESS || *context == NULL,
+                         0))
         return DEVICE_NONE;
-    if (__builtin_expect(recent_context.context == *context && recent_context.epoch == __atomic_load_n(&context_epoch, __ATOMIC_ACQUIRE), 1))
+    if (__builtin_expect(recent_context.context == *context &&
+                             recent_context.epoch ==
+                                 __atomic_load_n(&context_epoch, __ATOMIC_ACQUIRE),
+                         1))
         return recent_context.device;
     return device_current_slow(*context);
 }
@@ -118,23 +135,33 @@ struct limits {
     uint32_t window_period_us, window_start_us, window_length_us;
 };
 extern struct limits live_limits[EGPU_MAX_DEVICES] __attribute__((visibility("hidden")));
-extern const uint64_t *policy_announced __attribute__((visibility("hidden"))); /* the page's generation */
+/* the page's generation */
+extern const uint64_t *policy_announced __attribute__((visibility("hidden")));
 extern uint64_t policy_seen __attribute__((visibility("hidden")));
-extern uint32_t policy_unmetered __attribute__((visibility("hidden"))); /* bit per device whose time is not limited */
-extern uint32_t policy_free_run __attribute__((visibility("hidden"))); /* no device's time is limited, and all contexts are of ours */
+/* bit per device whose time is not limited */
+extern uint32_t policy_unmetered __attribute__((visibility("hidden")));
+/* no device's time is limited, and all contexts are of ours */
+extern uint32_t policy_free_run __attribute__((visibility("hidden")));
 void policy_refresh(void);
 void device_used(CUdevice ordinal); /* a context is being made there */
 static inline void policy_look(void) {
-    if (__builtin_expect(__atomic_load_n(policy_announced, __ATOMIC_RELAXED) != __atomic_load_n(&policy_seen, __ATOMIC_RELAXED), 0))
+    if (__builtin_expect(__atomic_load_n(policy_announced, __ATOMIC_RELAXED) !=
+                             __atomic_load_n(&policy_seen, __ATOMIC_RELAXED),
+                         0))
         policy_refresh();
 }
-/* One word at a time: each is right by itself, old or new. Device: of the policy, not DEVICE_NONE. */
+/* One word at a time: each is right by itself, old or new. Device: of the policy, not
+ * DEVICE_NONE. */
 #define LIMIT(device, field) __atomic_load_n(&live_limits[device].field, __ATOMIC_RELAXED)
-static inline uint64_t add_bytes(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-static inline uint64_t memory_limit(int device) { /* all that may be held: overhead and spilled bytes included */
+static inline uint64_t add_bytes(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+/* all that may be held: overhead and spilled bytes included */
+static inline uint64_t memory_limit(int device) {
     if (device < 0) return 0;
     policy_look();
-    return add_bytes(add_bytes(LIMIT(device, memory_bytes), LIMIT(device, overhead_bytes)), LIMIT(device, spill_bytes));
+    return add_bytes(add_bytes(LIMIT(device, memory_bytes), LIMIT(device, overhead_bytes)),
+                     LIMIT(device, spill_bytes));
 }
 static inline bool is_metered(int device) {
     policy_look();
@@ -142,9 +169,11 @@ static inline bool is_metered(int device) {
 }
 
 /* ---- account.c ---- */
-struct egpu_usage_slot *slot_of(int device); /* joins at first use; NULL when the usage file is unusable */
+/* joins at first use; NULL when the usage file is unusable */
+struct egpu_usage_slot *slot_of(int device);
 bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
-void account_force(int device, enum egpu_memory_class class, uint64_t bytes); /* held already: counted, over the limit or not */
+/* held already: counted, over the limit or not */
+void account_force(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_refused(int device); /* counts an allocation that the program did not get */
 void account_release(int device, enum egpu_memory_class class, uint64_t bytes);
 uint64_t account_used(int device); /* overhead included, at most the limit */
@@ -154,11 +183,20 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t unit) {
 }
 
 /* ---- table.c ---- */
-enum holding_kind { HOLDING_POINTER = 1, HOLDING_HANDLE, HOLDING_MAPPING, HOLDING_ARRAY, HOLDING_GRAPH };
+enum holding_kind {
+    HOLDING_POINTER = 1,
+    HOLDING_HANDLE,
+    HOLDING_MAPPING,
+    HOLDING_ARRAY,
+    HOLDING_GRAPH
+};
 struct holding {
-    uint64_t key;   /* device pointer, allocation handle, mapped address, array, or executable graph */
+    /* device pointer, allocation handle, mapped address, array, or executable graph */
+    uint64_t key;
     uint64_t bytes; /* charged, or mapped */
-    uint64_t owner; /* the context it dies with, 0 for none; of a mapping: the handle; of pool memory: the pool's record */
+    /* the context it dies with, 0 for none; of a mapping: the handle; of pool memory: the pool's
+     * record */
+    uint64_t owner;
     uint32_t references;
     uint8_t kind, class;
     int8_t device;
@@ -172,13 +210,15 @@ void table_take_owned(uint64_t owner, void (*each)(const struct holding *));
 
 /* ---- memory.c ---- */
 uint64_t charge_of(uint64_t bytes);
-bool memory_reserve(int device, enum egpu_memory_class class, uint64_t bytes); /* with what idle pools can give back */
+/* with what idle pools can give back */
+bool memory_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
 
 /* ---- pools.c ---- */
 enum { PHYSICAL_PAGE = 2 << 20 }; /* pools and graphs grow by at least this */
 void pool_freed(const struct holding *holding, bool now);
 bool pools_reclaim(int device); /* true: something came back */
-void pools_settle(void);        /* what pools reserve may have changed: look again at those where something was freed */
+/* what pools reserve may have changed: look again at those where something was freed */
+void pools_settle(void);
 void pools_forget(void);
 
 /* ---- graphs.c ---- */
@@ -194,10 +234,14 @@ int nvml_device(nvmlDevice_t handle);
 /* ---- bucket.c ---- */
 uint64_t share_of(uint64_t time_ns, uint32_t ppm);
 void bucket_debit(int device, int64_t cost_ns);
-uint64_t bucket_wait_ns(int device, uint64_t now);                   /* until there is something in it; 0: now */
-uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until);  /* until it opens; 0: it is open, until *until */
-uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns); /* how much of it was not covered before */
-void rate_note(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now); /* gpu_ns was counted till now */
+/* until there is something in it; 0: now */
+uint64_t bucket_wait_ns(int device, uint64_t now);
+/* until it opens; 0: it is open, until *until */
+uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until);
+/* how much of it was not covered before */
+uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns);
+/* gpu_ns was counted till now */
+void rate_note(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now);
 uint64_t rate_ppm(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now);
 
 /* ---- compute.c ---- */
@@ -212,15 +256,21 @@ void launch_end(struct launch *launch, CUresult result);
 bool stream_is_captured(CUstream stream);
 void capture_began(void);
 void capture_ended(void);
-void compute_flush(void);                       /* ends every open batch: their streams are about to change */
+/* ends every open batch: their streams are about to change */
+void compute_flush(void);
 void compute_collect(void);                     /* takes in what has been timed */
 void compute_forget_context(CUcontext context); /* its events are gone */
 
-/* The short way for a slice whose time is not limited: no look at the context, nothing to keep across the call. */
+/* The short way for a slice whose time is not limited: no look at the context, nothing to keep
+ * across the call. */
 static inline bool launch_is_free(void) {
     uint32_t *gate = __atomic_load_n(&slice_gate, __ATOMIC_ACQUIRE);
-    return __builtin_expect((__atomic_load_n(gate, __ATOMIC_ACQUIRE) == GATE_OPEN) & __atomic_load_n(&policy_free_run, __ATOMIC_RELAXED), 1) &&
-           __builtin_expect(__atomic_load_n(policy_announced, __ATOMIC_RELAXED) == __atomic_load_n(&policy_seen, __ATOMIC_RELAXED), 1);
+    return __builtin_expect((__atomic_load_n(gate, __ATOMIC_ACQUIRE) == GATE_OPEN) &
+                                __atomic_load_n(&policy_free_run, __ATOMIC_RELAXED),
+                            1) &&
+           __builtin_expect(__atomic_load_n(policy_announced, __ATOMIC_RELAXED) ==
+                                __atomic_load_n(&policy_seen, __ATOMIC_RELAXED),
+                            1);
 }
 
 /* ---- fork ---- */

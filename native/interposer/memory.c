@@ -1,4 +1,5 @@
-/* Allocations: reserve first, ask the driver second, so that no moment exists at which more is held than reserved. */
+/* Allocations: reserve first, ask the driver second, so that no moment exists at which more is held
+ * than reserved. */
 #include "interposer.h"
 
 #include <string.h>
@@ -25,20 +26,30 @@ static CUresult settle(CUresult result, const struct holding *holding, void (*un
 static void undo_pointer(uint64_t key) { REAL(cuMemFree_v2)((CUdeviceptr)key); }
 static void undo_handle(uint64_t key) { REAL(cuMemRelease)((CUmemGenericAllocationHandle)key); }
 
-static struct holding pointer_to(CUdeviceptr pointer, uint64_t bytes, CUcontext context, enum egpu_memory_class class, int device) {
-    return (struct holding){.key = pointer, .bytes = bytes, .owner = (uint64_t)(uintptr_t)context, .references = 1,
-                            .kind = HOLDING_POINTER, .class = (uint8_t)class, .device = (int8_t)device};
+static struct holding pointer_to(CUdeviceptr pointer, uint64_t bytes, CUcontext context,
+                                 enum egpu_memory_class class, int device) {
+    return (struct holding){.key = pointer,
+                            .bytes = bytes,
+                            .owner = (uint64_t)(uintptr_t)context,
+                            .references = 1,
+                            .kind = HOLDING_POINTER,
+                            .class = (uint8_t)class,
+                            .device = (int8_t)device};
 }
 
-/* Managed memory in the place of what the limit has no more room for, where the policy allows that. */
-static CUresult spill(CUdeviceptr *pointer, uint64_t bytes, unsigned flags, CUcontext context, int device) {
+/* Managed memory in the place of what the limit has no more room for, where the policy allows
+ * that. */
+static CUresult spill(CUdeviceptr *pointer, uint64_t bytes, unsigned flags, CUcontext context,
+                      int device) {
     uint64_t charged = charge_of(bytes);
-    if (device < 0 || LIMIT(device, spill_bytes) == 0 || REAL(cuMemAllocManaged) == NULL || !account_reserve(device, EGPU_MEMORY_SPILL, charged)) {
+    if (device < 0 || LIMIT(device, spill_bytes) == 0 || REAL(cuMemAllocManaged) == NULL ||
+        !account_reserve(device, EGPU_MEMORY_SPILL, charged)) {
         account_refused(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    struct holding holding = pointer_to(result == CUDA_SUCCESS ? *pointer : 0, charged, context, EGPU_MEMORY_SPILL, device);
+    struct holding holding = pointer_to(result == CUDA_SUCCESS ? *pointer : 0, charged, context,
+                                        EGPU_MEMORY_SPILL, device);
     return settle(result, &holding, undo_pointer);
 }
 
@@ -46,11 +57,14 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
     CUcontext context;
     if (!slice_open()) return REFUSED;
     int device = device_current(&context);
-    if (context == NULL || pointer == NULL || size == 0) return REAL(cuMemAlloc_v2)(pointer, size); /* it has the right error */
+    /* it has the right error */
+    if (context == NULL || pointer == NULL || size == 0) return REAL(cuMemAlloc_v2)(pointer, size);
     uint64_t charged = charge_of(size);
-    if (!memory_reserve(device, EGPU_MEMORY_DEVICE, charged)) return spill(pointer, size, CU_MEM_ATTACH_GLOBAL, context, device);
+    if (!memory_reserve(device, EGPU_MEMORY_DEVICE, charged))
+        return spill(pointer, size, CU_MEM_ATTACH_GLOBAL, context, device);
     CUresult result = REAL(cuMemAlloc_v2)(pointer, size);
-    struct holding holding = pointer_to(result == CUDA_SUCCESS ? *pointer : 0, charged, context, EGPU_MEMORY_DEVICE, device);
+    struct holding holding = pointer_to(result == CUDA_SUCCESS ? *pointer : 0, charged, context,
+                                        EGPU_MEMORY_DEVICE, device);
     return settle(result, &holding, undo_pointer);
 }
 
@@ -58,11 +72,14 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned fl
     CUcontext context;
     if (!slice_open()) return REFUSED;
     int device = device_current(&context);
-    if (context == NULL || pointer == NULL || size == 0) return REAL(cuMemAllocManaged)(pointer, size, flags);
+    if (context == NULL || pointer == NULL || size == 0)
+        return REAL(cuMemAllocManaged)(pointer, size, flags);
     uint64_t charged = charge_of(size);
-    if (!memory_reserve(device, EGPU_MEMORY_MANAGED, charged)) return spill(pointer, size, flags, context, device);
+    if (!memory_reserve(device, EGPU_MEMORY_MANAGED, charged))
+        return spill(pointer, size, flags, context, device);
     CUresult result = REAL(cuMemAllocManaged)(pointer, size, flags);
-    struct holding holding = pointer_to(result == CUDA_SUCCESS ? *pointer : 0, charged, context, EGPU_MEMORY_MANAGED, device);
+    struct holding holding = pointer_to(result == CUDA_SUCCESS ? *pointer : 0, charged, context,
+                                        EGPU_MEMORY_MANAGED, device);
     return settle(result, &holding, undo_pointer);
 }
 
@@ -73,29 +90,37 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     bool known = table_take(HOLDING_POINTER, pointer, &holding);
     CUresult result = REAL(cuMemFree_v2)(pointer);
     if (!known) return result;
-    if (result != CUDA_SUCCESS) table_add(&holding);
-    else if (holding.class == EGPU_MEMORY_POOL) pool_freed(&holding, true);
-    else account_release(holding.device, holding.class, holding.bytes);
+    if (result != CUDA_SUCCESS)
+        table_add(&holding);
+    else if (holding.class == EGPU_MEMORY_POOL)
+        pool_freed(&holding, true);
+    else
+        account_release(holding.device, holding.class, holding.bytes);
     return result;
 }
 
-#define FREE_ASYNC(SUFFIX)                                                                                             \
-    EXPORT CUresult cuMemFreeAsync##SUFFIX(CUdeviceptr pointer, CUstream stream) {                                     \
-        struct holding holding;                                                                                        \
-        if (!slice_open()) return REFUSED;                                                                             \
-        bool known = table_take(HOLDING_POINTER, pointer, &holding);                                                   \
-        CUresult result = REAL(cuMemFreeAsync##SUFFIX)(pointer, stream);                                               \
-        if (!known) return result;                                                                                     \
-        if (result != CUDA_SUCCESS) table_add(&holding);                                                               \
-        else if (holding.class == EGPU_MEMORY_POOL) pool_freed(&holding, false);                                       \
-        else account_release(holding.device, holding.class, holding.bytes);                                            \
-        return result;                                                                                                 \
+#define FREE_ASYNC(SUFFIX)                                                         \
+    EXPORT CUresult cuMemFreeAsync##SUFFIX(CUdeviceptr pointer, CUstream stream) { \
+        struct holding holding;                                                    \
+        if (!slice_open()) return REFUSED;                                         \
+        bool known = table_take(HOLDING_POINTER, pointer, &holding);               \
+        CUresult result = REAL(cuMemFreeAsync##SUFFIX)(pointer, stream);           \
+        if (!known) return result;                                                 \
+        if (result != CUDA_SUCCESS)                                                \
+            table_add(&holding);                                                   \
+        else if (holding.class == EGPU_MEMORY_POOL)                                \
+            pool_freed(&holding, false);                                           \
+        else                                                                       \
+            account_release(holding.device, holding.class, holding.bytes);         \
+        return result;                                                             \
     }
 FREE_ASYNC()
 FREE_ASYNC(_ptsz)
 
-/* The driver chooses the pitch: what the usual one needs is charged before, and set right when it has chosen. */
-EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
+/* The driver chooses the pitch: what the usual one needs is charged before, and set right when it
+ * has chosen. */
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                   unsigned element) {
     enum { USUAL_PITCH = 512 }; /* what every device is content with */
     CUcontext context;
     if (!slice_open()) return REFUSED;
@@ -103,7 +128,8 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     if (context == NULL || pointer == NULL || pitch == NULL || width == 0 || height == 0)
         return REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     uint64_t area = 0;
-    if (__builtin_mul_overflow(round_up(width, USUAL_PITCH), (uint64_t)height, &area)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (__builtin_mul_overflow(round_up(width, USUAL_PITCH), (uint64_t)height, &area))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t charged = charge_of(area);
     CUdeviceptr given = 0;
     size_t given_pitch = 0;
@@ -111,7 +137,8 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     bool fits = memory_reserve(device, EGPU_MEMORY_DEVICE, charged);
     if (fits) {
         result = REAL(cuMemAllocPitch_v2)(&given, &given_pitch, width, height, element);
-        uint64_t whole = result == CUDA_SUCCESS ? charge_of((uint64_t)given_pitch * height) : charged;
+        uint64_t whole =
+            result == CUDA_SUCCESS ? charge_of((uint64_t)given_pitch * height) : charged;
         if (whole > charged && !memory_reserve(device, EGPU_MEMORY_DEVICE, whole - charged)) {
             REAL(cuMemFree_v2)(given);
             account_release(device, EGPU_MEMORY_DEVICE, charged);
@@ -133,25 +160,29 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     return result;
 }
 
-/* The first ABI has 32-bit pointers, which no 64-bit program can use: there is nothing to charge, only to refuse. */
+/* The first ABI has 32-bit pointers, which no 64-bit program can use: there is nothing to charge,
+ * only to refuse. */
 EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size) {
     (void)pointer, (void)size;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
+                                unsigned height, unsigned element) {
     (void)pointer, (void)pitch, (void)width, (void)height, (void)element;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* ---- physical memory: held while a handle or a mapping refers to it ---- */
 
-EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
-                            unsigned long long flags) {
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                            const CUmemAllocationProp *properties, unsigned long long flags) {
     CUresult result;
     if (!slice_open()) return REFUSED;
-    if (handle == NULL || properties == NULL || size == 0 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return REAL(cuMemCreate)(handle, size, properties, flags); /* host memory is not the slice's */
+    if (handle == NULL || properties == NULL || size == 0 ||
+        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return REAL(cuMemCreate)(handle, size, properties,
+                                 flags); /* host memory is not the slice's */
     int device = device_of_ordinal(properties->location.id);
     uint64_t charged = charge_of(size);
     if (!memory_reserve(device, EGPU_MEMORY_PHYSICAL, charged)) {
@@ -159,8 +190,12 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = REAL(cuMemCreate)(handle, size, properties, flags);
-    struct holding holding = {.key = result == CUDA_SUCCESS ? *handle : 0, .bytes = charged, .references = 1,
-                              .kind = HOLDING_HANDLE, .class = EGPU_MEMORY_PHYSICAL, .device = (int8_t)device};
+    struct holding holding = {.key = result == CUDA_SUCCESS ? *handle : 0,
+                              .bytes = charged,
+                              .references = 1,
+                              .kind = HOLDING_HANDLE,
+                              .class = EGPU_MEMORY_PHYSICAL,
+                              .device = (int8_t)device};
     return settle(result, &holding, undo_handle);
 }
 
@@ -170,7 +205,8 @@ static void drop_reference(uint64_t handle) {
         account_release(holding.device, holding.class, holding.bytes);
 }
 
-/* Dropped before the driver does: afterwards another thread may be given the same handle. The bytes go last. */
+/* Dropped before the driver does: afterwards another thread may be given the same handle. The bytes
+ * go last. */
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct holding holding;
     if (!slice_open()) return REFUSED;
@@ -180,9 +216,12 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     if (result != CUDA_SUCCESS) {
         struct holding again = holding;
         again.references = 1;
-        if (holding.references == 0) table_add(&again);
-        else table_refer(handle, 1, &holding);
-    } else if (holding.references == 0) account_release(holding.device, holding.class, holding.bytes);
+        if (holding.references == 0)
+            table_add(&again);
+        else
+            table_refer(handle, 1, &holding);
+    } else if (holding.references == 0)
+        account_release(holding.device, holding.class, holding.bytes);
     return result;
 }
 
@@ -194,8 +233,10 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     return result;
 }
 
-/* Memory that another process made is charged there; what comes back to its maker is one reference more. */
-EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type) {
+/* Memory that another process made is charged there; what comes back to its maker is one reference
+ * more. */
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
+                                               CUmemAllocationHandleType type) {
     struct holding holding;
     if (!slice_open()) return REFUSED;
     CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shared, type);
@@ -203,13 +244,17 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     return result;
 }
 
-EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                         unsigned long long flags) {
+EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct holding holding;
     if (!slice_open()) return REFUSED;
     CUresult result = REAL(cuMemMap)(pointer, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && table_refer(handle, 1, &holding)) {
-        struct holding mapping = {.key = pointer, .bytes = size, .owner = handle, .references = 1, .kind = HOLDING_MAPPING};
+        struct holding mapping = {.key = pointer,
+                                  .bytes = size,
+                                  .owner = handle,
+                                  .references = 1,
+                                  .kind = HOLDING_MAPPING};
         if (!table_add(&mapping)) {
             REAL(cuMemUnmap)(pointer, size);
             drop_reference(handle);
@@ -224,7 +269,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
     if (!slice_open()) return REFUSED;
     CUresult result = REAL(cuMemUnmap)(pointer, size);
     /* One call may take down several neighbouring mappings. */
-    for (CUdeviceptr at = pointer; result == CUDA_SUCCESS && at < pointer + size; at += mapping.bytes) {
+    for (CUdeviceptr at = pointer; result == CUDA_SUCCESS && at < pointer + size;
+         at += mapping.bytes) {
         if (!table_take(HOLDING_MAPPING, at, &mapping) || mapping.bytes == 0) break;
         drop_reference(mapping.owner);
     }
@@ -234,8 +280,10 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
 /* ---- contexts take their memory with them ---- */
 
 static void release_holding(const struct holding *holding) {
-    if (holding->class == EGPU_MEMORY_POOL) pool_freed(holding, false);
-    else account_release(holding->device, holding->class, holding->bytes);
+    if (holding->class == EGPU_MEMORY_POOL)
+        pool_freed(holding, false);
+    else
+        account_release(holding->device, holding->class, holding->bytes);
 }
 
 static egpu_lock primary_lock;
@@ -294,20 +342,20 @@ static CUresult primary_gone(CUresult result, CUdevice ordinal) {
     return result;
 }
 
-#define PRIMARY(SYMBOL)                                                                                                \
-    EXPORT CUresult SYMBOL(CUdevice ordinal) {                                                                         \
-        if (!slice_open()) return REFUSED;                                                                             \
-        return primary_gone(REAL(SYMBOL)(ordinal), ordinal);                                                           \
+#define PRIMARY(SYMBOL)                                      \
+    EXPORT CUresult SYMBOL(CUdevice ordinal) {               \
+        if (!slice_open()) return REFUSED;                   \
+        return primary_gone(REAL(SYMBOL)(ordinal), ordinal); \
     }
 PRIMARY(cuDevicePrimaryCtxRelease)
 PRIMARY(cuDevicePrimaryCtxRelease_v2)
 
-#define PRIMARY_RESET(SYMBOL)                                                                                          \
-    EXPORT CUresult SYMBOL(CUdevice ordinal) {                                                                         \
-        if (!slice_open()) return REFUSED;                                                                             \
-        CUresult result = REAL(SYMBOL)(ordinal);                                                                       \
-        /* everything is gone, even where the context stays retained */                                                \
-        return ordinal >= 0 && ordinal < 64 ? context_gone(result, primary[ordinal]) : result;                         \
+#define PRIMARY_RESET(SYMBOL)                                                                  \
+    EXPORT CUresult SYMBOL(CUdevice ordinal) {                                                 \
+        if (!slice_open()) return REFUSED;                                                     \
+        CUresult result = REAL(SYMBOL)(ordinal);                                               \
+        /* everything is gone, even where the context stays retained */                        \
+        return ordinal >= 0 && ordinal < 64 ? context_gone(result, primary[ordinal]) : result; \
     }
 PRIMARY_RESET(cuDevicePrimaryCtxReset)
 PRIMARY_RESET(cuDevicePrimaryCtxReset_v2)
@@ -324,13 +372,15 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice ordi
     return REAL(cuCtxCreate_v2)(context, flags, ordinal);
 }
 
-EXPORT CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags, CUdevice ordinal) {
+EXPORT CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count,
+                               unsigned flags, CUdevice ordinal) {
     if (!slice_open()) return REFUSED;
     device_used(ordinal);
     return REAL(cuCtxCreate_v3)(context, affinity, count, flags, ordinal);
 }
 
-EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags, CUdevice ordinal) {
+EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags,
+                               CUdevice ordinal) {
     if (!slice_open()) return REFUSED;
     device_used(ordinal);
     return REAL(cuCtxCreate_v4)(context, parameters, flags, ordinal);

@@ -1,8 +1,10 @@
-/* Memory pools are charged what they reserve, which is what the card is short of, not what is allocated from them.
+/* Memory pools are charged what they reserve, which is what the card is short of, not what is
+ * allocated from them.
  *
- * How much more an allocation makes a pool reserve is known only afterwards. So what the pool's idle reserve cannot
- * cover is charged before the call, and the charge is set to what the driver says the pool reserves after it. Memory
- * that was freed goes back to the card when streams are synchronised: then pools in which something was freed are looked at.
+ * How much more an allocation makes a pool reserve is known only afterwards. So what the pool's
+ * idle reserve cannot cover is charged before the call, and the charge is set to what the driver
+ * says the pool reserves after it. Memory that was freed goes back to the card when streams are
+ * synchronised: then pools in which something was freed are looked at.
  */
 #include "interposer.h"
 
@@ -29,17 +31,21 @@ void pools_forget(void) {
 
 static int device_of_pool(CUmemoryPool handle, int current) {
     int count = 0;
-    if (REAL(cuDeviceGetCount) == NULL || REAL(cuDeviceGetDefaultMemPool) == NULL || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return current;
+    if (REAL(cuDeviceGetCount) == NULL || REAL(cuDeviceGetDefaultMemPool) == NULL ||
+        REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
+        return current;
     for (int ordinal = 0; ordinal < count; ordinal++) {
         CUmemoryPool one = NULL;
-        if (REAL(cuDeviceGetDefaultMemPool)(&one, ordinal) == CUDA_SUCCESS && one == handle) return device_of_ordinal(ordinal);
+        if (REAL(cuDeviceGetDefaultMemPool)(&one, ordinal) == CUDA_SUCCESS && one == handle)
+            return device_of_ordinal(ordinal);
     }
     return current;
 }
 
 static struct pool *pool_of(CUmemoryPool handle, int current, bool *is_new) {
     *is_new = false;
-    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next)
+    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL;
+         pool = pool->next)
         if (__atomic_load_n(&pool->handle, __ATOMIC_ACQUIRE) == handle) return pool;
     int device = device_of_pool(handle, current);
     lock_take(&pools_lock);
@@ -69,22 +75,27 @@ static struct pool *pool_of(CUmemoryPool handle, int current, bool *is_new) {
 static bool reserved_by(CUmemoryPool handle, uint64_t *bytes) {
     cuuint64_t value = 0;
     if (handle == NULL || REAL(cuMemPoolGetAttribute) == NULL ||
-        REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS)
+        REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) !=
+            CUDA_SUCCESS)
         return false;
     *bytes = value;
     return true;
 }
 
-/* Sets the charge to what is held; false when that is more than there is room for (the charge stays as it is). The pool's lock is held. */
+/* Sets the charge to what is held; false when that is more than there is room for (the charge stays
+ * as it is). The pool's lock is held. */
 static bool reconcile(struct pool *pool) {
     uint64_t held = 0;
     if (pool->handle == NULL) { /* destroyed: all of it until its last allocation is freed */
         if (pool->used != 0 || pool->pending != 0) return true;
-    } else if (reserved_by(pool->handle, &held)) held += pool->pending;
-    else held = pool->used + pool->pending;
+    } else if (reserved_by(pool->handle, &held))
+        held += pool->pending;
+    else
+        held = pool->used + pool->pending;
     if (held > pool->charged) {
         if (!account_reserve(pool->device, EGPU_MEMORY_POOL, held - pool->charged)) return false;
-    } else if (held < pool->charged) account_release(pool->device, EGPU_MEMORY_POOL, pool->charged - held);
+    } else if (held < pool->charged)
+        account_release(pool->device, EGPU_MEMORY_POOL, pool->charged - held);
     pool->charged = held;
     return true;
 }
@@ -94,7 +105,8 @@ static bool pool_enter(struct pool *pool, uint64_t bytes) {
     lock_take(&pool->lock);
     uint64_t held, wanted = pool->used + pool->pending + bytes;
     if (reserved_by(pool->handle, &held)) wanted = round_up(wanted, PHYSICAL_PAGE);
-    bool room = wanted <= pool->charged || account_reserve(pool->device, EGPU_MEMORY_POOL, wanted - pool->charged);
+    bool room = wanted <= pool->charged ||
+                account_reserve(pool->device, EGPU_MEMORY_POOL, wanted - pool->charged);
     if (room) {
         if (wanted > pool->charged) pool->charged = wanted;
         pool->pending += bytes;
@@ -117,7 +129,8 @@ void pool_freed(const struct holding *holding, bool now) {
     lock_take(&pool->lock);
     pool->used -= holding->bytes;
     uint64_t held;
-    if (now || !reserved_by(pool->handle, &held)) reconcile(pool);
+    if (now || !reserved_by(pool->handle, &held))
+        reconcile(pool);
     else {
         pool->freed = true;
         __atomic_store_n(&any_freed, 1, __ATOMIC_RELEASE);
@@ -128,11 +141,13 @@ void pool_freed(const struct holding *holding, bool now) {
 void pools_settle(void) {
     if (__atomic_load_n(&any_freed, __ATOMIC_ACQUIRE) == 0) return;
     __atomic_store_n(&any_freed, 0, __ATOMIC_RELEASE);
-    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next) {
+    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL;
+         pool = pool->next) {
         lock_take(&pool->lock);
         if (pool->freed) {
             reconcile(pool);
-            uint64_t held; /* kept by the release threshold, or still in use by a stream: look again then */
+            /* kept by the release threshold, or still in use by a stream: look again then */
+            uint64_t held;
             pool->freed = reserved_by(pool->handle, &held) && held > pool->used;
             if (pool->freed) __atomic_store_n(&any_freed, 1, __ATOMIC_RELEASE);
         }
@@ -142,9 +157,11 @@ void pools_settle(void) {
 
 bool pools_reclaim(int device) {
     bool back = false;
-    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next) {
+    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL;
+         pool = pool->next) {
         lock_take(&pool->lock);
-        if (pool->device == device && pool->charged > pool->used + pool->pending && pool->handle != NULL) {
+        if (pool->device == device && pool->charged > pool->used + pool->pending &&
+            pool->handle != NULL) {
             uint64_t before = pool->charged;
             if (REAL(cuMemPoolTrimTo) != NULL) REAL(cuMemPoolTrimTo)(pool->handle, 0);
             reconcile(pool);
@@ -158,36 +175,43 @@ bool pools_reclaim(int device) {
 /* The device that a stream's allocations are on. */
 static int device_of_stream(CUstream stream, int current) {
     CUdevice ordinal;
-    if (slice_device_count() < 2 || stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
-        REAL(cuStreamGetDevice) == NULL || REAL(cuStreamGetDevice)(stream, &ordinal) != CUDA_SUCCESS)
+    if (slice_device_count() < 2 || stream == NULL || stream == CU_STREAM_LEGACY ||
+        stream == CU_STREAM_PER_THREAD || REAL(cuStreamGetDevice) == NULL ||
+        REAL(cuStreamGetDevice)(stream, &ordinal) != CUDA_SUCCESS)
         return current;
     return device_of_ordinal(ordinal);
 }
 
 /* An allocation of `size` bytes from `handle`: CALL is made between charging and booking. */
-#define FROM_POOL(HANDLE, DEVICE, FREE, CALL)                                                                          \
-    do {                                                                                                               \
-        bool is_new;                                                                                                   \
-        struct pool *pool = pool_of((HANDLE), (DEVICE), &is_new);                                                      \
-        if (pool == NULL) return CUDA_ERROR_OUT_OF_MEMORY;                                                             \
-        if (pool->outside) return CALL;                                                                                \
-        uint64_t bytes = charge_of(size);                                                                              \
-        if (!pool_enter(pool, bytes) && !(pools_reclaim(pool->device) && pool_enter(pool, bytes))) {                   \
-            account_refused(pool->device);                                                                             \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
-        }                                                                                                              \
-        CUresult result = CALL;                                                                                        \
-        bool granted = result == CUDA_SUCCESS, fits = pool_leave(pool, bytes, granted);                                \
-        struct holding holding = {.key = granted ? *pointer : 0, .bytes = bytes, .owner = (uint64_t)(uintptr_t)pool,   \
-                                  .references = 1, .kind = HOLDING_POINTER, .class = EGPU_MEMORY_POOL,                 \
-                                  .device = (int8_t)pool->device};                                                     \
-        if (!granted || (fits && table_add(&holding))) return result;                                                  \
-        /* It made the pool reserve more than there is: give it back, and what cannot be, count. */                    \
-        FREE(*pointer, stream);                                                                                        \
-        pool_freed(&holding, false);                                                                                   \
-        settle_over(pool);                                                                                             \
-        account_refused(pool->device);                                                                                 \
-        return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
+#define FROM_POOL(HANDLE, DEVICE, FREE, CALL)                                           \
+    do {                                                                                \
+        bool is_new;                                                                    \
+        struct pool *pool = pool_of((HANDLE), (DEVICE), &is_new);                       \
+        if (pool == NULL) return CUDA_ERROR_OUT_OF_MEMORY;                              \
+        if (pool->outside) return CALL;                                                 \
+        uint64_t bytes = charge_of(size);                                               \
+        if (!pool_enter(pool, bytes) &&                                                 \
+            !(pools_reclaim(pool->device) && pool_enter(pool, bytes))) {                \
+            account_refused(pool->device);                                              \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                            \
+        }                                                                               \
+        CUresult result = CALL;                                                         \
+        bool granted = result == CUDA_SUCCESS, fits = pool_leave(pool, bytes, granted); \
+        struct holding holding = {.key = granted ? *pointer : 0,                        \
+                                  .bytes = bytes,                                       \
+                                  .owner = (uint64_t)(uintptr_t)pool,                   \
+                                  .references = 1,                                      \
+                                  .kind = HOLDING_POINTER,                              \
+                                  .class = EGPU_MEMORY_POOL,                            \
+                                  .device = (int8_t)pool->device};                      \
+        if (!granted || (fits && table_add(&holding))) return result;                   \
+        /* It made the pool reserve more than there is: give it back,                   \
+         * and what cannot be, count. */                                                \
+        FREE(*pointer, stream);                                                         \
+        pool_freed(&holding, false);                                                    \
+        settle_over(pool);                                                              \
+        account_refused(pool->device);                                                  \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                \
     } while (0)
 
 static void settle_over(struct pool *pool) {
@@ -201,33 +225,37 @@ static void settle_over(struct pool *pool) {
     lock_drop(&pool->lock);
 }
 
-#define ASYNC(SUFFIX, NONE)                                                                                            \
-    EXPORT CUresult cuMemAllocAsync##SUFFIX(CUdeviceptr *pointer, size_t size, CUstream stream) {                      \
-        CUcontext context;                                                                                             \
-        CUmemoryPool handle = NULL;                                                                                    \
-        if (!slice_open()) return REFUSED;                                                                             \
-        int current = device_current(&context);                                                                        \
-        if (context == NULL || pointer == NULL || size == 0 || stream_is_captured(stream == NULL ? NONE : stream))     \
-            return REAL(cuMemAllocAsync##SUFFIX)(pointer, size, stream); /* a memory node: graphs.c */                 \
-        int device = device_of_stream(stream, current);                                                                \
-        CUdevice ordinal;                                                                                              \
-        if (device == current ? REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS                                         \
-                              : REAL(cuStreamGetDevice)(stream, &ordinal) != CUDA_SUCCESS)                             \
-            ordinal = 0;                                                                                               \
-        if (REAL(cuDeviceGetMemPool) == NULL || REAL(cuDeviceGetMemPool)(&handle, ordinal) != CUDA_SUCCESS)            \
-            handle = (CUmemoryPool)&unnamed_pools[device < 0 ? 0 : device];                                            \
-        FROM_POOL(handle, device, REAL(cuMemFreeAsync##SUFFIX), REAL(cuMemAllocAsync##SUFFIX)(pointer, size, stream)); \
-    }                                                                                                                  \
-    EXPORT CUresult cuMemAllocFromPoolAsync##SUFFIX(CUdeviceptr *pointer, size_t size, CUmemoryPool handle,            \
-                                                    CUstream stream) {                                                 \
-        CUcontext context;                                                                                             \
-        if (!slice_open()) return REFUSED;                                                                             \
-        int current = device_current(&context);                                                                        \
-        if (context == NULL || pointer == NULL || size == 0 || handle == NULL ||                                       \
-            stream_is_captured(stream == NULL ? NONE : stream))                                                        \
-            return REAL(cuMemAllocFromPoolAsync##SUFFIX)(pointer, size, handle, stream);                               \
-        FROM_POOL(handle, current, REAL(cuMemFreeAsync##SUFFIX),                                                       \
-                  REAL(cuMemAllocFromPoolAsync##SUFFIX)(pointer, size, handle, stream));                               \
+#define ASYNC(SUFFIX, NONE)                                                                       \
+    EXPORT CUresult cuMemAllocAsync##SUFFIX(CUdeviceptr *pointer, size_t size, CUstream stream) { \
+        CUcontext context;                                                                        \
+        CUmemoryPool handle = NULL;                                                               \
+        if (!slice_open()) return REFUSED;                                                        \
+        int current = device_current(&context);                                                   \
+        if (context == NULL || pointer == NULL || size == 0 ||                                    \
+            stream_is_captured(stream == NULL ? NONE : stream))                                   \
+            return REAL(cuMemAllocAsync##SUFFIX)(pointer, size,                                   \
+                                                 stream); /* a memory node: graphs.c */           \
+        int device = device_of_stream(stream, current);                                           \
+        CUdevice ordinal;                                                                         \
+        if (device == current ? REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS                    \
+                              : REAL(cuStreamGetDevice)(stream, &ordinal) != CUDA_SUCCESS)        \
+            ordinal = 0;                                                                          \
+        if (REAL(cuDeviceGetMemPool) == NULL ||                                                   \
+            REAL(cuDeviceGetMemPool)(&handle, ordinal) != CUDA_SUCCESS)                           \
+            handle = (CUmemoryPool) & unnamed_pools[device < 0 ? 0 : device];                     \
+        FROM_POOL(handle, device, REAL(cuMemFreeAsync##SUFFIX),                                   \
+                  REAL(cuMemAllocAsync##SUFFIX)(pointer, size, stream));                          \
+    }                                                                                             \
+    EXPORT CUresult cuMemAllocFromPoolAsync##SUFFIX(CUdeviceptr *pointer, size_t size,            \
+                                                    CUmemoryPool handle, CUstream stream) {       \
+        CUcontext context;                                                                        \
+        if (!slice_open()) return REFUSED;                                                        \
+        int current = device_current(&context);                                                   \
+        if (context == NULL || pointer == NULL || size == 0 || handle == NULL ||                  \
+            stream_is_captured(stream == NULL ? NONE : stream))                                   \
+            return REAL(cuMemAllocFromPoolAsync##SUFFIX)(pointer, size, handle, stream);          \
+        FROM_POOL(handle, current, REAL(cuMemFreeAsync##SUFFIX),                                  \
+                  REAL(cuMemAllocFromPoolAsync##SUFFIX)(pointer, size, handle, stream));          \
     }
 
 static char unnamed_pools[EGPU_MAX_DEVICES]; /* of drivers that have pools and do not show them */
@@ -238,14 +266,18 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *prop
     if (!slice_open()) return REFUSED;
     CUresult result = REAL(cuMemPoolCreate)(handle, properties);
     if (result != CUDA_SUCCESS) return result;
-    bool is_new, on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, pinned = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+    bool is_new, on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
+                 pinned = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
     CUcontext context;
-    struct pool *pool = pool_of(*handle, on_device ? device_of_ordinal(properties->location.id) : device_current(&context), &is_new);
+    struct pool *pool = pool_of(
+        *handle, on_device ? device_of_ordinal(properties->location.id) : device_current(&context),
+        &is_new);
     if (pool == NULL) {
         REAL(cuMemPoolDestroy)(*handle);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pool->outside = !on_device && pinned; /* managed memory may come to the device wherever it starts */
+    /* managed memory may come to the device wherever it starts */
+    pool->outside = !on_device && pinned;
     return result;
 }
 
@@ -265,7 +297,8 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
 
 /* Calls that may make a pool give memory back. */
 static void look_again(CUmemoryPool handle) {
-    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL; pool = pool->next) {
+    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL;
+         pool = pool->next) {
         if (handle == NULL || pool->handle != handle) continue;
         lock_take(&pool->lock);
         reconcile(pool);
@@ -280,7 +313,8 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     return result;
 }
 
-EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value) {
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                                      void *value) {
     if (!slice_open()) return REFUSED;
     CUresult result = REAL(cuMemPoolSetAttribute)(handle, attribute, value);
     look_again(handle);

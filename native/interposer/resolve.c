@@ -1,8 +1,9 @@
 /* How calls get here, and how we reach the real functions.
  *
- * Programs find the driver in three ways: linked by name (our exported wrappers come first), dlsym (hooked below), and
- * cuGetProcAddress. For the last, the real one is asked first and the pointer it answers with is mapped to its wrapper:
- * version, flags and status stay the driver's own, and functions that we do not know pass untouched.
+ * Programs find the driver in three ways: linked by name (our exported wrappers come first), dlsym
+ * (hooked below), and cuGetProcAddress. For the last, the real one is asked first and the pointer
+ * it answers with is mapped to its wrapper: version, flags and status stay the driver's own, and
+ * functions that we do not know pass untouched.
  */
 #define _GNU_SOURCE
 #include "interposer.h"
@@ -42,10 +43,12 @@ static void *const wrappers[REAL_COUNT] = {
 };
 
 void *real_functions[REAL_COUNT];
-static void *answered[REAL_COUNT]; /* what cuGetProcAddress answers with for it, where that differs */
-static uint32_t resolved[2];       /* driver, NVML */
+/* what cuGetProcAddress answers with for it, where that differs */
+static void *answered[REAL_COUNT];
+static uint32_t resolved[2]; /* driver, NVML */
 
-/* dlsym is called before libraries that replace functions of libc (sanitizers, profilers) are ready: none are used here. */
+/* dlsym is called before libraries that replace functions of libc (sanitizers, profilers) are
+ * ready: none are used here. */
 static bool is_same(const char *a, const char *b) {
     while (*a != 0 && *a == *b) a++, b++;
     return *a == *b;
@@ -63,12 +66,13 @@ static const char *last_part(const char *path) {
     return part;
 }
 
-/* glibc's own dlsym, found in the symbol tables of what is loaded: dlsym itself is us, and dlvsym would tie this
- * library to the versions of the glibc that it was built with. */
+/* glibc's own dlsym, found in the symbol tables of what is loaded: dlsym itself is us, and dlvsym
+ * would tie this library to the versions of the glibc that it was built with. */
 static void *symbol_in(const struct dl_phdr_info *info, const char *wanted) {
     const ElfW(Dyn) *dynamic = NULL;
     for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC) dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
     const uint32_t *table = NULL;
@@ -81,7 +85,8 @@ static void *symbol_in(const struct dl_phdr_info *info, const char *wanted) {
     if (symbols == NULL || strings == NULL || table == NULL) return NULL;
     uint32_t hash = 5381;
     for (const char *c = wanted; *c != 0; c++) hash = hash * 33 + (unsigned char)*c;
-    const uint32_t *buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / 4), *chain = buckets + table[0];
+    const uint32_t *buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / 4),
+                   *chain = buckets + table[0];
     uint32_t index = buckets[hash % table[0]];
     if (index < table[1]) return NULL;
     for (;; index++) {
@@ -107,7 +112,8 @@ static dlsym_function *real_dlsym(void) {
     dlsym_function *real = __atomic_load_n(&egpu_real_dlsym, __ATOMIC_ACQUIRE);
     if (real == NULL) {
         void *found = NULL;
-#ifdef EGPU_DLSYM_VERSION /* where even dl_iterate_phdr is not ready so early: under ThreadSanitizer */
+/* where even dl_iterate_phdr is not ready so early: under ThreadSanitizer */
+#ifdef EGPU_DLSYM_VERSION
         found = dlvsym(RTLD_NEXT, "dlsym", EGPU_DLSYM_VERSION);
 #else
         dl_iterate_phdr(find_dlsym, &found);
@@ -132,13 +138,15 @@ static void resolve(int library, void *handle) {
     CUresult (*ask)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) =
         (__typeof__(ask))real_functions[REAL_cuGetProcAddress_v2];
     for (int id = first; library == 0 && ask != NULL && id < end; id++) {
-        const egpu_driver_fn *function = wrappers[id] == NULL ? NULL : egpu_driver_symbol(names[id]);
+        const egpu_driver_fn *function =
+            wrappers[id] == NULL ? NULL : egpu_driver_symbol(names[id]);
         void *pointer = NULL;
         cuuint64_t flags = function == NULL ? 0
                            : function->threads == EGPU_THREADS_PER_THREAD
                                ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-        if (function != NULL && ask(function->name, &pointer, function->version, flags, NULL) == CUDA_SUCCESS)
+        if (function != NULL &&
+            ask(function->name, &pointer, function->version, flags, NULL) == CUDA_SUCCESS)
             answered[id] = pointer;
     }
     /* Before the library is loaded nothing is found: then look again next time. */
@@ -170,49 +178,54 @@ void *egpu_dlsym_wrapper(void *handle, const char *name) {
     if (id < 0) return NULL;
     void *symbol = real(handle, name);
     if (symbol == NULL) return NULL; /* no such function, and dlerror is to say so */
-    if (symbol == wrappers[id] && real(RTLD_NEXT, name) == NULL) return NO_SUCH_SYMBOL; /* only we have it */
+    /* only we have it */
+    if (symbol == wrappers[id] && real(RTLD_NEXT, name) == NULL) return NO_SUCH_SYMBOL;
     resolve(id >= DRIVER_COUNT, handle);
     return wrappers[id];
 }
 
 #if defined(__x86_64__)
-__asm__(".text\n.globl dlsym\n.type dlsym, @function\ndlsym:\n"
-        "  pushq %rdi\n  pushq %rsi\n  subq $8, %rsp\n"
-        "  call egpu_dlsym_wrapper\n"
-        "  addq $8, %rsp\n  popq %rsi\n  popq %rdi\n"
-        "  cmpq $-1, %rax\n  je 2f\n  testq %rax, %rax\n  jne 1f\n"
-        /* a jump, not a call: RTLD_NEXT means "after whoever called", which it reads off the stack */
-        "  movq egpu_real_dlsym(%rip), %rax\n  testq %rax, %rax\n  je 1f\n  jmp *%rax\n"
-        "1: ret\n2: xorl %eax, %eax\n  ret\n.size dlsym, .-dlsym\n");
+__asm__(
+    ".text\n.globl dlsym\n.type dlsym, @function\ndlsym:\n"
+    "  pushq %rdi\n  pushq %rsi\n  subq $8, %rsp\n"
+    "  call egpu_dlsym_wrapper\n"
+    "  addq $8, %rsp\n  popq %rsi\n  popq %rdi\n"
+    "  cmpq $-1, %rax\n  je 2f\n  testq %rax, %rax\n  jne 1f\n"
+    /* a jump, not a call: RTLD_NEXT means "after whoever called", which it reads off the stack */
+    "  movq egpu_real_dlsym(%rip), %rax\n  testq %rax, %rax\n  je 1f\n  jmp *%rax\n"
+    "1: ret\n2: xorl %eax, %eax\n  ret\n.size dlsym, .-dlsym\n");
 #elif defined(__aarch64__)
-__asm__(".text\n.globl dlsym\n.type dlsym, %function\ndlsym:\n"
-        "  stp x29, x30, [sp, #-32]!\n  mov x29, sp\n  stp x0, x1, [sp, #16]\n"
-        "  bl egpu_dlsym_wrapper\n"
-        "  mov x2, x0\n  ldp x0, x1, [sp, #16]\n  ldp x29, x30, [sp], #32\n"
-        "  cmn x2, #1\n  csel x2, xzr, x2, eq\n  b.eq 1f\n  cbnz x2, 1f\n"
-        "  adrp x2, egpu_real_dlsym\n  ldr x2, [x2, #:lo12:egpu_real_dlsym]\n  cbz x2, 1f\n  br x2\n"
-        "1: mov x0, x2\n  ret\n.size dlsym, .-dlsym\n");
+__asm__(
+    ".text\n.globl dlsym\n.type dlsym, %function\ndlsym:\n"
+    "  stp x29, x30, [sp, #-32]!\n  mov x29, sp\n  stp x0, x1, [sp, #16]\n"
+    "  bl egpu_dlsym_wrapper\n"
+    "  mov x2, x0\n  ldp x0, x1, [sp, #16]\n  ldp x29, x30, [sp], #32\n"
+    "  cmn x2, #1\n  csel x2, xzr, x2, eq\n  b.eq 1f\n  cbnz x2, 1f\n"
+    "  adrp x2, egpu_real_dlsym\n  ldr x2, [x2, #:lo12:egpu_real_dlsym]\n  cbz x2, 1f\n  br x2\n"
+    "1: mov x0, x2\n  ret\n.size dlsym, .-dlsym\n");
 #else
 #error "the dlsym hook is written for x86-64 and AArch64"
 #endif
 
 static void *wrapper_of(void *pointer) {
-    void *const *const known[] = {real_functions, answered}; /* the exported name is the surer match: the ABI is certain */
+    /* the exported name is the surer match: the ABI is certain */
+    void *const *const known[] = {real_functions, answered};
     for (int pass = 0; pointer != NULL && pass < 2; pass++)
         for (int id = 0; id < DRIVER_COUNT; id++)
             if (wrappers[id] != NULL && pointer == known[pass][id]) return wrappers[id];
     return pointer;
 }
 
-EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pointer, int version, cuuint64_t flags,
-                                    CUdriverProcAddressQueryResult *status) {
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pointer, int version,
+                                    cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
     if (REAL(cuGetProcAddress_v2) == NULL) return CUDA_ERROR_NOT_FOUND;
     CUresult result = REAL(cuGetProcAddress_v2)(symbol, pointer, version, flags, status);
     if (result == CUDA_SUCCESS && pointer != NULL) *pointer = wrapper_of(*pointer);
     return result;
 }
 
-EXPORT CUresult cuGetProcAddress(const char *symbol, void **pointer, int version, cuuint64_t flags) {
+EXPORT CUresult cuGetProcAddress(const char *symbol, void **pointer, int version,
+                                 cuuint64_t flags) {
     if (REAL(cuGetProcAddress) == NULL) return CUDA_ERROR_NOT_FOUND;
     CUresult result = REAL(cuGetProcAddress)(symbol, pointer, version, flags);
     if (result == CUDA_SUCCESS && pointer != NULL) *pointer = wrapper_of(*pointer);

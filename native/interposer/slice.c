@@ -1,4 +1,5 @@
-/* The slice: the two files beside this library, and the limits in force. Layouts and rules: egpu_abi.h. */
+/* The slice: the two files beside this library, and the limits in force. Layouts and rules:
+ * egpu_abi.h. */
 #define _GNU_SOURCE
 #include "interposer.h"
 
@@ -12,6 +13,8 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/clock.h"
 
 enum { SPINS = 200, LOCKED_SLEEP_NS = 20000 };
 enum slice_state { SLICE_UNKNOWN, SLICE_OPEN, SLICE_REFUSED };
@@ -27,7 +30,8 @@ static const uint64_t nothing_announced;
 const uint64_t *policy_announced = &nothing_announced;
 uint64_t policy_seen;
 uint32_t policy_unmetered, policy_free_run;
-static uint32_t foreign_devices; /* a context was made on a device that the policy does not name: it gets nothing */
+/* a context was made on a device that the policy does not name: it gets nothing */
+static uint32_t foreign_devices;
 
 static uint32_t shut = GATE_SHUT;
 uint32_t *slice_gate = &shut;
@@ -48,14 +52,11 @@ void lock_wait(egpu_lock *lock) {
     } while (__atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) != 0);
 }
 
-uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
+uint64_t now_ns(void) { return clock_now_ns(); }
 
 void sleep_ns(uint64_t duration_ns) {
-    struct timespec duration = {(time_t)(duration_ns / 1000000000u), (long)(duration_ns % 1000000000u)};
+    struct timespec duration = {(time_t)(duration_ns / 1000000000u),
+                                (long)(duration_ns % 1000000000u)};
     nanosleep(&duration, NULL);
 }
 
@@ -64,11 +65,13 @@ void sleep_ns(uint64_t duration_ns) {
 void fork_check(void) {
     uint32_t *gate = __atomic_load_n(&slice_gate, __ATOMIC_ACQUIRE), found = GATE_WIPED;
     if (__atomic_load_n(gate, __ATOMIC_ACQUIRE) == GATE_OPEN || gate == &shut) return;
-    if (!__atomic_compare_exchange_n(gate, &found, GATE_FORKING, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    if (!__atomic_compare_exchange_n(gate, &found, GATE_FORKING, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE)) {
         while (__atomic_load_n(gate, __ATOMIC_ACQUIRE) != GATE_OPEN) sleep_ns(10000);
         return;
     }
-    /* Other threads of the parent may have held any lock when it forked, and are not here to drop it. */
+    /* Other threads of the parent may have held any lock when it forked, and are not here to drop
+     * it. */
     slice_forget();
     account_forget();
     table_forget();
@@ -119,7 +122,8 @@ static int find_self(struct dl_phdr_info *info, size_t size, void *data) {
 }
 
 const char *slice_path(const char *name, char *out, unsigned size) {
-    static struct whereabouts at; /* written once, under the lock or before threads can see it open */
+    /* written once, under the lock or before threads can see it open */
+    static struct whereabouts at;
     if (at.directory[0] == 0) {
         at.inside = &state;
         dl_iterate_phdr(find_self, &at);
@@ -151,7 +155,8 @@ static bool snapshot(struct egpu_policy_bank *out) {
     for (int attempt = 0; attempt < EGPU_POLICY_READ_ATTEMPTS; attempt++) {
         uint64_t active = __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE);
         memcpy(out, &page->banks[active & 1], sizeof *out);
-        if (out->generation == active && out->device_count <= EGPU_MAX_DEVICES && out->checksum == egpu_policy_checksum(out))
+        if (out->generation == active && out->device_count <= EGPU_MAX_DEVICES &&
+            out->checksum == egpu_policy_checksum(out))
             return true;
     }
     return false;
@@ -172,14 +177,19 @@ static void take_limits(const struct egpu_policy_bank *bank) {
         SET(live->spill_bytes, device->spill_limit_bytes);
         SET(live->mode, device->mode);
         SET(live->core_ppm, device->core_ppm);
-        SET(live->grant_ppm, device->mode == EGPU_MODE_SHARE && device->grant_ppm > device->core_ppm ? device->grant_ppm : device->core_ppm);
+        SET(live->grant_ppm, device->mode == EGPU_MODE_SHARE && device->grant_ppm > device->core_ppm
+                                 ? device->grant_ppm
+                                 : device->core_ppm);
         SET(live->contention_ppm, device->contention_ppm);
         SET(live->window_epoch_ns, device->window_epoch_ns);
         SET(live->window_start_us, device->window_start_us);
         SET(live->window_length_us, device->window_length_us);
         SET(live->window_period_us, device->window_period_us);
-        /* In `share` time is metered even when all of it may be used: it has to be known when others ask for theirs. */
-        if (device->mode == EGPU_MODE_UNLIMITED || (device->mode == EGPU_MODE_CAP && device->core_ppm >= EGPU_PPM)) unmetered |= 1u << i;
+        /* In `share` time is metered even when all of it may be used: it has to be known when
+         * others ask for theirs. */
+        if (device->mode == EGPU_MODE_UNLIMITED ||
+            (device->mode == EGPU_MODE_CAP && device->core_ppm >= EGPU_PPM))
+            unmetered |= 1u << i;
     }
     SET(policy_unmetered, unmetered);
     SET(policy_free_run, unmetered == (1u << bank->device_count) - 1 && !foreign_devices);
@@ -192,9 +202,13 @@ void policy_refresh(void) {
     uint64_t announced = __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE);
     bool usable = snapshot(&bank) && bank.device_count == policy.device_count;
     for (unsigned i = 0; usable && i < bank.device_count; i++)
-        usable = memcmp(bank.devices[i].uuid, policy.devices[i].uuid, sizeof policy.devices[i].uuid) == 0;
-    if (usable) take_limits(&bank);
-    else __atomic_store_n(&policy_seen, announced, __ATOMIC_RELEASE); /* keep the limits; look again at the next change */
+        usable = memcmp(bank.devices[i].uuid, policy.devices[i].uuid,
+                        sizeof policy.devices[i].uuid) == 0;
+    if (usable)
+        take_limits(&bank);
+    else
+        __atomic_store_n(&policy_seen, announced,
+                         __ATOMIC_RELEASE); /* keep the limits; look again at the next change */
     lock_drop(&lock);
 }
 
@@ -205,12 +219,14 @@ static const char *open_files(const char **file) {
     *file = "policy";
     page = map_file("policy", sizeof *page, false, &why);
     if (page == NULL) return why;
-    if (memcmp(page->magic, EGPU_POLICY_MAGIC, 8) != 0 || page->abi_version != EGPU_ABI_VERSION) return "not a policy page of this version";
+    if (memcmp(page->magic, EGPU_POLICY_MAGIC, 8) != 0 || page->abi_version != EGPU_ABI_VERSION)
+        return "not a policy page of this version";
     if (!snapshot(&policy)) return "no consistent limits in it";
     *file = "usage";
     usage = map_file("usage", sizeof *usage, true, &why);
     if (usage == NULL) return why;
-    if (memcmp(usage->magic, EGPU_USAGE_MAGIC, 8) != 0 || usage->abi_version != EGPU_ABI_VERSION) return "not a usage file of this version";
+    if (memcmp(usage->magic, EGPU_USAGE_MAGIC, 8) != 0 || usage->abi_version != EGPU_ABI_VERSION)
+        return "not a usage file of this version";
     return NULL;
 }
 
@@ -227,10 +243,13 @@ bool slice_open_slow(void) {
             if (!open_gate()) why = strerror(errno);
         }
         if (why != NULL) {
-            /* Without limits the only safe answer is no: the whole card would be the alternative. */
+            /* Without limits the only safe answer is no: the whole card would be the
+             * alternative. */
             char path[PATH_MAX], line[PATH_MAX + 256];
             const char *name = slice_path(file, path, sizeof path);
-            int length = snprintf(line, sizeof line, "egpu: this process may not use the GPU: %s: %s\n", name != NULL ? name : file, why);
+            int length =
+                snprintf(line, sizeof line, "egpu: this process may not use the GPU: %s: %s\n",
+                         name != NULL ? name : file, why);
             if (length > 0 && write(2, line, (size_t)length) < 0) errno = 0;
         }
         __atomic_store_n(&state, why == NULL ? SLICE_OPEN : SLICE_REFUSED, __ATOMIC_RELEASE);
@@ -258,12 +277,15 @@ int device_of_ordinal(CUdevice ordinal) {
     int8_t known = __atomic_load_n(&ordinals[ordinal], __ATOMIC_RELAXED);
     if (known != 0) return known - 2;
     CUuuid uuid;
-    CUresult (*ask)(CUuuid *, CUdevice) = REAL(cuDeviceGetUuid_v2) != NULL ? REAL(cuDeviceGetUuid_v2) : REAL(cuDeviceGetUuid);
+    CUresult (*ask)(CUuuid *, CUdevice) =
+        REAL(cuDeviceGetUuid_v2) != NULL ? REAL(cuDeviceGetUuid_v2) : REAL(cuDeviceGetUuid);
     if (ask == NULL || ask(&uuid, ordinal) != CUDA_SUCCESS) return DEVICE_NONE;
     const unsigned char *b = (const unsigned char *)uuid.bytes;
     char text[48];
-    snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-             b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(text, sizeof text,
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+             b[15]);
     int device = slice_device_by_uuid(text);
     __atomic_store_n(&ordinals[ordinal], (int8_t)(device + 2), __ATOMIC_RELAXED);
     return device;
@@ -282,7 +304,8 @@ void device_used(CUdevice ordinal) {
 int device_current_slow(CUcontext context) {
     CUdevice ordinal;
     uint32_t epoch = __atomic_load_n(&context_epoch, __ATOMIC_ACQUIRE);
-    if (REAL(cuCtxGetDevice) == NULL || REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS) return DEVICE_NONE;
+    if (REAL(cuCtxGetDevice) == NULL || REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS)
+        return DEVICE_NONE;
     recent_context = (struct recent_context){context, device_of_ordinal(ordinal), epoch};
     return recent_context.device;
 }

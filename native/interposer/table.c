@@ -1,4 +1,5 @@
-/* Which pointer, handle or mapping holds how many bytes: open addressing in shards, constant time at any size. */
+/* Which pointer, handle or mapping holds how many bytes: open addressing in shards, constant time
+ * at any size. */
 #include "interposer.h"
 
 #include <stdlib.h>
@@ -16,7 +17,8 @@ void table_forget(void) {
     for (int i = 0; i < SHARDS; i++) {
         shards[i].lock.word = 0;
         shards[i].count = 0;
-        /* The entries may have been half-moved by another thread when the parent forked: leave them behind. */
+        /* The entries may have been half-moved by another thread when the parent forked: leave them
+         * behind. */
         shards[i].entries = NULL;
         shards[i].capacity = 0;
     }
@@ -36,7 +38,8 @@ static void place(struct shard *shard, const struct holding *holding) {
 }
 
 static bool grow(struct shard *shard) {
-    uint32_t old_capacity = shard->capacity, capacity = old_capacity == 0 ? FIRST_CAPACITY : old_capacity * 2;
+    uint32_t old_capacity = shard->capacity,
+             capacity = old_capacity == 0 ? FIRST_CAPACITY : old_capacity * 2;
     struct holding *old = shard->entries, *entries = calloc(capacity, sizeof *entries);
     if (entries == NULL) return false;
     shard->entries = entries;
@@ -62,8 +65,10 @@ bool table_add(const struct holding *holding) {
 static struct holding *find(struct shard *shard, uint8_t kind, uint64_t key, uint64_t hash) {
     if (shard->count == 0) return NULL;
     uint32_t mask = shard->capacity - 1;
-    for (uint32_t at = (uint32_t)hash & mask; shard->entries[at].references != 0; at = (at + 1) & mask)
-        if (shard->entries[at].key == key && shard->entries[at].kind == kind) return &shard->entries[at];
+    for (uint32_t at = (uint32_t)hash & mask; shard->entries[at].references != 0;
+         at = (at + 1) & mask)
+        if (shard->entries[at].key == key && shard->entries[at].kind == kind)
+            return &shard->entries[at];
     return NULL;
 }
 
@@ -115,8 +120,10 @@ bool table_refer(uint64_t handle, int change, struct holding *out) {
     if (entry != NULL) {
         *out = *entry;
         out->references += (uint32_t)change;
-        if (out->references == 0) remove_at(shard, entry);
-        else entry->references = out->references;
+        if (out->references == 0)
+            remove_at(shard, entry);
+        else
+            entry->references = out->references;
     }
     lock_drop(&shard->lock);
     return entry != NULL;
@@ -128,11 +135,14 @@ void table_take_owned(uint64_t owner, void (*each)(const struct holding *)) {
         lock_take(&shard->lock);
         for (uint32_t at = 0; at < shard->capacity;) {
             struct holding entry = shard->entries[at];
-            if (entry.references == 0 || (entry.kind != HOLDING_POINTER && entry.kind != HOLDING_ARRAY) || entry.owner != owner) {
+            if (entry.references == 0 ||
+                (entry.kind != HOLDING_POINTER && entry.kind != HOLDING_ARRAY) ||
+                entry.owner != owner) {
                 at++;
                 continue;
             }
-            remove_at(shard, &shard->entries[at]); /* another entry may have moved here: look again */
+            /* another entry may have moved here: look again */
+            remove_at(shard, &shard->entries[at]);
             each(&entry);
         }
         lock_drop(&shard->lock);

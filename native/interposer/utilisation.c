@@ -1,33 +1,43 @@
-/* How busy NVML says the device is: the slice. All of the share used is 100 %, whatever the others do on the card.
+/* How busy NVML says the device is: the slice. All of the share used is 100 %, whatever the others
+ * do on the card.
  *
- * GPU time is counted when it is over, and averaged over an eighth to three eighths of a second, as NVML does itself. A slice
- * whose time is not limited is not measured either: it sees the card's utilisation, and processes are not told apart. */
+ * GPU time is counted when it is over, and averaged over an eighth to three eighths of a second, as
+ * NVML does itself. A slice whose time is not limited is not measured either: it sees the card's
+ * utilisation, and processes are not told apart. */
 #include "interposer.h"
 
 #include <time.h>
 
+#include "common/clock.h"
+
 static unsigned percent_of(uint64_t ppm, int device) {
-    uint64_t share = LIMIT(device, core_ppm), percent = share == 0 ? 0 : (ppm * 100 + share / 2) / share;
+    uint64_t share = LIMIT(device, core_ppm),
+             percent = share == 0 ? 0 : (ppm * 100 + share / 2) / share;
     return percent > 100 ? 100 : (unsigned)percent; /* in `share`, what others leave comes on top */
 }
 
 static unsigned device_percent(int device) {
     struct egpu_usage_device *totals = &slice_usage()->devices[device];
     compute_collect();
-    return percent_of(rate_ppm(&totals->rate, __atomic_load_n(&totals->gpu_ns, __ATOMIC_RELAXED), now_ns()), device);
+    return percent_of(
+        rate_ppm(&totals->rate, __atomic_load_n(&totals->gpu_ns, __ATOMIC_RELAXED), now_ns()),
+        device);
 }
 
 static unsigned process_percent(struct egpu_usage_slot *slot, int device) {
-    return percent_of(rate_ppm(&slot->rate, __atomic_load_n(&slot->gpu_ns, __ATOMIC_RELAXED), now_ns()), device);
+    return percent_of(
+        rate_ppm(&slot->rate, __atomic_load_n(&slot->gpu_ns, __ATOMIC_RELAXED), now_ns()), device);
 }
 
-/* Memory traffic is not measured by slice: as much of it is taken to be ours as of the card's busy time. */
+/* Memory traffic is not measured by slice: as much of it is taken to be ours as of the card's busy
+ * time. */
 static unsigned memory_percent(unsigned percent, const nvmlUtilization_t *card) {
     unsigned traffic = card->gpu == 0 ? 0 : percent * card->memory / card->gpu;
     return traffic > 100 ? 100 : traffic;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle,
+                                                  nvmlUtilization_t *utilization) {
     if (REAL(nvmlDeviceGetUtilizationRates) == NULL) return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!slice_open()) return NVML_ERROR_NO_PERMISSION;
     nvmlReturn_t result = REAL(nvmlDeviceGetUtilizationRates)(handle, utilization);
@@ -52,12 +62,15 @@ static nvmlReturn_t sample(nvmlDevice_t handle, struct sample *out, unsigned *co
     *count = 0;
     if (device < 0) return NVML_ERROR_NOT_FOUND;
     if (!is_metered(device)) return NVML_ERROR_NOT_SUPPORTED;
-    if (REAL(nvmlDeviceGetUtilizationRates) != NULL) REAL(nvmlDeviceGetUtilizationRates)(handle, &card);
+    if (REAL(nvmlDeviceGetUtilizationRates) != NULL)
+        REAL(nvmlDeviceGetUtilizationRates)(handle, &card);
     compute_collect();
     account_reap(device);
     for (unsigned i = 0; i < EGPU_USAGE_SLOTS; i++) {
         struct egpu_usage_slot *slot = &slice_usage()->slots[i];
-        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != EGPU_SLOT_LIVE || slot->device != (uint32_t)device) continue;
+        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != EGPU_SLOT_LIVE ||
+            slot->device != (uint32_t)device)
+            continue;
         if (found < room) {
             unsigned percent = process_percent(slot, device);
             out[found] = (struct sample){slot->pid, percent, memory_percent(percent, &card)};
@@ -65,49 +78,57 @@ static nvmlReturn_t sample(nvmlDevice_t handle, struct sample *out, unsigned *co
         found++;
     }
     *count = found;
-    return found == 0 ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    return found == 0     ? NVML_ERROR_NOT_FOUND
+           : found > room ? NVML_ERROR_INSUFFICIENT_SIZE
+                          : NVML_SUCCESS;
 }
 
 static bool is_the_drivers_own(nvmlReturn_t result) { /* lost GPU, bad handle, wrong version */
-    return result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE && result != NVML_ERROR_NOT_FOUND;
+    return result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE &&
+           result != NVML_ERROR_NOT_FOUND;
 }
 
-static unsigned long long wall_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (unsigned long long)now.tv_sec * 1000000u + (unsigned long long)now.tv_nsec / 1000u;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *list, unsigned *count,
-                                                    unsigned long long last_seen) {
+EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle,
+                                                    nvmlProcessUtilizationSample_t *list,
+                                                    unsigned *count, unsigned long long last_seen) {
     struct sample samples[EGPU_USAGE_SLOTS];
     if (REAL(nvmlDeviceGetProcessUtilization) == NULL) return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!slice_open()) return NVML_ERROR_NO_PERMISSION;
     unsigned none = 0;
-    nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(handle, NULL, count == NULL ? NULL : &none, last_seen);
+    nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(
+        handle, NULL, count == NULL ? NULL : &none, last_seen);
     if (is_the_drivers_own(result)) return result;
     if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     unsigned found = list == NULL ? 0 : *count < EGPU_USAGE_SLOTS ? *count : EGPU_USAGE_SLOTS;
     result = sample(handle, samples, &found);
     for (unsigned i = 0; result == NVML_SUCCESS && i < found; i++)
-        list[i] = (nvmlProcessUtilizationSample_t){.pid = samples[i].pid, .timeStamp = wall_us(), .smUtil = samples[i].percent, .memUtil = samples[i].memory};
+        list[i] = (nvmlProcessUtilizationSample_t){.pid = samples[i].pid,
+                                                   .timeStamp = clock_unix_ns() / 1000,
+                                                   .smUtil = samples[i].percent,
+                                                   .memUtil = samples[i].memory};
     *count = found;
     return result;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t *info) {
+EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle,
+                                                          nvmlProcessesUtilizationInfo_t *info) {
     struct sample samples[EGPU_USAGE_SLOTS];
     if (REAL(nvmlDeviceGetProcessesUtilizationInfo) == NULL) return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!slice_open()) return NVML_ERROR_NO_PERMISSION;
     if (info == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlProcessesUtilizationInfo_t none = {.version = info->version, .lastSeenTimeStamp = info->lastSeenTimeStamp};
+    nvmlProcessesUtilizationInfo_t none = {.version = info->version,
+                                           .lastSeenTimeStamp = info->lastSeenTimeStamp};
     nvmlReturn_t result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(handle, &none);
     if (is_the_drivers_own(result)) return result;
     unsigned room = info->procUtilArray == NULL ? 0 : info->processSamplesCount;
     unsigned found = room < EGPU_USAGE_SLOTS ? room : EGPU_USAGE_SLOTS;
     result = sample(handle, samples, &found);
     for (unsigned i = 0; result == NVML_SUCCESS && i < found; i++)
-        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.pid = samples[i].pid, .timeStamp = wall_us(), .smUtil = samples[i].percent, .memUtil = samples[i].memory};
+        info->procUtilArray[i] =
+            (nvmlProcessUtilizationInfo_v1_t){.pid = samples[i].pid,
+                                              .timeStamp = clock_unix_ns() / 1000,
+                                              .smUtil = samples[i].percent,
+                                              .memUtil = samples[i].memory};
     info->processSamplesCount = found;
     return result;
 }

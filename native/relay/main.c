@@ -1,17 +1,23 @@
-/* egpu-relay: carries bytes between a program (or an executor) and another machine, or an executor of this one. A daemon of Python's decides
- * who may talk to whom; this program makes the connection safe, says whose certificate is at its other end, and copies.
+/* egpu-relay: carries bytes between a program (or an executor) and another machine, or an executor
+ * of this one. A daemon of Python's decides who may talk to whom; this program makes the connection
+ * safe, says whose certificate is at its other end, and copies.
  *
  *     egpu-relay CONTROL [LIBSSL AUTHORITY CERTIFICATE KEY]
  *
- * CONTROL is the number of a unix SOCK_SEQPACKET socket. A message there is one byte and two descriptors, `far` and `near`:
+ * CONTROL is the number of a unix SOCK_SEQPACKET socket. A message there is one byte and two
+ * descriptors, `far` and `near`:
  *
- *     S  far is a TCP socket, TLS, and we are its server       P  far is a TCP socket without TLS (loopback)
- *     C  far is a TCP socket, TLS, and we are its client       U  far is a unix socket; descriptors are carried, too
+ *     S  far is a TCP socket, TLS, and we are its server       P  far is a TCP socket without TLS
+ *        (loopback)
+ *     C  far is a TCP socket, TLS, and we are its client       U  far is a unix socket; descriptors
+ *        are carried, too
  *
- * Each has a thread. It first says on `near` how TLS went: u8 status (0: good, 1: refused, 2: the connection ended, or nothing came), u16 length, then the peer's common name or the
- * reason. Then it copies both ways, until either end closes. Python talks over near as long as it likes; when it sends a
- * descriptor with its last byte, the connection goes on there, and near only tells that somebody is still interested: closing it
- * closes all. The byte is J to join, or G: when the process at the new near end dies, GOODBYE (docs/wire.md) is sent for it.
+ * Each has a thread. It first says on `near` how TLS went: u8 status (0: good, 1: refused, 2: the
+ * connection ended, or nothing came), u16 length, then the peer's common name or the reason. Then
+ * it copies both ways, until either end closes. Python talks over near as long as it likes; when it
+ * sends a descriptor with its last byte, the connection goes on there, and near only tells that
+ * somebody is still interested: closing it closes all. The byte is J to join, or G: when the
+ * process at the new near end dies, GOODBYE (docs/wire.md) is sent for it.
  *
  * When CONTROL closes, the program ends, and with it all connections.
  */
@@ -29,24 +35,24 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/descriptor.h"
 #include "tls.h"
 #include "wire.h"
 
 #define BUFFER (256u << 10) /* each way */
 #define HANDSHAKE_MS 5000
-#define LAST_MS 1000  /* for what is left when one end has closed */
-#define DEATH_MS 500  /* a killed process closes its sockets a moment before it is dead */
-#define DESCRIPTORS 16
+#define LAST_MS 1000 /* for what is left when one end has closed */
+#define DEATH_MS 500 /* a killed process closes its sockets a moment before it is dead */
 
 static struct tls_files files;
 
 struct way { /* one direction: what was read and is not written yet */
     uint8_t *data;
     size_t start, end;
-    int descriptors[DESCRIPTORS];
+    int descriptors[DESCRIPTOR_MAX];
     int descriptor_count;
     bool ended; /* nothing more will be read */
 };
@@ -62,66 +68,34 @@ struct connection {
     int process; /* pidfd of the program at near, or -1 */
 };
 
-static int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void forget(struct way *way) {
     while (way->descriptor_count > 0) close(way->descriptors[--way->descriptor_count]);
 }
 
-/* ---- reading and writing: bytes, 0 at the end, -1: not now ------------------------------------------------------------------------ */
+/* ---- reading and writing: bytes, 0 at the end, -1: not now ---- */
 
 static ssize_t receive(int fd, struct way *way, size_t room) {
-    union {
-        char space[CMSG_SPACE(DESCRIPTORS * sizeof(int))];
-        struct cmsghdr header;
-    } control;
-    struct iovec part = {way->data + way->end, room};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    size_t came;
+    ssize_t got =
+        descriptor_receive(fd, way->data + way->end, room, way->descriptors + way->descriptor_count,
+                           DESCRIPTOR_MAX - (size_t)way->descriptor_count, &came, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR ? -1 : 0;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL; header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-        for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
-            int fd_got;
-            memcpy(&fd_got, CMSG_DATA(header) + i * sizeof fd_got, sizeof fd_got);
-            if (way->descriptor_count < DESCRIPTORS)
-                way->descriptors[way->descriptor_count++] = fd_got;
-            else
-                close(fd_got);
-        }
-    }
+    way->descriptor_count += (int)came;
     return got;
 }
 
 static ssize_t transmit(int fd, struct way *way) {
-    union {
-        char space[CMSG_SPACE(DESCRIPTORS * sizeof(int))];
-        struct cmsghdr header;
-    } control = {0};
     struct iovec part = {way->data + way->start, way->end - way->start};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (way->descriptor_count != 0) {
-        size_t bytes = (size_t)way->descriptor_count * sizeof(int);
-        message.msg_control = &control;
-        message.msg_controllen = CMSG_SPACE(bytes);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(bytes);
-        memcpy(CMSG_DATA(header), way->descriptors, bytes);
-    }
-    ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent = descriptor_send(fd, &part, 1, way->descriptors, (size_t)way->descriptor_count,
+                                   MSG_DONTWAIT);
     if (sent > 0) forget(way);
     return sent > 0 ? sent : sent < 0 && (errno == EAGAIN || errno == EINTR) ? -1 : 0;
 }
 
-/* ---- one connection ---------------------------------------------------------------------------------------------------------------- */
+/* ---- one connection ---- */
 
-/* Python has handed over: the descriptor is the new near end, the last byte says what to do when it closes. */
+/* Python has handed over: the descriptor is the new near end, the last byte says what to do when it
+ * closes. */
 static void hand_over(struct connection *c) {
     int fd = c->out.descriptors[--c->out.descriptor_count];
     forget(&c->out);
@@ -130,7 +104,8 @@ static void hand_over(struct connection *c) {
     c->near = fd;
     struct ucred who;
     socklen_t length = sizeof who;
-    if (c->goodbye && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.pid > 0) c->process = (int)syscall(SYS_pidfd_open, who.pid, 0);
+    if (c->goodbye && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.pid > 0)
+        c->process = (int)syscall(SYS_pidfd_open, who.pid, 0);
 }
 
 /* What the near end has to say. False: it has closed. */
@@ -151,7 +126,9 @@ static bool read_near(struct connection *c) {
 static bool write_far(struct connection *c) {
     c->far_wants = 0;
     while (c->out.start != c->out.end) {
-        ssize_t sent = c->tls ? tls_write(c->tls, c->out.data + c->out.start, c->out.end - c->out.start) : transmit(c->far, &c->out);
+        ssize_t sent =
+            c->tls ? tls_write(c->tls, c->out.data + c->out.start, c->out.end - c->out.start)
+                   : transmit(c->far, &c->out);
         if (sent == 0 || sent == TLS_FAILED) return false;
         if (sent < 0) {
             c->far_wants = c->tls && sent == TLS_WANTS_READ ? POLLIN : POLLOUT;
@@ -199,19 +176,21 @@ static bool write_near(struct connection *c) {
 
 /* What is left goes out, if that is possible within a moment. */
 static void finish(struct connection *c) {
-    int64_t deadline = now_ms() + LAST_MS;
-    while ((c->out.start != c->out.end || c->in.start != c->in.end) && now_ms() < deadline) {
+    int64_t deadline = clock_now_ms() + LAST_MS;
+    while ((c->out.start != c->out.end || c->in.start != c->in.end) && clock_now_ms() < deadline) {
         if (!write_far(c)) c->out.start = c->out.end;
         if (!write_near(c)) c->in.start = c->in.end;
-        struct pollfd ready[2] = {{.fd = c->out.start != c->out.end ? c->far : -1, .events = c->far_wants},
-                                  {.fd = c->in.start != c->in.end ? c->near : -1, .events = POLLOUT}};
+        struct pollfd ready[2] = {
+            {.fd = c->out.start != c->out.end ? c->far : -1, .events = c->far_wants},
+            {.fd = c->in.start != c->in.end ? c->near : -1, .events = POLLOUT}};
         if (ready[0].fd >= 0 || ready[1].fd >= 0) poll(ready, 2, 50);
     }
 }
 
 static void speak_for_the_dead(struct connection *c) {
     struct pollfd dead = {.fd = c->process, .events = POLLIN};
-    if (c->process >= 0 && poll(&dead, 1, DEATH_MS) <= 0) return; /* it lives, and only its connection broke */
+    /* it lives, and only its connection broke */
+    if (c->process >= 0 && poll(&dead, 1, DEATH_MS) <= 0) return;
     struct wire_header goodbye = {.op = WIRE_GOODBYE};
     if (BUFFER - c->out.end < sizeof goodbye) return;
     memcpy(c->out.data + c->out.end, &goodbye, sizeof goodbye);
@@ -223,15 +202,21 @@ static void carry(struct connection *c) {
     for (;;) {
         bool waits = c->role == 'U' && c->interested < 0; /* for whom to read */
         struct pollfd ready[3] = {
-            {.fd = c->far, .events = (short)((c->in.start == c->in.end && !waits ? POLLIN : 0) | c->far_wants)},
-            {.fd = c->near, .events = (short)((c->out.start == c->out.end ? POLLIN : 0) | (c->in.start != c->in.end ? POLLOUT : 0))},
+            {.fd = c->far,
+             .events = (short)((c->in.start == c->in.end && !waits ? POLLIN : 0) | c->far_wants)},
+            {.fd = c->near,
+             .events = (short)((c->out.start == c->out.end ? POLLIN : 0) |
+                               (c->in.start != c->in.end ? POLLOUT : 0))},
             {.fd = c->interested, .events = POLLIN},
         };
-        if (poll(ready, 3, c->more && c->in.start == c->in.end ? 0 : -1) < 0 && errno != EINTR) return;
+        if (poll(ready, 3, c->more && c->in.start == c->in.end ? 0 : -1) < 0 && errno != EINTR)
+            return;
         if (c->interested >= 0 && ready[2].revents != 0) return;
         if (!write_far(c) || !write_near(c)) break;
         if (c->in.ended && c->in.start == c->in.end) break;
-        if ((ready[0].revents != 0 || c->more) && !waits && !c->in.ended && (!read_far(c) || !write_near(c))) break;
+        if ((ready[0].revents != 0 || c->more) && !waits && !c->in.ended &&
+            (!read_far(c) || !write_near(c)))
+            break;
         if (ready[1].revents & (POLLIN | POLLHUP | POLLERR) && c->out.start == c->out.end) {
             if (!read_near(c)) {
                 if (c->goodbye) speak_for_the_dead(c);
@@ -259,7 +244,7 @@ static bool greet(struct connection *c) {
     if (c->role == 'P' || c->role == 'U') return announce(c->near, 0, text);
     if (files.key == NULL) return announce(c->near, 1, "no certificate was given"), false;
     c->tls = tls_new(c->far, c->role == 'S', &files, text, sizeof text);
-    int64_t deadline = now_ms() + HANDSHAKE_MS;
+    int64_t deadline = clock_now_ms() + HANDSHAKE_MS;
     while (c->tls != NULL) {
         int is = tls_handshake(c->tls, text, sizeof text);
         if (is == 0) {
@@ -267,11 +252,13 @@ static bool greet(struct connection *c) {
             snprintf(text, sizeof text, "the certificate there names nobody");
             break;
         }
-        int64_t left = deadline - now_ms();
-        struct pollfd ready[2] = {{.fd = c->far, .events = is == TLS_WANTS_READ ? POLLIN : POLLOUT}, {.fd = c->near, .events = POLLRDHUP}};
+        int64_t left = deadline - clock_now_ms();
+        struct pollfd ready[2] = {{.fd = c->far, .events = is == TLS_WANTS_READ ? POLLIN : POLLOUT},
+                                  {.fd = c->near, .events = POLLRDHUP}};
         if (is == TLS_FAILED) break;
         if (is == TLS_LOST) return announce(c->near, 2, text), false;
-        if (left <= 0 || (poll(ready, 2, (int)left) < 0 && errno != EINTR) || ready[1].revents != 0) {
+        if (left <= 0 || (poll(ready, 2, (int)left) < 0 && errno != EINTR) ||
+            ready[1].revents != 0) {
             snprintf(text, sizeof text, "no TLS connection within %d s", HANDSHAKE_MS / 1000);
             return announce(c->near, 2, text), false;
         }
@@ -301,7 +288,7 @@ static void *connection_thread(void *argument) {
     return NULL;
 }
 
-/* ---- the control socket --------------------------------------------------------------------------------------------------------------- */
+/* ---- the control socket ---- */
 
 static void begin(char role, int far, int near) {
     struct connection *c = calloc(1, sizeof *c);
@@ -310,7 +297,9 @@ static void begin(char role, int far, int near) {
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, 256 << 10);
-    if (c != NULL) *c = (struct connection){.role = role, .far = far, .near = near, .interested = -1, .process = -1};
+    if (c != NULL)
+        *c = (struct connection){
+            .role = role, .far = far, .near = near, .interested = -1, .process = -1};
     if (c != NULL && pthread_create(&thread, &attributes, connection_thread, c) == 0) return;
     free(c);
     close(far);
@@ -329,7 +318,8 @@ int main(int argc, char **argv) {
     prctl(PR_SET_DUMPABLE, 0); /* keys */
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     signal(SIGPIPE, SIG_IGN); /* the library writes with write */
-    signal(SIGINT, SIG_IGN);  /* a terminal's, here and below: our daemon closes us when it has ended */
+    /* a terminal's, here and below: our daemon closes us when it has ended */
+    signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     signal(SIGQUIT, SIG_IGN);
     if (argc == 6) {

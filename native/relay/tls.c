@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is used of OpenSSL 3's documented interface. Its types are opaque; these numbers are part of its ABI. */
+/* What is used of OpenSSL 3's documented interface. Its types are opaque; these numbers are part of
+ * its ABI. */
 #define SSL_FILETYPE_PEM 1
 #define SSL_VERIFY_PEER 1
 #define SSL_VERIFY_FAIL_IF_NO_PEER_CERT 2
@@ -34,12 +35,15 @@ static struct {
     long (*SSL_CTX_ctrl)(void *, int, long, void *);
     void (*SSL_CTX_set_default_read_buffer_len)(void *, size_t);
     int (*SSL_CTX_set_num_tickets)(void *, size_t);
-    int (*SSL_CTX_use_certificate_chain_file)(void *, const char *), (*SSL_CTX_use_PrivateKey_file)(void *, const char *, int),
-        (*SSL_CTX_check_private_key)(const void *), (*SSL_CTX_load_verify_locations)(void *, const char *, const char *);
+    int (*SSL_CTX_use_certificate_chain_file)(void *, const char *),
+        (*SSL_CTX_use_PrivateKey_file)(void *, const char *, int),
+        (*SSL_CTX_check_private_key)(const void *),
+        (*SSL_CTX_load_verify_locations)(void *, const char *, const char *);
     void (*SSL_CTX_set_verify)(void *, int, void *);
     void *(*SSL_new)(void *);
     void (*SSL_free)(void *);
-    int (*SSL_set_fd)(void *, int), (*SSL_do_handshake)(void *), (*SSL_get_error)(const void *, int), (*SSL_shutdown)(void *);
+    int (*SSL_set_fd)(void *, int), (*SSL_do_handshake)(void *),
+        (*SSL_get_error)(const void *, int), (*SSL_shutdown)(void *);
     void (*SSL_set_accept_state)(void *), (*SSL_set_connect_state)(void *);
     int (*SSL_read)(void *, void *, int), (*SSL_write)(void *, const void *, int);
     void *(*SSL_get1_peer_certificate)(const void *);
@@ -57,22 +61,46 @@ bool tls_load(const char *library, char *why, size_t room) {
         snprintf(why, room, "%s", dlerror());
         return false;
     }
-#define FIND(name)                                                          \
-    do {                                                                    \
-        void *symbol = dlsym(handle, #name);                                \
-        if (symbol == NULL) {                                               \
-            snprintf(why, room, "%s is no OpenSSL 3: no " #name, library);  \
-            return false;                                                   \
-        }                                                                   \
-        memcpy(&openssl.name, &symbol, sizeof symbol);                      \
+#define FIND(name)                                                         \
+    do {                                                                   \
+        void *symbol = dlsym(handle, #name);                               \
+        if (symbol == NULL) {                                              \
+            snprintf(why, room, "%s is no OpenSSL 3: no " #name, library); \
+            return false;                                                  \
+        }                                                                  \
+        memcpy(&openssl.name, &symbol, sizeof symbol);                     \
     } while (0)
-    FIND(TLS_client_method); FIND(TLS_server_method); FIND(SSL_CTX_new); FIND(SSL_CTX_free); FIND(SSL_CTX_ctrl);
-    FIND(SSL_CTX_set_default_read_buffer_len); FIND(SSL_CTX_set_num_tickets); FIND(SSL_CTX_use_certificate_chain_file);
-    FIND(SSL_CTX_use_PrivateKey_file); FIND(SSL_CTX_check_private_key); FIND(SSL_CTX_load_verify_locations); FIND(SSL_CTX_set_verify);
-    FIND(SSL_new); FIND(SSL_free); FIND(SSL_set_fd); FIND(SSL_do_handshake); FIND(SSL_get_error); FIND(SSL_shutdown);
-    FIND(SSL_set_accept_state); FIND(SSL_set_connect_state); FIND(SSL_read); FIND(SSL_write); FIND(SSL_get1_peer_certificate);
-    FIND(X509_free); FIND(X509_get_subject_name); FIND(X509_NAME_get_text_by_NID); /* of libcrypto, which came with it */
-    FIND(ERR_get_error); FIND(ERR_peek_error); FIND(ERR_clear_error); FIND(ERR_error_string_n);
+    FIND(TLS_client_method);
+    FIND(TLS_server_method);
+    FIND(SSL_CTX_new);
+    FIND(SSL_CTX_free);
+    FIND(SSL_CTX_ctrl);
+    FIND(SSL_CTX_set_default_read_buffer_len);
+    FIND(SSL_CTX_set_num_tickets);
+    FIND(SSL_CTX_use_certificate_chain_file);
+    FIND(SSL_CTX_use_PrivateKey_file);
+    FIND(SSL_CTX_check_private_key);
+    FIND(SSL_CTX_load_verify_locations);
+    FIND(SSL_CTX_set_verify);
+    FIND(SSL_new);
+    FIND(SSL_free);
+    FIND(SSL_set_fd);
+    FIND(SSL_do_handshake);
+    FIND(SSL_get_error);
+    FIND(SSL_shutdown);
+    FIND(SSL_set_accept_state);
+    FIND(SSL_set_connect_state);
+    FIND(SSL_read);
+    FIND(SSL_write);
+    FIND(SSL_get1_peer_certificate);
+    /* of libcrypto, which came with it */
+    FIND(X509_free);
+    FIND(X509_get_subject_name);
+    FIND(X509_NAME_get_text_by_NID);
+    FIND(ERR_get_error);
+    FIND(ERR_peek_error);
+    FIND(ERR_clear_error);
+    FIND(ERR_error_string_n);
 #undef FIND
     return true;
 }
@@ -102,9 +130,11 @@ struct tls *tls_new(int fd, bool server, const struct tls_files *files, char *wh
     if (tls == NULL) return NULL;
     openssl.ERR_clear_error();
     tls->broken = true; /* until the handshake is done */
-    tls->context = openssl.SSL_CTX_new(server ? openssl.TLS_server_method() : openssl.TLS_client_method());
+    tls->context =
+        openssl.SSL_CTX_new(server ? openssl.TLS_server_method() : openssl.TLS_client_method());
     const char *failed = NULL;
-    if (tls->context == NULL || openssl.SSL_CTX_ctrl(tls->context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, NULL) != 1)
+    if (tls->context == NULL || openssl.SSL_CTX_ctrl(tls->context, SSL_CTRL_SET_MIN_PROTO_VERSION,
+                                                     TLS1_3_VERSION, NULL) != 1)
         failed = "TLS 1.3";
     else if (openssl.SSL_CTX_load_verify_locations(tls->context, files->authority, NULL) != 1)
         failed = files->authority;
@@ -114,8 +144,11 @@ struct tls *tls_new(int fd, bool server, const struct tls_files *files, char *wh
              openssl.SSL_CTX_check_private_key(tls->context) != 1)
         failed = files->key;
     else {
-        openssl.SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-        openssl.SSL_CTX_ctrl(tls->context, SSL_CTRL_MODE, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, NULL);
+        openssl.SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                                   NULL);
+        openssl.SSL_CTX_ctrl(tls->context, SSL_CTRL_MODE,
+                             SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
+                             NULL);
         openssl.SSL_CTX_ctrl(tls->context, SSL_CTRL_SET_READ_AHEAD, 1, NULL);
         openssl.SSL_CTX_set_default_read_buffer_len(tls->context, READ_BUFFER);
         if (server) openssl.SSL_CTX_set_num_tickets(tls->context, 0); /* nobody resumes */
@@ -150,7 +183,9 @@ int tls_handshake(struct tls *tls, char *why, size_t room) {
     int kind = openssl.SSL_get_error(tls->ssl, result), is = said(tls, result);
     if (is == TLS_WANTS_READ || is == TLS_WANTS_WRITE) return is;
     unsigned long error = openssl.ERR_peek_error();
-    if (kind == SSL_ERROR_SYSCALL || kind == SSL_ERROR_ZERO_RETURN || (kind == SSL_ERROR_SSL && (error & ERR_REASON_MASK) == SSL_R_UNEXPECTED_EOF_WHILE_READING)) {
+    if (kind == SSL_ERROR_SYSCALL || kind == SSL_ERROR_ZERO_RETURN ||
+        (kind == SSL_ERROR_SSL &&
+         (error & ERR_REASON_MASK) == SSL_R_UNEXPECTED_EOF_WHILE_READING)) {
         snprintf(why, room, "the connection ended before TLS was agreed on");
         return TLS_LOST;
     }
@@ -161,9 +196,11 @@ int tls_handshake(struct tls *tls, char *why, size_t room) {
 bool tls_peer(struct tls *tls, char *name, size_t room) {
     void *certificate = openssl.SSL_get1_peer_certificate(tls->ssl);
     if (certificate == NULL) return false;
-    int length = openssl.X509_NAME_get_text_by_NID(openssl.X509_get_subject_name(certificate), NID_commonName, name, (int)room);
+    int length = openssl.X509_NAME_get_text_by_NID(openssl.X509_get_subject_name(certificate),
+                                                   NID_commonName, name, (int)room);
     openssl.X509_free(certificate);
-    return length > 0 && (size_t)length == strlen(name) && (size_t)length + 1 < room; /* whole, and without a NUL inside */
+    /* whole, and without a NUL inside */
+    return length > 0 && (size_t)length == strlen(name) && (size_t)length + 1 < room;
 }
 
 ssize_t tls_read(struct tls *tls, void *to, size_t bytes) {

@@ -1,5 +1,6 @@
-/* TLS by OpenSSL 3, which is found when the program runs: whoever has Python's `ssl` has it, and nobody needs its headers to build.
- * Only TLS 1.3, and only peers with a certificate of the given authority. Sockets are non-blocking.
+/* TLS by OpenSSL 3, which is found when the program runs: whoever has Python's `ssl` has it, and
+ * nobody needs its headers to build. Only TLS 1.3, and only peers with a certificate of the given
+ * authority. Sockets are non-blocking.
  */
 #ifndef EGPU_RELAY_TLS_H
 #define EGPU_RELAY_TLS_H
@@ -18,13 +19,21 @@ bool tls_load(const char *library, char *why, size_t room);
 
 /* A connection over `fd`. NULL: the files cannot be used; `why` says so. */
 struct tls *tls_new(int fd, bool server, const struct tls_files *files, char *why, size_t room);
-void tls_free(struct tls *tls); /* says goodbye if that is possible at once; leaves the descriptor open */
+/* says goodbye if that is possible at once; leaves the descriptor open */
+void tls_free(struct tls *tls);
 
-enum { TLS_WANTS_READ = -1, TLS_WANTS_WRITE = -2, TLS_FAILED = -3, TLS_LOST = -4 /* the connection ended: nobody refused anything */ };
+enum {
+    TLS_WANTS_READ = -1,
+    TLS_WANTS_WRITE = -2,
+    TLS_FAILED = -3,
+    TLS_LOST = -4 /* the connection ended: nobody refused anything */
+};
 
 int tls_handshake(struct tls *tls, char *why, size_t room); /* 0: done, or one of the above */
-bool tls_peer(struct tls *tls, char *name, size_t room);    /* the common name of the peer's certificate */
-ssize_t tls_read(struct tls *tls, void *to, size_t bytes);  /* bytes, 0 at the end, or one of the above but LOST */
+/* the common name of the peer's certificate */
+bool tls_peer(struct tls *tls, char *name, size_t room);
+/* bytes, 0 at the end, or one of the above but LOST */
+ssize_t tls_read(struct tls *tls, void *to, size_t bytes);
 ssize_t tls_write(struct tls *tls, const void *from, size_t bytes);
 
 #endif

@@ -1,4 +1,5 @@
-/* Current contexts, which are each thread's own, primary contexts, and the stream that a thread has to itself. */
+/* Current contexts, which are each thread's own, primary contexts, and the stream that a thread has
+ * to itself. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -43,11 +44,13 @@ static struct shadow_context *current_shadow(void) {
 
 CUresult context_error(void) {
     struct shadow_context *shadow = current_shadow();
-    return shadow == NULL ? CUDA_SUCCESS : (CUresult)atomic_load_explicit(&shadow->error, memory_order_relaxed);
+    return shadow == NULL ? CUDA_SUCCESS
+                          : (CUresult)atomic_load_explicit(&shadow->error, memory_order_relaxed);
 }
 
 void context_failed(CUresult result) {
-    switch ((int)result) { /* errors that the driver documents as leaving the process's context unusable */
+    /* errors that the driver documents as leaving the process's context unusable */
+    switch ((int)result) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_ASSERT:
@@ -64,11 +67,12 @@ void context_failed(CUresult result) {
     if (shadow != NULL) atomic_store(&shadow->error, (int)result);
 }
 
-/* ---- devices ---------------------------------------------------------------------------------------------------------------- */
+/* ---- devices ---- */
 
 struct link *link_of_device(CUdevice ordinal, unsigned *local) {
     for (unsigned i = 0; i < link_count; i++)
-        if (ordinal >= (int)links[i]->first_ordinal && ordinal < (int)(links[i]->first_ordinal + links[i]->device_count)) {
+        if (ordinal >= (int)links[i]->first_ordinal &&
+            ordinal < (int)(links[i]->first_ordinal + links[i]->device_count)) {
             *local = (unsigned)ordinal - links[i]->first_ordinal;
             return links[i];
         }
@@ -78,7 +82,8 @@ struct link *link_of_device(CUdevice ordinal, unsigned *local) {
 CUresult call_device(struct call *call, CUdevice ordinal, uint64_t *wire) {
     unsigned local;
     struct link *link = link_of_device(ordinal, &local);
-    if (link == NULL || (call->link != NULL && call->link != link)) return CUDA_ERROR_INVALID_DEVICE;
+    if (link == NULL || (call->link != NULL && call->link != link))
+        return CUDA_ERROR_INVALID_DEVICE;
     call->link = link;
     *wire = local;
     return CUDA_SUCCESS;
@@ -92,35 +97,41 @@ static CUresult locate(struct call *call, CUmemLocation *location) {
     return CUDA_SUCCESS;
 }
 
-CUresult call_locate_CUmemLocation(struct call *call, const CUmemLocation *from, CUmemLocation *to) {
+CUresult call_locate_CUmemLocation(struct call *call, const CUmemLocation *from,
+                                   CUmemLocation *to) {
     *to = *from;
     return locate(call, to);
 }
 
-CUresult call_locate_CUmemAllocationProp(struct call *call, const CUmemAllocationProp *from, CUmemAllocationProp *to) {
+CUresult call_locate_CUmemAllocationProp(struct call *call, const CUmemAllocationProp *from,
+                                         CUmemAllocationProp *to) {
     *to = *from;
     to->win32HandleMetaData = NULL;
     return locate(call, &to->location);
 }
 
-CUresult call_locate_CUmemAccessDesc(struct call *call, const CUmemAccessDesc *from, CUmemAccessDesc *to) {
+CUresult call_locate_CUmemAccessDesc(struct call *call, const CUmemAccessDesc *from,
+                                     CUmemAccessDesc *to) {
     *to = *from;
     return locate(call, &to->location);
 }
 
-CUresult call_locate_CUmemPoolProps(struct call *call, const CUmemPoolProps *from, CUmemPoolProps *to) {
+CUresult call_locate_CUmemPoolProps(struct call *call, const CUmemPoolProps *from,
+                                    CUmemPoolProps *to) {
     *to = *from;
     to->win32SecurityAttributes = NULL;
     return locate(call, &to->location);
 }
 
-/* ---- contexts --------------------------------------------------------------------------------------------------------------- */
+/* ---- contexts ---- */
 
 static CUresult check(CUcontext context) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t handle = (uint64_t)(uintptr_t)context;
-    return wire_kind_of(handle) == KIND_context && handle_entry(handle) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    return wire_kind_of(handle) == KIND_context && handle_entry(handle) != NULL
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 static CUresult push(uint64_t context) {
@@ -174,7 +185,8 @@ API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
     uint64_t handle = context == NULL ? context_current() : (uint64_t)(uintptr_t)context;
     struct handle_entry *entry = handle_entry(handle);
     if (entry == NULL && context == NULL && handle != 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (entry == NULL || wire_kind_of(handle) != KIND_context || entry->info == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    if (entry == NULL || wire_kind_of(handle) != KIND_context || entry->info == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
     *device = ((struct shadow_context *)entry->info)->ordinal;
     return CUDA_SUCCESS;
 }
@@ -191,19 +203,23 @@ static CUresult remember(CUcontext context, CUdevice ordinal) {
 }
 
 API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
-    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
+    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult result = forward_cuCtxCreate_v2(context, flags, ordinal);
     if (result == CUDA_SUCCESS) result = remember(*context, ordinal);
     return result == CUDA_SUCCESS ? push((uint64_t)(uintptr_t)*context) : result;
 }
 
-API CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *parameters, int count, unsigned int flags, CUdevice ordinal) {
+API CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *parameters, int count,
+                            unsigned int flags, CUdevice ordinal) {
     if (parameters != NULL || count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     return cuCtxCreate_v2(context, flags, ordinal);
 }
 
-API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice ordinal) {
-    if (parameters != NULL && (parameters->numExecAffinityParams || parameters->cigParams)) return CUDA_ERROR_NOT_SUPPORTED;
+API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
+                            CUdevice ordinal) {
+    if (parameters != NULL && (parameters->numExecAffinityParams || parameters->cigParams))
+        return CUDA_ERROR_NOT_SUPPORTED;
     return cuCtxCreate_v2(context, flags, ordinal);
 }
 
@@ -219,7 +235,8 @@ API CUresult cuCtxDestroy_v2(CUcontext context) {
     if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&primary_lock);
     for (unsigned i = 0; i < MAX_SERVERS * WIRE_MAX_DEVICES; i++)
-        if (primary[i].context == context && primary[i].references) result = CUDA_ERROR_INVALID_CONTEXT;
+        if (primary[i].context == context && primary[i].references)
+            result = CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_unlock(&primary_lock);
     if (result != CUDA_SUCCESS) return result;
     if (context_current() == (uint64_t)(uintptr_t)context) set_depth(current.depth - 1);
@@ -286,16 +303,23 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
     return result;
 }
 
-API CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
-API CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) { return cuDevicePrimaryCtxReset_v2(ordinal); }
-API CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) { return forward_cuDevicePrimaryCtxSetFlags_v2(ordinal, flags); }
+API CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
+    return cuDevicePrimaryCtxRelease_v2(ordinal);
+}
+API CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
+    return cuDevicePrimaryCtxReset_v2(ordinal);
+}
+API CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
+    return forward_cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+}
 
-/* ---- per-thread default streams ------------------------------------------------------------------------------------------- */
+/* ---- per-thread default streams ---- */
 
 static void drop_streams(void *list) {
     for (struct own_stream *own = list, *next; own != NULL; own = next) {
         next = own->next;
-        if (handle_entry(own->context) != NULL && handle_entry((uint64_t)(uintptr_t)own->stream) != NULL)
+        if (handle_entry(own->context) != NULL &&
+            handle_entry((uint64_t)(uintptr_t)own->stream) != NULL)
             forward_cuStreamDestroy_v2(own->stream);
         free(own);
     }
@@ -308,7 +332,8 @@ CUstream thread_stream(CUstream stream) {
     if (handle != 0 && handle != 2) return stream;
     if (context == 0) return NULL;
     for (struct own_stream *own = own_streams; own != NULL; own = own->next)
-        if (own->context == context && handle_entry((uint64_t)(uintptr_t)own->stream) != NULL) return own->stream;
+        if (own->context == context && handle_entry((uint64_t)(uintptr_t)own->stream) != NULL)
+            return own->stream;
     struct own_stream *own = malloc(sizeof *own);
     if (own == NULL || forward_cuStreamCreate(&own->stream, CU_STREAM_DEFAULT) != CUDA_SUCCESS) {
         free(own);

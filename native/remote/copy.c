@@ -1,46 +1,36 @@
 /* Bytes between the program's memory and the card's.
  *
- * Small copies to a pointer that is known to be good are posted with their data. Longer ones go in pieces of up to 1 MiB, from
- * where the program has them (stream) or through the bulk area (shared memory), several on the way at a time, and the last
- * piece is waited for; so the program may reuse its memory when a call returns. Pinned memory that the executor maps as well is
- * not moved at all.
+ * Small copies to a pointer that is known to be good are posted with their data. Longer ones go in
+ * pieces of up to 1 MiB, from where the program has them (stream) or through the bulk area (shared
+ * memory), several on the way at a time, and the last piece is waited for; so the program may reuse
+ * its memory when a call returns. Pinned memory that the executor maps as well is not moved at all.
  */
 #define _GNU_SOURCE
 #include "client.h"
 
-#include <sched.h>
-
-#include "egpu_streaming.h"
-
 #define POSTED_BYTES (32u << 10)
-#define IN_PIECE (1u << 20)
-#define OUT_PIECE (480u << 10) /* what the executor has just read from the card is in its cache when it sends it */
-#define OUT_AHEAD 3        /* pieces that are asked for before the first has come */
-
-struct where {
-    struct link *link;
-    uint64_t stream; /* as on the wire */
-    bool wait;
-};
 
 static CUresult place(CUstream stream, bool wait, struct where *where) {
     struct call probe;
     call_start(&probe, 0);
     CUresult result = context_needed(&where->link);
-    if (result == CUDA_SUCCESS) result = call_handle(&probe, KIND_stream, (uint64_t)(uintptr_t)stream, &where->stream);
+    if (result == CUDA_SUCCESS)
+        result = call_handle(&probe, KIND_stream, (uint64_t)(uintptr_t)stream, &where->stream);
     if (result == CUDA_SUCCESS && probe.link != where->link) result = CUDA_ERROR_INVALID_HANDLE;
     where->wait = wait;
     return result;
 }
 
-/* ---- host to device ------------------------------------------------------------------------------------------------------------ */
+/* ---- host to device ---- */
 
-static CUresult in_small(const struct where *where, uint64_t to, const void *from, size_t bytes, bool known) {
+static CUresult in_small(const struct where *where, uint64_t to, const void *from, size_t bytes,
+                         bool known) {
     struct call call;
     call_start(&call, OP_COPY_IN);
     call.link = where->link;
     struct wire_copy_in copy = {to, where->stream, (uint32_t)bytes, where->wait};
-    CUresult result = call_begin(&call, sizeof copy + padded(bytes), known ? CALL_POSTED : CALL_WAITS);
+    CUresult result =
+        call_begin(&call, sizeof copy + padded(bytes), known ? CALL_POSTED : CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &copy, sizeof copy);
     put_bytes(&call.out, from, bytes);
@@ -50,94 +40,14 @@ static CUresult in_small(const struct where *where, uint64_t to, const void *fro
     return result;
 }
 
-static CUresult in_stream(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes) {
-    for (size_t done = 0;;) {
-        size_t piece = bytes - done < IN_PIECE ? bytes - done : IN_PIECE;
-        bool last = done + piece == bytes;
-        struct call call;
-        call_start(&call, OP_COPY_IN);
-        call.link = where->link;
-        call.external = from + done;
-        call.external_bytes = piece;
-        struct wire_copy_in copy = {to + done, where->stream, (uint32_t)piece, where->wait};
-        CUresult result = call_begin(&call, sizeof copy, last ? CALL_WAITS : CALL_POSTED);
-        if (result != CUDA_SUCCESS) return result;
-        put_bytes(&call.out, &copy, sizeof copy);
-        if (!last) {
-            call_post(&call);
-            done += piece;
-            continue;
-        }
-        result = call_exchange(&call);
-        call_end(&call);
-        return result;
-    }
-}
-
-/* A free slot of the bulk area, to be used until the call with the number that slot_used tells is done: the first one, so that as
- * few as possible are used, over and over. */
-static unsigned slot_take(struct link *link) {
-    pthread_mutex_lock(&link->slot_lock);
-    for (;;) {
-        for (unsigned slot = 0; slot < SHARED_BULK_SLOTS; slot++) {
-            if (link->slot_seq[slot] == UINT64_MAX || !link_done(link, link->slot_seq[slot])) continue;
-            link->slot_seq[slot] = UINT64_MAX; /* ours, and no number yet */
-            pthread_mutex_unlock(&link->slot_lock);
-            return slot;
-        }
-        if (atomic_load(&link->dead)) break;
-        pthread_mutex_unlock(&link->slot_lock);
-        sched_yield();
-        pthread_mutex_lock(&link->slot_lock);
-    }
-    pthread_mutex_unlock(&link->slot_lock);
-    return SHARED_BULK_SLOTS;
-}
-
-static void slot_used(struct link *link, unsigned slot, uint64_t seq) {
-    pthread_mutex_lock(&link->slot_lock);
-    link->slot_seq[slot] = seq;
-    pthread_mutex_unlock(&link->slot_lock);
-}
-
-static CUresult in_shared(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes) {
-    struct link *link = where->link;
-    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4; /* both sides copy at the same time */
-    for (size_t done = 0;;) {
-        size_t piece = bytes - done < most ? bytes - done : most;
-        bool last = done + piece == bytes;
-        unsigned slot = slot_take(link);
-        if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-        copy_streaming(link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT, from + done, piece);
-        struct call call;
-        call_start(&call, OP_COPY_IN_SHARED);
-        call.link = link;
-        struct wire_copy_shared copy = {to + done, where->stream, (uint32_t)piece, where->wait, (uint64_t)slot * SHARED_BULK_SLOT};
-        CUresult result = call_begin(&call, sizeof copy, last ? CALL_WAITS : CALL_POSTED);
-        if (result != CUDA_SUCCESS) {
-            slot_used(link, slot, 0);
-            return result;
-        }
-        put_bytes(&call.out, &copy, sizeof copy);
-        uint64_t seq = call.seq;
-        if (last) {
-            result = call_exchange(&call);
-            call_end(&call);
-            slot_used(link, slot, 0);
-            return result;
-        }
-        call_post(&call);
-        slot_used(link, slot, seq);
-        done += piece;
-    }
-}
-
 /* From or to memory that the executor maps. */
-static CUresult host_copy(const struct where *where, uint16_t op, uint64_t device, const void *host, size_t bytes, bool posted) {
+static CUresult host_copy(const struct where *where, uint16_t op, uint64_t device, const void *host,
+                          size_t bytes, bool posted) {
     struct call call;
     call_start(&call, op);
     call.link = where->link;
-    struct wire_copy_host copy = {device, (uint64_t)(uintptr_t)host, bytes, where->stream, where->wait, 0};
+    struct wire_copy_host copy = {
+        device, (uint64_t)(uintptr_t)host, bytes, where->stream, where->wait, 0};
     CUresult result = call_begin(&call, sizeof copy, posted ? CALL_POSTED : CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &copy, sizeof copy);
@@ -149,14 +59,17 @@ static CUresult host_copy(const struct where *where, uint16_t op, uint64_t devic
 
 static bool mapped_there(const struct link *link, const void *host, size_t bytes) {
     struct allocation a;
-    return link->uses_shared && allocation_find(NULL, (uint64_t)(uintptr_t)host, &a) && a.shared && a.link == link &&
+    return allocation_find(NULL, (uint64_t)(uintptr_t)host, &a) && a.shared && a.link == link &&
            allocation_covers(&a, (uint64_t)(uintptr_t)host, bytes);
 }
 
-/* A graph copies what is there when it is launched, again and again; it can reach only memory that the executor maps. */
-static CUresult captured_copy(void) { return not_supported("a captured copy from or to host memory that the executor does not share"); }
+/* A graph reads host memory anew at every launch, so it needs memory that the executor maps. */
+static CUresult captured_copy(void) {
+    return not_supported("a captured copy from or to host memory that the executor does not share");
+}
 
-static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream, bool wait) {
+static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream,
+                        bool wait) {
     struct where where;
     CUresult result = place(stream, wait, &where);
     if (result != CUDA_SUCCESS) return result;
@@ -165,96 +78,21 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
     bool known = allocation_find(where.link, to, &a) && allocation_covers(&a, to, bytes);
     if (bytes == 0 && known) return CUDA_SUCCESS;
     bool written_down = !wait && capturing(stream);
-    if (written_down && mapped_there(where.link, from, bytes)) return host_copy(&where, OP_COPY_HOST_IN, to, from, bytes, false);
+    if (written_down && mapped_there(where.link, from, bytes))
+        return host_copy(&where, OP_COPY_HOST_IN, to, from, bytes, false);
     if (written_down) return captured_copy();
-    if (bytes > POSTED_BYTES && mapped_there(where.link, from, bytes)) return host_copy(&where, OP_COPY_HOST_IN, to, from, bytes, known && !wait);
+    if (bytes > POSTED_BYTES && mapped_there(where.link, from, bytes))
+        return host_copy(&where, OP_COPY_HOST_IN, to, from, bytes, known && !wait);
     if (bytes <= POSTED_BYTES) return in_small(&where, to, from, bytes, known);
-    /* All pieces but the last are posted: what becomes of them comes along with its answer, and is this call's alone. */
+    /* All pieces but the last are posted. Their errors come with the last one's answer and belong
+     * to this call, unless an earlier call's error was pending already. */
     uint32_t before = atomic_load(&where.link->pending_error);
-    result = where.link->uses_shared ? in_shared(&where, to, from, bytes) : in_stream(&where, to, from, bytes);
+    result = where.link->transport->copy_in(&where, to, from, bytes);
     uint32_t posted = before ? 0 : atomic_exchange(&where.link->pending_error, 0);
     return result == CUDA_SUCCESS ? (CUresult)posted : result;
 }
 
-/* ---- device to host ------------------------------------------------------------------------------------------------------------ */
-
-static CUresult out_shared(const struct where *where, uint8_t *to, uint64_t from, size_t bytes) {
-    struct link *link = where->link;
-    struct call calls[OUT_AHEAD];
-    unsigned slots[OUT_AHEAD];
-    size_t sizes[OUT_AHEAD], asked = 0, got = 0;
-    uint64_t first = 0, end = 0;
-    CUresult result = CUDA_SUCCESS;
-    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
-    while (got < bytes && result == CUDA_SUCCESS) {
-        for (; asked < bytes && end - first < OUT_AHEAD; end++) {
-            struct call *call = &calls[end % OUT_AHEAD];
-            size_t piece = bytes - asked < most ? bytes - asked : most;
-            unsigned slot = slot_take(link);
-            if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-            call_start(call, OP_COPY_OUT_SHARED);
-            call->link = link;
-            struct wire_copy_shared copy = {from + asked, where->stream, (uint32_t)piece, where->wait, (uint64_t)slot * SHARED_BULK_SLOT};
-            if ((result = call_begin(call, sizeof copy, CALL_WAITS)) != CUDA_SUCCESS) {
-                slot_used(link, slot, 0);
-                break;
-            }
-            put_bytes(&call->out, &copy, sizeof copy);
-            call_send(call);
-            slots[end % OUT_AHEAD] = slot;
-            sizes[end % OUT_AHEAD] = piece;
-            asked += piece;
-        }
-        if (first == end) break;
-        CUresult came = call_wait(&calls[first % OUT_AHEAD]);
-        call_end(&calls[first % OUT_AHEAD]);
-        unsigned slot = slots[first % OUT_AHEAD];
-        if (came == CUDA_SUCCESS) copy_streaming(to + got, link->shared.bulk + (size_t)slot * SHARED_BULK_SLOT, sizes[first % OUT_AHEAD]);
-        slot_used(link, slot, 0);
-        got += sizes[first % OUT_AHEAD];
-        first++;
-        if (result == CUDA_SUCCESS) result = came;
-    }
-    for (; first != end; first++) {
-        call_wait(&calls[first % OUT_AHEAD]);
-        call_end(&calls[first % OUT_AHEAD]);
-        slot_used(link, slots[first % OUT_AHEAD], 0);
-    }
-    return result;
-}
-
-static CUresult out_stream(const struct where *where, uint8_t *to, uint64_t from, size_t bytes) {
-    struct call calls[OUT_AHEAD];
-    uint64_t first = 0, end = 0;
-    size_t asked = 0;
-    CUresult result = CUDA_SUCCESS;
-    do {
-        for (; (asked < bytes || bytes == 0) && end - first < OUT_AHEAD && result == CUDA_SUCCESS; end++) {
-            struct call *call = &calls[end % OUT_AHEAD];
-            size_t piece = bytes - asked < OUT_PIECE ? bytes - asked : OUT_PIECE;
-            call_start(call, OP_COPY_OUT);
-            call->link = where->link;
-            call->into = to + asked;
-            call->into_bytes = piece;
-            struct wire_copy_out copy = {from + asked, where->stream, (uint32_t)piece, where->wait};
-            if ((result = call_begin(call, sizeof copy, CALL_WAITS)) != CUDA_SUCCESS) break;
-            put_bytes(&call->out, &copy, sizeof copy);
-            call_send(call);
-            asked += piece;
-            if (bytes == 0) {
-                end++;
-                break;
-            }
-        }
-        if (first == end) break;
-        CUresult came = call_wait(&calls[first % OUT_AHEAD]);
-        if (came == CUDA_SUCCESS && calls[first % OUT_AHEAD].into_got != calls[first % OUT_AHEAD].into_bytes) came = CUDA_ERROR_UNKNOWN;
-        call_end(&calls[first % OUT_AHEAD]);
-        first++;
-        if (result == CUDA_SUCCESS) result = came;
-    } while (first != end || (asked < bytes && result == CUDA_SUCCESS));
-    return result;
-}
+/* ---- device to host ---- */
 
 static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
     struct where where;
@@ -263,32 +101,46 @@ static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stre
     if (to == NULL && bytes != 0) return CUDA_ERROR_INVALID_VALUE;
     struct allocation a;
     bool known = allocation_find(where.link, from, &a) && allocation_covers(&a, from, bytes);
-    if (bytes != 0 && mapped_there(where.link, to, bytes)) return host_copy(&where, OP_COPY_HOST_OUT, from, to, bytes, known && !wait);
+    if (bytes != 0 && mapped_there(where.link, to, bytes))
+        return host_copy(&where, OP_COPY_HOST_OUT, from, to, bytes, known && !wait);
     if (bytes != 0 && !wait && capturing(stream)) return captured_copy();
-    if (where.link->uses_shared && bytes != 0) return out_shared(&where, to, from, bytes);
-    return out_stream(&where, to, from, bytes);
+    /* none at all: the executor still says what is wrong with the pointer */
+    if (bytes == 0) return bulk_out_stream(&where, to, from, bytes);
+    return where.link->transport->copy_out(&where, to, from, bytes);
 }
 
-/* ---- the API -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the API ---- */
 
-API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) { return copy_in(to, from, bytes, NULL, true); }
-API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) { return copy_out(to, from, bytes, NULL, true); }
-API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) { return copy_in(to, from, bytes, stream, false); }
-API CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) { return copy_out(to, from, bytes, stream, false); }
+API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
+    return copy_in(to, from, bytes, NULL, true);
+}
+API CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
+    return copy_out(to, from, bytes, NULL, true);
+}
+API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    return copy_in(to, from, bytes, stream, false);
+}
+API CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    return copy_out(to, from, bytes, stream, false);
+}
 
 /* Within a card: posted when both ranges are known to be good. */
-static CUresult rect(CUdeviceptr to, size_t to_pitch, CUdeviceptr from, size_t from_pitch, size_t width, size_t rows, CUstream stream, bool wait) {
+static CUresult rect(CUdeviceptr to, size_t to_pitch, CUdeviceptr from, size_t from_pitch,
+                     size_t width, size_t rows, CUstream stream, bool wait) {
     struct where where;
     CUresult result = place(stream, wait, &where);
     if (result != CUDA_SUCCESS) return result;
     struct allocation a, b;
-    bool known = rows == 1 && allocation_find(where.link, to, &a) && allocation_covers(&a, to, width) &&
-                 allocation_find(where.link, from, &b) && allocation_covers(&b, from, width);
+    bool known = rows == 1 && allocation_find(where.link, to, &a) &&
+                 allocation_covers(&a, to, width) && allocation_find(where.link, from, &b) &&
+                 allocation_covers(&b, from, width);
     struct call call;
     call_start(&call, OP_COPY_RECT);
     call.link = where.link;
-    struct wire_copy_rect copy = {to, to_pitch, from, from_pitch, width, rows, where.stream, wait, 0};
-    if ((result = call_begin(&call, sizeof copy, known ? CALL_POSTED : CALL_WAITS)) != CUDA_SUCCESS) return result;
+    struct wire_copy_rect copy = {to,   to_pitch,     from, from_pitch, width,
+                                  rows, where.stream, wait, 0};
+    if ((result = call_begin(&call, sizeof copy, known ? CALL_POSTED : CALL_WAITS)) != CUDA_SUCCESS)
+        return result;
     put_bytes(&call.out, &copy, sizeof copy);
     if (known) return call_post(&call);
     result = call_exchange(&call);
@@ -296,7 +148,9 @@ static CUresult rect(CUdeviceptr to, size_t to_pitch, CUdeviceptr from, size_t f
     return result;
 }
 
-API CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return rect(to, bytes, from, bytes, bytes, 1, NULL, true); }
+API CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    return rect(to, bytes, from, bytes, bytes, 1, NULL, true);
+}
 API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
     return rect(to, bytes, from, bytes, bytes, 1, stream, false);
 }
@@ -312,7 +166,8 @@ static bool on_device(CUdeviceptr pointer) {
 }
 
 /* Copies whose pointers say themselves where they point. */
-static CUresult unified(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
+static CUresult unified(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream,
+                        bool wait) {
     struct link *link;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
@@ -320,21 +175,29 @@ static CUresult unified(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream
     if (to_device && from_device) return rect(to, bytes, from, bytes, bytes, 1, stream, wait);
     if (to_device) return copy_in(to, (const void *)(uintptr_t)from, bytes, stream, wait);
     if (from_device) return copy_out((void *)(uintptr_t)to, from, bytes, stream, wait);
-    if ((result = stream == NULL ? forward_cuCtxSynchronize() : forward_cuStreamSynchronize(stream)) == CUDA_SUCCESS)
+    if ((result = stream == NULL ? forward_cuCtxSynchronize()
+                                 : forward_cuStreamSynchronize(stream)) == CUDA_SUCCESS)
         memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
     return result;
 }
 
-API CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return unified(to, from, bytes, NULL, true); }
-API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { return unified(to, from, bytes, stream, false); }
+API CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    return unified(to, from, bytes, NULL, true);
+}
+API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    return unified(to, from, bytes, stream, false);
+}
 
-static CUresult between(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream, bool wait) {
+static CUresult between(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                        CUcontext from_context, size_t bytes, CUstream stream, bool wait) {
     uint64_t a = (uint64_t)(uintptr_t)to_context, b = (uint64_t)(uintptr_t)from_context;
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    if (handle_entry(a) == NULL || handle_entry(b) == NULL || wire_kind_of(a) != KIND_context || wire_kind_of(b) != KIND_context)
+    if (handle_entry(a) == NULL || handle_entry(b) == NULL || wire_kind_of(a) != KIND_context ||
+        wire_kind_of(b) != KIND_context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (wire_server(a) == wire_server(b)) return rect(to, bytes, from, bytes, bytes, 1, stream, wait);
+    if (wire_server(a) == wire_server(b))
+        return rect(to, bytes, from, bytes, bytes, 1, stream, wait);
     /* Two servers have nothing in common but this process. */
     CUcontext before;
     uint8_t *through = malloc(bytes ? bytes : 1);
@@ -352,33 +215,38 @@ static CUresult between(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, 
     return result;
 }
 
-API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
+API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                          CUcontext from_context, size_t bytes) {
     return between(to, to_context, from, from_context, bytes, NULL, true);
 }
-API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream) {
+API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                               CUcontext from_context, size_t bytes, CUstream stream) {
     return between(to, to_context, from, from_context, bytes, stream, false);
 }
 
-/* ---- two and three dimensions ------------------------------------------------------------------------------------------------- */
+/* ---- two and three dimensions ---- */
 
 struct side {
     uint64_t address, pitch, slice;
     bool device;
 };
 
-static CUresult rows_in(const struct where *where, uint64_t to, uint64_t pitch, const uint8_t *from, uint64_t from_pitch, size_t width, size_t rows) {
+static CUresult rows_in(const struct where *where, uint64_t to, uint64_t pitch, const uint8_t *from,
+                        uint64_t from_pitch, size_t width, size_t rows) {
     size_t at_once = (POSTED_BYTES * 4) / width ? (POSTED_BYTES * 4) / width : 1;
     for (size_t row = 0; row < rows;) {
         size_t now = rows - row < at_once ? rows - row : at_once;
         struct call call;
         call_start(&call, OP_COPY_RECT_IN);
         call.link = where->link;
-        struct wire_copy_rows copy = {to + row * pitch, where->stream, pitch, (uint32_t)width, (uint32_t)now, where->wait, 0};
+        struct wire_copy_rows copy = {to + row * pitch, where->stream, pitch, (uint32_t)width,
+                                      (uint32_t)now,    where->wait,   0};
         CUresult result = call_begin(&call, sizeof copy + padded(now * width), CALL_WAITS);
         if (result != CUDA_SUCCESS) return result;
         put_bytes(&call.out, &copy, sizeof copy);
         uint8_t *packed = give(&call.out, now * width);
-        for (size_t i = 0; i < now; i++) memcpy(packed + i * width, from + (row + i) * from_pitch, width);
+        for (size_t i = 0; i < now; i++)
+            memcpy(packed + i * width, from + (row + i) * from_pitch, width);
         result = call_exchange(&call);
         call_end(&call);
         if (result != CUDA_SUCCESS) return result;
@@ -387,21 +255,24 @@ static CUresult rows_in(const struct where *where, uint64_t to, uint64_t pitch, 
     return CUDA_SUCCESS;
 }
 
-static CUresult rows_out(const struct where *where, uint8_t *to, uint64_t to_pitch, uint64_t from, uint64_t pitch, size_t width, size_t rows) {
+static CUresult rows_out(const struct where *where, uint8_t *to, uint64_t to_pitch, uint64_t from,
+                         uint64_t pitch, size_t width, size_t rows) {
     size_t at_once = (POSTED_BYTES * 4) / width ? (POSTED_BYTES * 4) / width : 1;
     for (size_t row = 0; row < rows;) {
         size_t now = rows - row < at_once ? rows - row : at_once;
         struct call call;
         call_start(&call, OP_COPY_RECT_OUT);
         call.link = where->link;
-        struct wire_copy_rows copy = {from + row * pitch, where->stream, pitch, (uint32_t)width, (uint32_t)now, where->wait, 0};
+        struct wire_copy_rows copy = {from + row * pitch, where->stream, pitch, (uint32_t)width,
+                                      (uint32_t)now,      where->wait,   0};
         CUresult result = call_begin(&call, sizeof copy, CALL_WAITS);
         if (result != CUDA_SUCCESS) return result;
         put_bytes(&call.out, &copy, sizeof copy);
         result = call_exchange(&call);
         const uint8_t *packed = result == CUDA_SUCCESS ? take(&call.in, now * width) : NULL;
         if (result == CUDA_SUCCESS && packed == NULL) result = CUDA_ERROR_UNKNOWN;
-        for (size_t i = 0; result == CUDA_SUCCESS && i < now; i++) memcpy(to + (row + i) * to_pitch, packed + i * width, width);
+        for (size_t i = 0; result == CUDA_SUCCESS && i < now; i++)
+            memcpy(to + (row + i) * to_pitch, packed + i * width, width);
         call_end(&call);
         if (result != CUDA_SUCCESS) return result;
         row += now;
@@ -409,11 +280,13 @@ static CUresult rows_out(const struct where *where, uint8_t *to, uint64_t to_pit
     return CUDA_SUCCESS;
 }
 
-static CUresult volume(struct side to, struct side from, size_t width, size_t rows, size_t slices, CUstream stream, bool wait) {
+static CUresult volume(struct side to, struct side from, size_t width, size_t rows, size_t slices,
+                       CUstream stream, bool wait) {
     struct where where;
     CUresult result = place(stream, wait, &where);
     if (result != CUDA_SUCCESS || width == 0 || rows == 0 || slices == 0) return result;
-    if ((!to.device && to.address == 0) || (!from.device && from.address == 0)) return CUDA_ERROR_INVALID_VALUE;
+    if ((!to.device && to.address == 0) || (!from.device && from.address == 0))
+        return CUDA_ERROR_INVALID_VALUE;
     if (!wait && !(to.device && from.device) && capturing(stream)) return captured_copy();
     for (size_t z = 0; z < slices && result == CUDA_SUCCESS; z++) {
         uint64_t a = to.address + z * to.slice, b = from.address + z * from.slice;
@@ -424,57 +297,83 @@ static CUresult volume(struct side to, struct side from, size_t width, size_t ro
                 result = unified(a + y * to.pitch, b + y * from.pitch, width, stream, wait);
         else if (width > POSTED_BYTES * 4) /* long rows one by one */
             for (size_t y = 0; y < rows && result == CUDA_SUCCESS; y++)
-                result = to.device ? copy_in(a + y * to.pitch, (const void *)(uintptr_t)(b + y * from.pitch), width, stream, wait)
-                                   : copy_out((void *)(uintptr_t)(a + y * to.pitch), b + y * from.pitch, width, stream, wait);
+                result = to.device ? copy_in(a + y * to.pitch,
+                                             (const void *)(uintptr_t)(b + y * from.pitch), width,
+                                             stream, wait)
+                                   : copy_out((void *)(uintptr_t)(a + y * to.pitch),
+                                              b + y * from.pitch, width, stream, wait);
         else
-            result = to.device ? rows_in(&where, a, to.pitch, (const uint8_t *)(uintptr_t)b, from.pitch, width, rows)
-                               : rows_out(&where, (uint8_t *)(uintptr_t)a, to.pitch, b, from.pitch, width, rows);
+            result = to.device ? rows_in(&where, a, to.pitch, (const uint8_t *)(uintptr_t)b,
+                                         from.pitch, width, rows)
+                               : rows_out(&where, (uint8_t *)(uintptr_t)a, to.pitch, b, from.pitch,
+                                          width, rows);
     }
     return result;
 }
 
-static CUresult side(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t z, size_t pitch, size_t height, struct side *side) {
+static CUresult side(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y,
+                     size_t z, size_t pitch, size_t height, struct side *side) {
     if (type == CU_MEMORYTYPE_ARRAY) return not_supported("a copy to or from an array");
-    if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
+        return CUDA_ERROR_INVALID_VALUE;
     uint64_t base = type == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)host : device;
     *side = (struct side){base + x + y * pitch + z * pitch * height, pitch, pitch * height,
-                          type == CU_MEMORYTYPE_DEVICE || (type == CU_MEMORYTYPE_UNIFIED && on_device(device))};
+                          type == CU_MEMORYTYPE_DEVICE ||
+                              (type == CU_MEMORYTYPE_UNIFIED && on_device(device))};
     return CUDA_SUCCESS;
 }
 
 static CUresult plane(const CUDA_MEMCPY2D *copy, CUstream stream, bool wait) {
     struct side to, from;
     if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
-    size_t width = copy->WidthInBytes, from_pitch = copy->srcPitch ? copy->srcPitch : width, to_pitch = copy->dstPitch ? copy->dstPitch : width;
-    if (copy->Height > 1 && (from_pitch < width || to_pitch < width)) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = side(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcXInBytes, copy->srcY, 0, from_pitch, 0, &from);
+    size_t width = copy->WidthInBytes, from_pitch = copy->srcPitch ? copy->srcPitch : width,
+           to_pitch = copy->dstPitch ? copy->dstPitch : width;
+    if (copy->Height > 1 && (from_pitch < width || to_pitch < width))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = side(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcXInBytes,
+                           copy->srcY, 0, from_pitch, 0, &from);
     if (result == CUDA_SUCCESS)
-        result = side(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstXInBytes, copy->dstY, 0, to_pitch, 0, &to);
+        result = side(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstXInBytes,
+                      copy->dstY, 0, to_pitch, 0, &to);
     return result == CUDA_SUCCESS ? volume(to, from, width, copy->Height, 1, stream, wait) : result;
 }
 
 API CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy) { return plane(copy, NULL, true); }
 API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy) { return plane(copy, NULL, true); }
-API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) { return plane(copy, stream, false); }
+API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) {
+    return plane(copy, stream, false);
+}
 
 static CUresult space(const CUDA_MEMCPY3D *copy, CUstream stream, bool wait) {
     struct side to, from;
     if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
-    size_t width = copy->WidthInBytes, from_pitch = copy->srcPitch ? copy->srcPitch : width, to_pitch = copy->dstPitch ? copy->dstPitch : width;
-    size_t from_height = copy->srcHeight ? copy->srcHeight : copy->Height, to_height = copy->dstHeight ? copy->dstHeight : copy->Height;
-    if (from_pitch < width || to_pitch < width || from_height < copy->Height || to_height < copy->Height) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = side(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcXInBytes, copy->srcY, copy->srcZ, from_pitch, from_height, &from);
+    size_t width = copy->WidthInBytes, from_pitch = copy->srcPitch ? copy->srcPitch : width,
+           to_pitch = copy->dstPitch ? copy->dstPitch : width;
+    size_t from_height = copy->srcHeight ? copy->srcHeight : copy->Height,
+           to_height = copy->dstHeight ? copy->dstHeight : copy->Height;
+    if (from_pitch < width || to_pitch < width || from_height < copy->Height ||
+        to_height < copy->Height)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = side(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcXInBytes,
+                           copy->srcY, copy->srcZ, from_pitch, from_height, &from);
     if (result == CUDA_SUCCESS)
-        result = side(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstXInBytes, copy->dstY, copy->dstZ, to_pitch, to_height, &to);
-    return result == CUDA_SUCCESS ? volume(to, from, width, copy->Height, copy->Depth, stream, wait) : result;
+        result = side(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstXInBytes,
+                      copy->dstY, copy->dstZ, to_pitch, to_height, &to);
+    return result == CUDA_SUCCESS ? volume(to, from, width, copy->Height, copy->Depth, stream, wait)
+                                  : result;
 }
 
 API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy) { return space(copy, NULL, true); }
-API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) { return space(copy, stream, false); }
+API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) {
+    return space(copy, stream, false);
+}
 
-/* ---- on the calling thread's own stream: the Async form there, and a wait where the plain form waits ------------------------------ */
+/* ---- on the calling thread's own stream: the Async form there, and a wait where the plain form
+ * waits ---- */
 
-static CUresult settle(CUresult result, CUstream stream) { return result == CUDA_SUCCESS ? forward_cuStreamSynchronize(stream) : result; }
+static CUresult settle(CUresult result, CUstream stream) {
+    return result == CUDA_SUCCESS ? forward_cuStreamSynchronize(stream) : result;
+}
 
 API CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes) {
     CUstream own = thread_stream(NULL);
@@ -484,12 +383,15 @@ API CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes) {
     CUstream own = thread_stream(NULL);
     return settle(cuMemcpyDtoHAsync_v2(to, from, bytes, own), own);
 }
-API CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return cuMemcpyDtoDAsync_v2(to, from, bytes, thread_stream(NULL)); }
+API CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    return cuMemcpyDtoDAsync_v2(to, from, bytes, thread_stream(NULL));
+}
 API CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     CUstream own = thread_stream(NULL);
     return settle(cuMemcpyAsync(to, from, bytes, own), own);
 }
-API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
+API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                               CUcontext from_context, size_t bytes) {
     CUstream own = thread_stream(NULL);
     return settle(cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, own), own);
 }
@@ -497,7 +399,9 @@ API CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *copy) {
     CUstream own = thread_stream(NULL);
     return settle(cuMemcpy2DAsync_v2(copy, own), own);
 }
-API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy) { return cuMemcpy2D_v2_ptds(copy); }
+API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy) {
+    return cuMemcpy2D_v2_ptds(copy);
+}
 API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy) {
     CUstream own = thread_stream(NULL);
     return settle(cuMemcpy3DAsync_v2(copy, own), own);

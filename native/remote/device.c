@@ -11,7 +11,8 @@ static CUresult device_of(CUdevice ordinal, const struct device **device) {
     struct link *link = link_of_device(ordinal, &local);
     if (link == NULL) return CUDA_ERROR_INVALID_DEVICE;
     *device = &link->devices[local];
-    return atomic_load_explicit(&link->dead, memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    return atomic_load_explicit(&link->dead, memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE
+                                                                   : CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetCount(int *count) {
@@ -47,7 +48,9 @@ API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal) {
     return result;
 }
 
-API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) { return cuDeviceGetUuid_v2(uuid, ordinal); }
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
+    return cuDeviceGetUuid_v2(uuid, ordinal);
+}
 
 API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal) {
     const struct device *is;
@@ -78,7 +81,9 @@ API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
     }
     for (unsigned i = 0; i < link_count; i++)
         for (unsigned d = 0; d < links[i]->device_count; d++) {
-            if (sscanf(links[i]->devices[d].is.pci, "%x:%x:%x", &other_domain, &other_bus, &other_slot) != 3) continue;
+            if (sscanf(links[i]->devices[d].is.pci, "%x:%x:%x", &other_domain, &other_bus,
+                       &other_slot) != 3)
+                continue;
             if (other_domain != domain || other_bus != bus || other_slot != slot) continue;
             *device = (int)(links[i]->first_ordinal + d);
             return CUDA_SUCCESS;
@@ -97,7 +102,7 @@ static bool differs(const struct link *link, CUdevice_attribute attribute, int *
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: *value = 0; return true;
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-        if (link->uses_shared) return false;
+        if (link->transport->maps_host_memory) return false;
         *value = 0;
         return true;
     default: return false;
@@ -110,9 +115,11 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUde
     if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = device_of(ordinal, &is);
     if (result != CUDA_SUCCESS) return result;
-    if ((int)attribute < 1 || (unsigned)attribute >= WIRE_ATTRIBUTES || is->attributes[attribute] == WIRE_NO_ATTRIBUTE)
+    if ((int)attribute < 1 || (unsigned)attribute >= WIRE_ATTRIBUTES ||
+        is->attributes[attribute] == WIRE_NO_ATTRIBUTE)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!differs(link_of_device(ordinal, &local), attribute, value)) *value = is->attributes[attribute];
+    if (!differs(link_of_device(ordinal, &local), attribute, value))
+        *value = is->attributes[attribute];
     return CUDA_SUCCESS;
 }
 
@@ -139,8 +146,10 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
 }
 
 /* For our NVML beside us: what the server's NVML says of a card, as the slice sees it. */
-API CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room);
-CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room) {
+API CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
+                              struct wire_process *processes, uint32_t room);
+CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
+                          struct wire_process *processes, uint32_t room) {
     unsigned local;
     struct call call;
     CUresult result = call_ready();
@@ -154,7 +163,8 @@ CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, s
     if (result == CUDA_SUCCESS) {
         get_bytes(&call.in, status, sizeof *status);
         if (status->processes > room) status->processes = room;
-        for (uint32_t i = 0; i < status->processes; i++) get_bytes(&call.in, &processes[i], sizeof *processes);
+        for (uint32_t i = 0; i < status->processes; i++)
+            get_bytes(&call.in, &processes[i], sizeof *processes);
         status->driver[sizeof status->driver - 1] = 0;
         result = call_checked(&call);
     }

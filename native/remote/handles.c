@@ -1,4 +1,5 @@
-/* What programs hold in place of the driver's objects: typed, generation-checked indexes. See wire.h for their bits. */
+/* What programs hold in place of the driver's objects: typed, generation-checked indexes. See
+ * wire.h for their bits. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -6,8 +7,10 @@
 
 bool handles_init(struct link *link) {
     size_t bytes = (size_t)WIRE_INDEXES * sizeof(struct handle_entry); /* touched only where used */
-    link->own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    link->found = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    link->own = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    link->found = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     link->next_index = 1;
     return link->own != MAP_FAILED && link->found != MAP_FAILED;
 }
@@ -15,7 +18,8 @@ bool handles_init(struct link *link) {
 struct handle_entry *handle_entry(uint64_t handle) {
     unsigned server = wire_server(handle);
     if (server >= link_count) return NULL;
-    struct handle_entry *table = wire_is_executors(handle) ? links[server]->found : links[server]->own;
+    struct handle_entry *table =
+        wire_is_executors(handle) ? links[server]->found : links[server]->own;
     struct handle_entry *entry = &table[wire_index(handle)];
     return handle != 0 && entry->id == handle ? entry : NULL;
 }
@@ -47,7 +51,8 @@ CUresult call_handle(struct call *call, unsigned kind, uint64_t handle, uint64_t
         }
     }
     *wire = 0;
-    if (handle == 0 && kind == KIND_context) return context_current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    if (handle == 0 && kind == KIND_context)
+        return context_current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     struct handle_entry *entry = handle_entry(handle);
     if (entry == NULL || !fits(wire_kind_of(handle), kind)) return refused(kind);
     struct link *link = links[wire_server(handle)];
@@ -66,8 +71,11 @@ CUresult call_new_handle(struct call *call, unsigned kind, uint64_t *handle) {
                          ? (link->free_count ? link->free_indexes[--link->free_count] : 0)
                          : link->next_index++;
     if (index != 0) {
-        uint32_t generation = (uint32_t)(uintptr_t)link->own[index].info + 1; /* kept there while it is free */
-        link->own[index] = (struct handle_entry){wire_with_server(wire_handle(kind, false, generation, index), link->index), NULL, context};
+        /* kept there while it is free */
+        uint32_t generation = (uint32_t)(uintptr_t)link->own[index].info + 1;
+        link->own[index] = (struct handle_entry){
+            wire_with_server(wire_handle(kind, false, generation, index), link->index), NULL,
+            context};
         *handle = wire_without_server(link->own[index].id);
     }
     pthread_mutex_unlock(&link->handle_lock);
@@ -85,17 +93,21 @@ static void free_info(uint64_t handle, void *info) {
     }
 }
 
-/* With or without the server in it: a handle that was never given to the program belongs to the server whose table has it. */
+/* With or without the server in it: a handle that was never given to the program belongs to the
+ * server whose table has it. */
 void handle_drop(uint64_t handle) {
     struct handle_entry *entry = handle_entry(handle);
-    for (unsigned i = 0; entry == NULL && i < link_count; i++) entry = handle_entry(wire_with_server(wire_without_server(handle), i));
+    for (unsigned i = 0; entry == NULL && i < link_count; i++)
+        entry = handle_entry(wire_with_server(wire_without_server(handle), i));
     if (entry == NULL) return;
     uint64_t id = entry->id;
     struct link *link = links[wire_server(id)];
     pthread_mutex_lock(&link->handle_lock);
     void *info = entry->info;
     entry->id = 0;
-    entry->info = wire_is_executors(id) ? NULL : (void *)(uintptr_t)(id >> WIRE_INDEX_BITS & (WIRE_GENERATIONS - 1));
+    entry->info = wire_is_executors(id)
+                      ? NULL
+                      : (void *)(uintptr_t)(id >> WIRE_INDEX_BITS & (WIRE_GENERATIONS - 1));
     if (!wire_is_executors(id)) {
         if (link->free_count == link->free_room) {
             uint32_t room = link->free_room ? link->free_room * 2 : 256;
@@ -105,7 +117,8 @@ void handle_drop(uint64_t handle) {
                 link->free_room = room;
             }
         }
-        if (link->free_count < link->free_room) link->free_indexes[link->free_count++] = wire_index(id);
+        if (link->free_count < link->free_room)
+            link->free_indexes[link->free_count++] = wire_index(id);
     }
     pthread_mutex_unlock(&link->handle_lock);
     free_info(id, info);
@@ -116,7 +129,9 @@ void handles_end(uint64_t context) {
     for (uint32_t index = 1; index < link->next_index; index++) {
         uint64_t id = link->own[index].id;
         unsigned kind = wire_kind_of(id);
-        if (id != 0 && link->own[index].context == context && (kind == KIND_stream || kind == KIND_event || kind == KIND_module)) handle_drop(id);
+        if (id != 0 && link->own[index].context == context &&
+            (kind == KIND_stream || kind == KIND_event || kind == KIND_module))
+            handle_drop(id);
     }
 }
 

@@ -1,4 +1,5 @@
-/* Kernels. Arguments are packed as the kernel declares them; what can be seen to be wrong is refused here and now. */
+/* Kernels. Arguments are packed as the kernel declares them; what can be seen to be wrong is
+ * refused here and now. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -6,14 +7,20 @@ static CUresult check_shape(struct link *link, const uint32_t grid[3], const uin
     uint64_t context = context_current();
     struct handle_entry *entry = handle_entry(context);
     if (entry == NULL || entry->info == NULL) return CUDA_ERROR_INVALID_CONTEXT;
-    unsigned local = (unsigned)((struct shadow_context *)entry->info)->ordinal - link->first_ordinal;
+    unsigned local =
+        (unsigned)((struct shadow_context *)entry->info)->ordinal - link->first_ordinal;
     const int32_t *attributes = link->devices[local].attributes;
     for (int i = 0; i < 3; i++) {
-        if (grid[i] == 0 || grid[i] > (uint32_t)attributes[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i]) return CUDA_ERROR_INVALID_VALUE;
-        if (block[i] == 0 || block[i] > (uint32_t)attributes[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i]) return CUDA_ERROR_INVALID_VALUE;
+        if (grid[i] == 0 || grid[i] > (uint32_t)attributes[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i])
+            return CUDA_ERROR_INVALID_VALUE;
+        if (block[i] == 0 ||
+            block[i] > (uint32_t)attributes[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i])
+            return CUDA_ERROR_INVALID_VALUE;
     }
     uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
-    return threads > (uint64_t)attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK] ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return threads > (uint64_t)attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]
+               ? CUDA_ERROR_INVALID_VALUE
+               : CUDA_SUCCESS;
 }
 
 /* `extra` is a list of a buffer and its size. */
@@ -32,44 +39,59 @@ static CUresult from_extra(void **extra, const void **buffer, size_t *bytes) {
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction handle, void **params, void **extra) {
+static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction handle,
+                       void **params, void **extra) {
     struct call call;
     call_start(&call, OP_LAUNCH);
-    struct wire_launch message = {.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-                                  .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-                                  .shared_bytes = config->sharedMemBytes,
-                                  .flags = flags,
-                                  .attribute_count = config->numAttrs};
+    struct wire_launch message = {
+        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+        .shared_bytes = config->sharedMemBytes,
+        .flags = flags,
+        .attribute_count = config->numAttrs};
     struct link *link;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)config->hStream, &message.stream)) != CUDA_SUCCESS) return result;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)handle, &message.function)) != CUDA_SUCCESS) return result;
+    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)config->hStream,
+                              &message.stream)) != CUDA_SUCCESS)
+        return result;
+    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)handle,
+                              &message.function)) != CUDA_SUCCESS)
+        return result;
     struct function *function;
-    if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS) return result;
-    /* A kernel is no context's; a function runs in its module's only. */
+    if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS)
+        return result;
+    /* A kernel runs in any context, a function only in that of its module. */
     if (wire_kind_of((uint64_t)(uintptr_t)handle) == KIND_function &&
-        handle_entry((uint64_t)(uintptr_t)handle)->context != stream_context((uint64_t)(uintptr_t)config->hStream))
+        handle_entry((uint64_t)(uintptr_t)handle)->context !=
+            stream_context((uint64_t)(uintptr_t)config->hStream))
         return CUDA_ERROR_INVALID_HANDLE;
     if ((result = check_shape(link, message.grid, message.block)) != CUDA_SUCCESS) return result;
-    if ((params != NULL && extra != NULL) || (function->parameter_count != 0 && params == NULL && extra == NULL)) return CUDA_ERROR_INVALID_VALUE;
+    if ((params != NULL && extra != NULL) ||
+        (function->parameter_count != 0 && params == NULL && extra == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
 
     const void *buffer = NULL;
     size_t buffer_bytes = 0;
     if (extra != NULL) {
         if ((result = from_extra(extra, &buffer, &buffer_bytes)) != CUDA_SUCCESS) return result;
-        if (buffer_bytes < function->argument_bytes || (buffer_bytes && buffer == NULL)) return CUDA_ERROR_INVALID_VALUE;
+        if (buffer_bytes < function->argument_bytes || (buffer_bytes && buffer == NULL))
+            return CUDA_ERROR_INVALID_VALUE;
     } else {
         for (uint32_t i = 0; i < function->parameter_count; i++)
             if (params[i] == NULL) return CUDA_ERROR_INVALID_VALUE;
     }
     message.argument_bytes = function->argument_bytes;
     uint64_t threads = (uint64_t)message.block[0] * message.block[1] * message.block[2];
-    /* Whether these are too much depends on things that the driver knows: then its answer is waited for. */
+    /* Posted only if the driver cannot refuse it. With more threads, shared memory or attributes
+     * than are known to work, its answer is waited for. */
     bool sure = threads <= function->max_threads && message.attribute_count == 0 && flags == 0 &&
-                message.shared_bytes <= atomic_load_explicit(&function->largest_shared, memory_order_relaxed);
+                message.shared_bytes <=
+                    atomic_load_explicit(&function->largest_shared, memory_order_relaxed);
     size_t attribute_bytes = message.attribute_count * sizeof(CUlaunchAttribute);
-    result = call_begin(&call, sizeof message + padded(attribute_bytes) + padded(message.argument_bytes), sure ? CALL_POSTED : CALL_WAITS);
+    result =
+        call_begin(&call, sizeof message + padded(attribute_bytes) + padded(message.argument_bytes),
+                   sure ? CALL_POSTED : CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &message, sizeof message);
     if (attribute_bytes) put_bytes(&call.out, config->attrs, attribute_bytes);
@@ -78,7 +100,8 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
         memcpy(arguments, buffer, message.argument_bytes);
     else
         for (uint32_t i = 0; i < function->parameter_count; i++)
-            memcpy(arguments + function->parameters[i].offset, params[i], function->parameters[i].size);
+            memcpy(arguments + function->parameters[i].offset, params[i],
+                   function->parameters[i].size);
     if (sure) return call_post(&call);
     result = call_exchange(&call);
     call_end(&call);
@@ -87,25 +110,44 @@ static CUresult launch(const CUlaunchConfig *config, uint32_t flags, CUfunction 
     return result;
 }
 
-API CUresult cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-                            unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra) {
-    CUlaunchConfig config = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = bx, .blockDimY = by, .blockDimZ = bz,
-                             .sharedMemBytes = shared, .hStream = stream};
+API CUresult cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz,
+                            unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
+                            CUstream stream, void **params, void **extra) {
+    CUlaunchConfig config = {.gridDimX = gx,
+                             .gridDimY = gy,
+                             .gridDimZ = gz,
+                             .blockDimX = bx,
+                             .blockDimY = by,
+                             .blockDimZ = bz,
+                             .sharedMemBytes = shared,
+                             .hStream = stream};
     return launch(&config, 0, function, params, extra);
 }
 
-API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-                                       unsigned int bz, unsigned int shared, CUstream stream, void **params) {
-    CUlaunchConfig config = {.gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = bx, .blockDimY = by, .blockDimZ = bz,
-                             .sharedMemBytes = shared, .hStream = stream};
+API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int gx, unsigned int gy,
+                                       unsigned int gz, unsigned int bx, unsigned int by,
+                                       unsigned int bz, unsigned int shared, CUstream stream,
+                                       void **params) {
+    CUlaunchConfig config = {.gridDimX = gx,
+                             .gridDimY = gy,
+                             .gridDimZ = gz,
+                             .blockDimX = bx,
+                             .blockDimY = by,
+                             .blockDimZ = bz,
+                             .sharedMemBytes = shared,
+                             .hStream = stream};
     return launch(&config, WIRE_LAUNCH_COOPERATIVE, function, params, NULL);
 }
 
-API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+                              void **extra) {
     if (config == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (config->numAttrs > WIRE_MAX_ARRAY || (config->numAttrs && config->attrs == NULL)) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < config->numAttrs; i++) /* these hold events, or device-side graph nodes */
-        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
+    if (config->numAttrs > WIRE_MAX_ARRAY || (config->numAttrs && config->attrs == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    /* these hold events, or device-side graph nodes */
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+            config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
             config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
             return not_supported("cuLaunchKernelEx with an event or an updatable node");
     return launch(config, WIRE_LAUNCH_EX, function, params, extra);

@@ -1,4 +1,5 @@
-/* How programs find the driver's functions, cuInit, occupancy that needs the program's own code, and what there is not. */
+/* How programs find the driver's functions, cuInit, occupancy that needs the program's own code,
+ * and what there is not. */
 #define _GNU_SOURCE
 #include "client.h"
 
@@ -21,28 +22,36 @@ API CUresult cuInit(unsigned int flags) {
     return answer == CUDA_SUCCESS ? call_ready() : answer;
 }
 
-/* ---- functions by name ----------------------------------------------------------------------------------------------------------- */
+/* ---- functions by name ---- */
 
 void *driver_entry(int id); /* entries.c */
 
-static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
-    if (symbol == NULL || *symbol == 0 || entry == NULL || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_t flags,
+                        CUdriverProcAddressQueryResult *status) {
+    if (symbol == NULL || *symbol == 0 || entry == NULL ||
+        flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+        return CUDA_ERROR_INVALID_VALUE;
     egpu_driver_status found;
     int known = CUDA_VERSION;
     if (link_count) known = (int)links[0]->driver_version;
-    const egpu_driver_fn *function = egpu_driver_query(symbol, version < known ? version : known, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
+    const egpu_driver_fn *function =
+        egpu_driver_query(symbol, version < known ? version : known,
+                          flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
     *entry = function == NULL ? NULL : driver_entry((int)(function - egpu_driver_functions));
     if (status != NULL) *status = (CUdriverProcAddressQueryResult)found;
     return function == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-API CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+API CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version, cuuint64_t flags,
+                                 CUdriverProcAddressQueryResult *status) {
     return look_up(symbol, entry, version, flags, status);
 }
 
-API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags) { return look_up(symbol, entry, version, flags, NULL); }
+API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags) {
+    return look_up(symbol, entry, version, flags, NULL);
+}
 
-/* ---- what there is not ------------------------------------------------------------------------------------------------------------ */
+/* ---- what there is not ---- */
 
 static void say_once(const char *what, const char *why) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,7 +75,8 @@ int egpu_driver_not_supported(const char *symbol) { return not_supported(symbol)
 API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     (void)id;
     if (table != NULL) *table = NULL;
-    say_once("cuGetExportTable", "has nothing to offer on a remote GPU: undocumented tables are not forwarded");
+    say_once("cuGetExportTable",
+             "has nothing to offer on a remote GPU: undocumented tables are not forwarded");
     return CUDA_ERROR_NOT_FOUND;
 }
 
@@ -76,24 +86,30 @@ API CUresult cuProfilerStart(void) {
 }
 API CUresult cuProfilerStop(void) { return cuProfilerStart(); }
 
-/* ---- occupancy with the program's own function of the block size --------------------------------------------------------------------- */
+/* ---- occupancy with the program's own function of the block size ---- */
 
-API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block_size, CUfunction handle, CUoccupancyB2DSize shared_of, size_t shared,
+API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block_size,
+                                                       CUfunction handle,
+                                                       CUoccupancyB2DSize shared_of, size_t shared,
                                                        int limit, unsigned int flags) {
     struct link *link;
     struct function *function;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
     if (min_grid == NULL || block_size == NULL || flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
-    if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS) return result;
+    if ((result = function_of((uint64_t)(uintptr_t)handle, &function)) != CUDA_SUCCESS)
+        return result;
     CUdevice device;
     int processors = 0, best = 0, largest = (int)function->max_threads;
     if ((result = cuCtxGetDevice(&device)) != CUDA_SUCCESS) return result;
-    if ((result = cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)) != CUDA_SUCCESS) return result;
+    if ((result = cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                       device)) != CUDA_SUCCESS)
+        return result;
     if (limit > 0 && limit < largest) largest = limit;
     for (int size = largest; size > 0; size -= size % 32 ? size % 32 : 32) {
         int blocks = 0;
-        result = forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, handle, size, shared_of ? shared_of(size) : shared, flags);
+        result = forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+            &blocks, handle, size, shared_of ? shared_of(size) : shared, flags);
         if (result != CUDA_SUCCESS) return result;
         if (blocks * size <= best) continue;
         best = blocks * size;
@@ -103,6 +119,9 @@ API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block
     return best ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-API CUresult cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of, size_t shared, int limit) {
-    return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block_size, function, shared_of, shared, limit, 0);
+API CUresult cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block_size, CUfunction function,
+                                              CUoccupancyB2DSize shared_of, size_t shared,
+                                              int limit) {
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block_size, function, shared_of,
+                                                     shared, limit, 0);
 }

@@ -1,9 +1,9 @@
-/* Allocations, as far as the client knows them: enough to tell a good pointer from a bad one without asking, to know host
- * memory from device memory, and to answer what pointers are.
+/* Allocations, as far as the client knows them: enough to tell a good pointer from a bad one
+ * without asking, to know host memory from device memory, and to answer what pointers are.
  *
- * Pinned host memory. Over shared memory it is a memfd that both processes map at one address, so the GPU reaches it and copies
- * need no detour. Over a stream it is plain memory of this process: copies from it work, kernels cannot see it
- * (CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY is 0).
+ * Pinned host memory. Over shared memory it is a memfd that both processes map at one address, so
+ * the GPU reaches it and copies need no detour. Over a stream it is plain memory of this process:
+ * copies from it work, kernels cannot see it (CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY is 0).
  */
 #define _GNU_SOURCE
 #include "client.h"
@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "common/descriptor.h"
 
 static struct allocation *allocations; /* sorted by base, then server */
 static size_t allocation_count, allocation_room;
@@ -30,12 +32,16 @@ static size_t above(uint64_t pointer) {
     return low;
 }
 
-/* The one with `pointer` in it; several servers may have given the same address: theirs is the one of `link`, if given. */
+/* The one with `pointer` in it; several servers may have given the same address: theirs is the one
+ * of `link`, if given. */
 static struct allocation *find(const struct link *link, uint64_t pointer) {
     for (size_t i = above(pointer); i-- > 0;) {
         struct allocation *a = &allocations[i];
-        if (pointer - a->base < a->bytes && (link == NULL || a->link == link || a->kind != ALLOCATION_DEVICE)) return a;
-        if (link_count < 2 && pointer - a->base >= a->bytes) return NULL; /* one server's do not overlap */
+        if (pointer - a->base < a->bytes &&
+            (link == NULL || a->link == link || a->kind != ALLOCATION_DEVICE))
+            return a;
+        /* one server's do not overlap */
+        if (link_count < 2 && pointer - a->base >= a->bytes) return NULL;
         if (pointer - a->base > UINT64_C(1) << 48) return NULL;
     }
     return NULL;
@@ -63,7 +69,8 @@ static bool add(struct allocation made) {
     }
     if (room) {
         size_t at = above(made.base);
-        memmove(&allocations[at + 1], &allocations[at], (allocation_count - at) * sizeof *allocations);
+        memmove(&allocations[at + 1], &allocations[at],
+                (allocation_count - at) * sizeof *allocations);
         allocations[at] = made;
         allocation_count++;
     }
@@ -75,7 +82,8 @@ static void forget(const struct link *link, uint64_t base) {
     pthread_rwlock_wrlock(&allocation_lock);
     for (size_t i = above(base); i-- > 0 && allocations[i].base == base;)
         if (allocations[i].link == link) {
-            memmove(&allocations[i], &allocations[i + 1], (allocation_count - i - 1) * sizeof *allocations);
+            memmove(&allocations[i], &allocations[i + 1],
+                    (allocation_count - i - 1) * sizeof *allocations);
             allocation_count--;
             break;
         }
@@ -87,17 +95,22 @@ void context_forget(uint64_t context) {
     pthread_rwlock_wrlock(&allocation_lock);
     size_t kept = 0;
     for (size_t i = 0; i < allocation_count; i++)
-        if (allocations[i].context != context || allocations[i].kind != ALLOCATION_DEVICE) allocations[kept++] = allocations[i];
+        if (allocations[i].context != context || allocations[i].kind != ALLOCATION_DEVICE)
+            allocations[kept++] = allocations[i];
     allocation_count = kept;
     pthread_rwlock_unlock(&allocation_lock);
 }
 
-/* ---- device memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- device memory ---- */
 
 static CUresult made(CUresult result, CUdeviceptr pointer, size_t bytes) {
     uint64_t context = context_current();
     if (result == CUDA_SUCCESS)
-        add((struct allocation){.base = pointer, .bytes = bytes, .context = context, .link = links[wire_server(context)], .kind = ALLOCATION_DEVICE});
+        add((struct allocation){.base = pointer,
+                                .bytes = bytes,
+                                .context = context,
+                                .link = links[wire_server(context)],
+                                .kind = ALLOCATION_DEVICE});
     return result;
 }
 
@@ -106,7 +119,8 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return pointer == NULL ? result : made(result, *pointer, bytes);
 }
 
-API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element) {
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                unsigned int element) {
     CUresult result = forward_cuMemAllocPitch_v2(pointer, pitch, width, height, element);
     return pointer == NULL || pitch == NULL ? result : made(result, *pointer, *pitch * height);
 }
@@ -116,7 +130,8 @@ API CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream
     return pointer == NULL ? result : made(result, *pointer, bytes);
 }
 
-API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
+                                     CUstream stream) {
     CUresult result = forward_cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
     return pointer == NULL ? result : made(result, *pointer, bytes);
 }
@@ -134,7 +149,8 @@ API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     struct allocation a;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if (!allocation_find(link, pointer, &a) || a.base != pointer || a.kind != ALLOCATION_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (!allocation_find(link, pointer, &a) || a.base != pointer || a.kind != ALLOCATION_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
     result = forward_cuMemFreeAsync(pointer, stream);
     if (result == CUDA_SUCCESS) forget(link, pointer);
     return result;
@@ -145,11 +161,13 @@ API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int 
     return not_supported("cuMemAllocManaged (memory that the host and a remote GPU both see)");
 }
 
-/* Fills are posted where the pointer is known to be good; where it is not, the driver is asked, for its very answer. */
+/* Fills are posted where the pointer is known to be good; where it is not, the driver is asked, for
+ * its very answer. */
 static bool good(CUdeviceptr pointer, size_t bytes) {
     struct link *link;
     struct allocation a;
-    return context_needed(&link) == CUDA_SUCCESS && allocation_find(link, pointer, &a) && allocation_covers(&a, pointer, bytes);
+    return context_needed(&link) == CUDA_SUCCESS && allocation_find(link, pointer, &a) &&
+           allocation_covers(&a, pointer, bytes);
 }
 
 /* After a posted call whose pointer was not known: what became of it. */
@@ -160,61 +178,66 @@ static CUresult settled(CUresult result, bool known) {
     CUdevice device; /* any call with a reply brings the error along */
     unsigned flags;
     int active;
-    if (cuCtxGetDevice(&device) == CUDA_SUCCESS) forward_cuDevicePrimaryCtxGetState(device, &flags, &active);
+    if (cuCtxGetDevice(&device) == CUDA_SUCCESS)
+        forward_cuDevicePrimaryCtxGetState(device, &flags, &active);
     return before ? result : (CUresult)atomic_exchange(&link->pending_error, 0);
 }
 
-#define FILL(symbol, type, bytes_of)                                                                                        \
-    API CUresult symbol(CUdeviceptr to, type value, size_t count) {                                                         \
-        struct link *link;                                                                                                  \
-        CUresult result = context_needed(&link);                                                                            \
-        if (result != CUDA_SUCCESS) return result;                                                                          \
-        if (to % sizeof(type) || count > SIZE_MAX / sizeof(type)) return CUDA_ERROR_INVALID_VALUE;                          \
-        bool known = good(to, count *sizeof(type));                                                                         \
-        return settled(forward_##symbol(to, value, count), known);                                                          \
-    }                                                                                                                       \
-    API CUresult bytes_of(CUdeviceptr to, type value, size_t count, CUstream stream) {                                      \
-        bool known = count <= SIZE_MAX / sizeof(type) && good(to, count * sizeof(type));                                    \
-        if (known && to % sizeof(type)) return CUDA_ERROR_INVALID_VALUE;                                                    \
-        return settled(forward_##bytes_of(to, value, count, stream), known);                                                \
+#define FILL(symbol, type, bytes_of)                                                               \
+    API CUresult symbol(CUdeviceptr to, type value, size_t count) {                                \
+        struct link *link;                                                                         \
+        CUresult result = context_needed(&link);                                                   \
+        if (result != CUDA_SUCCESS) return result;                                                 \
+        if (to % sizeof(type) || count > SIZE_MAX / sizeof(type)) return CUDA_ERROR_INVALID_VALUE; \
+        bool known = good(to, count * sizeof(type));                                               \
+        return settled(forward_##symbol(to, value, count), known);                                 \
+    }                                                                                              \
+    API CUresult bytes_of(CUdeviceptr to, type value, size_t count, CUstream stream) {             \
+        bool known = count <= SIZE_MAX / sizeof(type) && good(to, count * sizeof(type));           \
+        if (known && to % sizeof(type)) return CUDA_ERROR_INVALID_VALUE;                           \
+        return settled(forward_##bytes_of(to, value, count, stream), known);                       \
     }
 FILL(cuMemsetD8_v2, unsigned char, cuMemsetD8Async)
 FILL(cuMemsetD16_v2, unsigned short, cuMemsetD16Async)
 FILL(cuMemsetD32_v2, unsigned int, cuMemsetD32Async)
 
-#define FILL2D(symbol, type, async)                                                                                         \
-    API CUresult symbol(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height) {                            \
-        struct link *link;                                                                                                  \
-        CUresult result = context_needed(&link);                                                                            \
-        return result == CUDA_SUCCESS ? settled(forward_##symbol(to, pitch, value, width, height), false) : result;         \
-    }                                                                                                                       \
-    API CUresult async(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream) {            \
-        bool sane = height && width <= pitch / sizeof(type) && (height == 1 || pitch <= SIZE_MAX / height);                  \
-        bool known = sane && to % sizeof(type) == 0 && pitch % sizeof(type) == 0 &&                                         \
-                     good(to, pitch * (height - 1) + width * sizeof(type));                                                 \
-        return settled(forward_##async(to, pitch, value, width, height, stream), known);                                    \
+#define FILL2D(symbol, type, async)                                                              \
+    API CUresult symbol(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height) { \
+        struct link *link;                                                                       \
+        CUresult result = context_needed(&link);                                                 \
+        return result == CUDA_SUCCESS                                                            \
+                   ? settled(forward_##symbol(to, pitch, value, width, height), false)           \
+                   : result;                                                                     \
+    }                                                                                            \
+    API CUresult async(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height,    \
+                       CUstream stream) {                                                        \
+        bool sane = height && width <= pitch / sizeof(type) &&                                   \
+                    (height == 1 || pitch <= SIZE_MAX / height);                                 \
+        bool known = sane && to % sizeof(type) == 0 && pitch % sizeof(type) == 0 &&              \
+                     good(to, pitch * (height - 1) + width * sizeof(type));                      \
+        return settled(forward_##async(to, pitch, value, width, height, stream), known);         \
     }
 FILL2D(cuMemsetD2D8_v2, unsigned char, cuMemsetD2D8Async)
 FILL2D(cuMemsetD2D16_v2, unsigned short, cuMemsetD2D16Async)
 FILL2D(cuMemsetD2D32_v2, unsigned int, cuMemsetD2D32Async)
 
-#define FILL_PER_THREAD(symbol, type, async)                                                                                \
-    API CUresult symbol(CUdeviceptr to, type value, size_t count) {                                                         \
-        CUresult result = async(to, value, count, thread_stream(NULL));                                                     \
-        return result;                                                                                                      \
+#define FILL_PER_THREAD(symbol, type, async)                            \
+    API CUresult symbol(CUdeviceptr to, type value, size_t count) {     \
+        CUresult result = async(to, value, count, thread_stream(NULL)); \
+        return result;                                                  \
     }
 FILL_PER_THREAD(cuMemsetD8_v2_ptds, unsigned char, cuMemsetD8Async)
 FILL_PER_THREAD(cuMemsetD16_v2_ptds, unsigned short, cuMemsetD16Async)
 FILL_PER_THREAD(cuMemsetD32_v2_ptds, unsigned int, cuMemsetD32Async)
-#define FILL2D_PER_THREAD(symbol, type, async)                                                                              \
-    API CUresult symbol(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height) {                            \
-        return async(to, pitch, value, width, height, thread_stream(NULL));                                                 \
+#define FILL2D_PER_THREAD(symbol, type, async)                                                   \
+    API CUresult symbol(CUdeviceptr to, size_t pitch, type value, size_t width, size_t height) { \
+        return async(to, pitch, value, width, height, thread_stream(NULL));                      \
     }
 FILL2D_PER_THREAD(cuMemsetD2D8_v2_ptds, unsigned char, cuMemsetD2D8Async)
 FILL2D_PER_THREAD(cuMemsetD2D16_v2_ptds, unsigned short, cuMemsetD2D16Async)
 FILL2D_PER_THREAD(cuMemsetD2D32_v2_ptds, unsigned int, cuMemsetD2D32Async)
 
-/* ---- pinned host memory -------------------------------------------------------------------------------------------------------- */
+/* ---- pinned host memory ---- */
 
 static bool map_there(struct link *link, void *pages, size_t bytes, int fd, unsigned flags) {
     struct call call;
@@ -223,9 +246,9 @@ static bool map_there(struct link *link, void *pages, size_t bytes, int fd, unsi
     struct wire_host_map map = {(uint64_t)(uintptr_t)pages, bytes, flags, 0};
     if (call_begin(&call, sizeof map, CALL_WAITS) != CUDA_SUCCESS) return false;
     put_bytes(&call.out, &map, sizeof map);
-    if (!link_send_fd(link, fd)) {
-        /* The frame has its number already: it goes, and is refused over there. */
-    }
+    /* Should it not arrive: the frame has its number already, so it goes, and is refused there. */
+    struct iovec mark = {&(char){'F'}, 1};
+    descriptor_send_all(link->fd, &mark, 1, fd, 0);
     CUresult result = call_exchange(&call);
     call_end(&call);
     return result == CUDA_SUCCESS;
@@ -237,8 +260,10 @@ static void *pages_shared(struct link *link, size_t bytes, unsigned flags) {
     if (fd < 0) return NULL;
     uint64_t at = atomic_fetch_add(&next, bytes + (1u << 21));
     void *pages = MAP_FAILED;
-    if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        pages = mmap((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+    if (ftruncate(fd, (off_t)bytes) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        pages = mmap((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
     if (pages != MAP_FAILED && !map_there(link, pages, bytes, fd, flags)) {
         munmap(pages, bytes);
         pages = MAP_FAILED;
@@ -247,33 +272,44 @@ static void *pages_shared(struct link *link, size_t bytes, unsigned flags) {
     return pages == MAP_FAILED ? NULL : pages;
 }
 
-#define HOST_FLAGS (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)
+#define HOST_FLAGS \
+    (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)
 
 API CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags) {
     struct link *link;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if (pointer == NULL || bytes == 0 || flags & ~(unsigned)HOST_FLAGS) return CUDA_ERROR_INVALID_VALUE;
+    if (pointer == NULL || bytes == 0 || flags & ~(unsigned)HOST_FLAGS)
+        return CUDA_ERROR_INVALID_VALUE;
     size_t whole = (bytes + 4095) & ~(size_t)4095;
     if (whole < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    void *pages = link->uses_shared ? pages_shared(link, whole, flags) : NULL;
+    void *pages = link->transport->maps_host_memory ? pages_shared(link, whole, flags) : NULL;
     bool shared = pages != NULL;
-    if (pages == NULL) pages = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == NULL)
+        pages = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    add((struct allocation){.base = (uint64_t)(uintptr_t)pages, .bytes = bytes, .context = context_current(), .link = link,
-                            .kind = ALLOCATION_PINNED, .flags = flags, .shared = shared});
+    add((struct allocation){.base = (uint64_t)(uintptr_t)pages,
+                            .bytes = bytes,
+                            .context = context_current(),
+                            .link = link,
+                            .kind = ALLOCATION_PINNED,
+                            .flags = flags,
+                            .shared = shared});
     *pointer = pages;
     return CUDA_SUCCESS;
 }
 
-API CUresult cuMemAllocHost_v2(void **pointer, size_t bytes) { return cuMemHostAlloc(pointer, bytes, 0); }
+API CUresult cuMemAllocHost_v2(void **pointer, size_t bytes) {
+    return cuMemHostAlloc(pointer, bytes, 0);
+}
 
 API CUresult cuMemFreeHost(void *pointer) {
     struct link *link;
     struct allocation a;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS || pointer == NULL) return result;
-    if (!allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a) || a.kind != ALLOCATION_PINNED || a.base != (uint64_t)(uintptr_t)pointer)
+    if (!allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a) || a.kind != ALLOCATION_PINNED ||
+        a.base != (uint64_t)(uintptr_t)pointer)
         return CUDA_ERROR_INVALID_VALUE;
     if ((result = forward_cuCtxSynchronize()) != CUDA_SUCCESS) return result;
     if (a.shared) {
@@ -292,19 +328,27 @@ API CUresult cuMemFreeHost(void *pointer) {
     return CUDA_SUCCESS;
 }
 
-#define REGISTER_FLAGS \
-    (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY)
+#define REGISTER_FLAGS                                                                          \
+    (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | \
+     CU_MEMHOSTREGISTER_READ_ONLY)
 
-/* Registered memory stays the program's own: copies work as from any memory, the GPU does not see it. */
+/* Registered memory stays the program's own: copies work as from any memory, the GPU does not see
+ * it. */
 API CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned int flags) {
     struct link *link;
     struct allocation a;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if (pointer == NULL || bytes == 0 || flags & ~(unsigned)REGISTER_FLAGS) return CUDA_ERROR_INVALID_VALUE;
-    if (allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    add((struct allocation){.base = (uint64_t)(uintptr_t)pointer, .bytes = bytes, .context = context_current(), .link = link,
-                            .kind = ALLOCATION_REGISTERED, .flags = flags});
+    if (pointer == NULL || bytes == 0 || flags & ~(unsigned)REGISTER_FLAGS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    add((struct allocation){.base = (uint64_t)(uintptr_t)pointer,
+                            .bytes = bytes,
+                            .context = context_current(),
+                            .link = link,
+                            .kind = ALLOCATION_REGISTERED,
+                            .flags = flags});
     return CUDA_SUCCESS;
 }
 
@@ -314,7 +358,8 @@ API CUresult cuMemHostUnregister(void *pointer) {
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
     if (pointer == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a) || a.kind != ALLOCATION_REGISTERED || a.base != (uint64_t)(uintptr_t)pointer)
+    if (!allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a) ||
+        a.kind != ALLOCATION_REGISTERED || a.base != (uint64_t)(uintptr_t)pointer)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     result = forward_cuCtxSynchronize();
     if (result == CUDA_SUCCESS) forget(a.link, a.base);
@@ -325,7 +370,9 @@ static CUresult host_allocation(const void *pointer, struct allocation *a) {
     struct link *link;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    return allocation_find(NULL, (uint64_t)(uintptr_t)pointer, a) && a->kind != ALLOCATION_DEVICE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return allocation_find(NULL, (uint64_t)(uintptr_t)pointer, a) && a->kind != ALLOCATION_DEVICE
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *pointer, unsigned int flags) {
@@ -333,7 +380,9 @@ API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *pointer, un
     CUresult result = host_allocation(pointer, &a);
     if (result != CUDA_SUCCESS) return result;
     if (device == NULL || flags) return CUDA_ERROR_INVALID_VALUE;
-    if (!a.shared) return not_supported("cuMemHostGetDevicePointer (of memory that the GPU's host does not share)");
+    if (!a.shared)
+        return not_supported(
+            "cuMemHostGetDevicePointer (of memory that the GPU's host does not share)");
     *device = (CUdeviceptr)(uintptr_t)pointer;
     return CUDA_SUCCESS;
 }
@@ -347,7 +396,7 @@ API CUresult cuMemHostGetFlags(unsigned int *flags, void *pointer) {
     return CUDA_SUCCESS;
 }
 
-/* ---- what is this pointer? ------------------------------------------------------------------------------------------------------ */
+/* ---- what is this pointer? ---- */
 
 static CUresult ask(void *data, CUpointer_attribute attribute, CUdeviceptr pointer, size_t bytes) {
     struct call call;
@@ -419,7 +468,8 @@ API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CU
     return data == NULL ? CUDA_ERROR_INVALID_VALUE : pointer_attribute(data, attribute, pointer);
 }
 
-API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer) {
+API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
+                                    void **data, CUdeviceptr pointer) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (count == 0 || attributes == NULL || data == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -440,10 +490,13 @@ API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *att
     return CUDA_SUCCESS;
 }
 
-API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                   CUdeviceptr pointer) {
     struct allocation a;
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
-    if (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !allocation_find(NULL, pointer, &a)) return CUDA_ERROR_INVALID_VALUE;
+    if (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+        !allocation_find(NULL, pointer, &a))
+        return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS; /* copies are synchronous towards every observer already */
 }

@@ -1,11 +1,12 @@
-/* Images, modules and libraries, functions and kernels. A load brings the layout of all functions along, so that asking for a
- * function and launching it needs no further round trip. */
+/* Images, modules and libraries, functions and kernels. A load brings the layout of all functions
+ * along, so that asking for a function and launching it needs no further round trip. */
 #define _GNU_SOURCE
 #include "client.h"
 
 #include <elf.h>
 #include <stdio.h>
 
+#include "common/file.h"
 #include "sha256.h"
 
 void function_free(struct function *function) {
@@ -17,19 +18,22 @@ void function_free(struct function *function) {
 
 void module_free(struct module *module) {
     if (module == NULL) return;
-    for (uint32_t i = 0; i < module->count; i++) handle_drop(module->functions[i]); /* frees the function, too */
+    /* frees the function, too */
+    for (uint32_t i = 0; i < module->count; i++) handle_drop(module->functions[i]);
     for (uint32_t i = 0; i < module->derived_count; i++) handle_drop(module->derived[i]);
     free(module->derived);
     free(module->functions);
     free(module);
 }
 
-/* ---- images ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- images ---- */
 
-/* Bytes of what a program hands over: PTX text with its NUL, a cubin, or a fat binary. 0: none of these. */
+/* Bytes of what a program hands over: PTX text with its NUL, a cubin, or a fat binary. 0: none of
+ * these. */
 static size_t image_bytes(const void *image) {
     const uint8_t *bytes = image;
-    if (memcmp(bytes, ELFMAG, SELFMAG) == 0 && bytes[EI_CLASS] == ELFCLASS64 && bytes[EI_VERSION] == EV_CURRENT) {
+    if (memcmp(bytes, ELFMAG, SELFMAG) == 0 && bytes[EI_CLASS] == ELFCLASS64 &&
+        bytes[EI_VERSION] == EV_CURRENT) {
         const Elf64_Ehdr *elf = image;
         size_t end = elf->e_shoff + (size_t)elf->e_shentsize * elf->e_shnum;
         size_t segments = elf->e_phoff + (size_t)elf->e_phentsize * elf->e_phnum;
@@ -37,7 +41,8 @@ static size_t image_bytes(const void *image) {
     }
     uint32_t magic;
     memcpy(&magic, bytes, sizeof magic);
-    if (magic == 0xba55ed50) { /* a fat binary: header of 16 bytes, whose last word is the size of the rest */
+    /* a fat binary: header of 16 bytes, whose last word is the size of the rest */
+    if (magic == 0xba55ed50) {
         uint64_t rest;
         memcpy(&rest, bytes + 8, sizeof rest);
         return 16 + rest;
@@ -46,7 +51,8 @@ static size_t image_bytes(const void *image) {
     return strlen(image) + 1;
 }
 
-static CUresult send_image(struct link *link, const uint8_t digest[32], const uint8_t *image, size_t total) {
+static CUresult send_image(struct link *link, const uint8_t digest[32], const uint8_t *image,
+                           size_t total) {
     for (size_t done = 0; done < total;) {
         size_t piece = total - done < WIRE_SMALL_IMAGE * 4 ? total - done : WIRE_SMALL_IMAGE * 4;
         struct call call;
@@ -69,7 +75,8 @@ static struct function *read_function(struct link *link, unsigned kind, struct r
     struct wire_function is;
     get_bytes(in, &is, sizeof is);
     const char *name = get_string(in);
-    const struct parameter *parameters = is.parameters > WIRE_MAX_PARAMETERS ? NULL : take(in, is.parameters * sizeof *parameters);
+    const struct parameter *parameters =
+        is.parameters > WIRE_MAX_PARAMETERS ? NULL : take(in, is.parameters * sizeof *parameters);
     if (in->bad || parameters == NULL) return NULL;
     struct function *function = calloc(1, sizeof *function);
     if (function == NULL) return NULL;
@@ -116,14 +123,16 @@ static void read_log(struct reader *in, char *to, size_t room) {
 }
 
 /* Loads; on success *made is the handle of the module or library. */
-static CUresult load(uint16_t op, unsigned kind, const void *image, struct logs *logs, uint64_t *made) {
+static CUresult load(uint16_t op, unsigned kind, const void *image, struct logs *logs,
+                     uint64_t *made) {
     struct call call;
     call_start(&call, op);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     size_t total = image_bytes(image);
     if (total == 0 || total > WIRE_MAX_IMAGE) return CUDA_ERROR_INVALID_IMAGE;
-    struct wire_load ask = {.total = total, .log_bytes = logs != NULL && (logs->info || logs->error) ? 16384 : 0};
+    struct wire_load ask = {.total = total,
+                            .log_bytes = logs != NULL && (logs->info || logs->error) ? 16384 : 0};
     egpu_sha256(image, total, ask.digest);
     ask.inline_bytes = total <= WIRE_SMALL_IMAGE ? (uint32_t)total : 0;
     if ((result = call_new_handle(&call, kind, &ask.handle)) != CUDA_SUCCESS) return result;
@@ -149,7 +158,8 @@ static CUresult load(uint16_t op, unsigned kind, const void *image, struct logs 
             module->functions = calloc(loaded.functions + 1, sizeof *module->functions);
             module->complete = loaded.known == 1;
             for (uint32_t i = 0; module->functions != NULL && i < loaded.functions; i++) {
-                struct function *function = read_function(link, kind == KIND_module ? KIND_function : KIND_kernel, &call.in);
+                struct function *function = read_function(
+                    link, kind == KIND_module ? KIND_function : KIND_kernel, &call.in);
                 if (function == NULL) {
                     module->complete = false;
                     break;
@@ -179,27 +189,35 @@ static struct logs read_options(unsigned count, const CUjit_option *names, void 
     struct logs logs = {0};
     for (unsigned i = 0; names != NULL && values != NULL && i < count; i++) switch ((int)names[i]) {
         case CU_JIT_INFO_LOG_BUFFER: logs.info = values[i]; break;
-        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: logs.info_bytes = (size_t)(uintptr_t)values[i]; break;
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+            logs.info_bytes = (size_t)(uintptr_t)values[i];
+            break;
         case CU_JIT_ERROR_LOG_BUFFER: logs.error = values[i]; break;
-        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: logs.error_bytes = (size_t)(uintptr_t)values[i]; break;
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+            logs.error_bytes = (size_t)(uintptr_t)values[i];
+            break;
         default: break;
         }
     return logs;
 }
 
-API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *names, void **values) {
+API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
+                                CUjit_option *names, void **values) {
     struct link *link;
     uint64_t made;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if (module == NULL || image == NULL || (count && (names == NULL || values == NULL))) return CUDA_ERROR_INVALID_VALUE;
+    if (module == NULL || image == NULL || (count && (names == NULL || values == NULL)))
+        return CUDA_ERROR_INVALID_VALUE;
     struct logs logs = read_options(count, names, values);
     result = load(OP_MODULE_LOAD, KIND_module, image, &logs, &made);
     if (result == CUDA_SUCCESS) *module = (CUmodule)(uintptr_t)made;
     return result;
 }
 
-API CUresult cuModuleLoadData(CUmodule *module, const void *image) { return cuModuleLoadDataEx(module, image, 0, NULL, NULL); }
+API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+}
 
 API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     struct {
@@ -212,56 +230,55 @@ API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 }
 
 /* A file of the program's machine, with a NUL behind it. */
-static CUresult read_file(const char *path, void **image) {
+static CUresult load_image(const char *path, char **image) {
     if (path == NULL) return CUDA_ERROR_INVALID_VALUE;
-    FILE *file = fopen(path, "rbe");
-    if (file == NULL) return CUDA_ERROR_FILE_NOT_FOUND;
-    long bytes = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    char *all = bytes >= 0 && (unsigned long)bytes <= WIRE_MAX_IMAGE ? calloc(1, (size_t)bytes + 8) : NULL;
-    bool read = all != NULL && fseek(file, 0, SEEK_SET) == 0 && fread(all, 1, (size_t)bytes, file) == (size_t)bytes;
-    fclose(file);
-    if (!read || bytes < 4) {
-        free(all);
-        return read ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_FILE_NOT_FOUND;
-    }
-    *image = all;
-    return CUDA_SUCCESS;
+    size_t bytes;
+    *image = file_load(path, WIRE_MAX_IMAGE, &bytes);
+    if (*image == NULL) return CUDA_ERROR_FILE_NOT_FOUND;
+    if (bytes >= 4) return CUDA_SUCCESS;
+    free(*image);
+    return CUDA_ERROR_INVALID_IMAGE;
 }
 
 API CUresult cuModuleLoad(CUmodule *module, const char *path) {
     struct link *link;
-    void *image;
+    char *image;
     CUresult result = context_needed(&link);
-    if (result == CUDA_SUCCESS && (result = read_file(path, &image)) == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && (result = load_image(path, &image)) == CUDA_SUCCESS) {
         result = cuModuleLoadData(module, image);
         free(image);
     }
     return result;
 }
 
-API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *names, void **values, unsigned int count,
-                               CUlibraryOption *library_names, void **library_values, unsigned int library_count) {
+API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *names,
+                               void **values, unsigned int count, CUlibraryOption *library_names,
+                               void **library_values, unsigned int library_count) {
     (void)library_names, (void)library_values, (void)library_count;
     uint64_t made;
-    if (library == NULL || code == NULL) return call_ready() == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
+    if (library == NULL || code == NULL)
+        return call_ready() == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
     struct logs logs = read_options(count, names, values);
     CUresult result = load(OP_LIBRARY_LOAD, KIND_library, code, &logs, &made);
     if (result == CUDA_SUCCESS) *library = (CUlibrary)(uintptr_t)made;
     return result;
 }
 
-API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *names, void **values, unsigned int count,
-                                   CUlibraryOption *library_names, void **library_values, unsigned int library_count) {
-    void *image;
+API CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *names,
+                                   void **values, unsigned int count,
+                                   CUlibraryOption *library_names, void **library_values,
+                                   unsigned int library_count) {
+    char *image;
     CUresult result = call_ready();
-    if (result == CUDA_SUCCESS && (result = read_file(path, &image)) == CUDA_SUCCESS) {
-        result = cuLibraryLoadData(library, image, names, values, count, library_names, library_values, library_count);
+    if (result == CUDA_SUCCESS && (result = load_image(path, &image)) == CUDA_SUCCESS) {
+        result = cuLibraryLoadData(library, image, names, values, count, library_names,
+                                   library_values, library_count);
         free(image);
     }
     return result;
 }
 
-/* ---- functions ----------------------------------------------------------------------------------------------------------------- */
+/* ---- functions ---- */
 
 static struct module *module_of(uint64_t handle, unsigned kind) {
     struct handle_entry *entry = handle_entry(handle);
@@ -283,19 +300,25 @@ API CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const ch
     if (result != CUDA_SUCCESS) return result;
     if (function == NULL || name == NULL) return CUDA_ERROR_INVALID_VALUE;
     struct module *module = module_of((uint64_t)(uintptr_t)handle, KIND_module);
-    if (module == NULL || atomic_load(&link->dead)) return forward_cuModuleGetFunction(function, handle, name);
+    if (module == NULL || atomic_load(&link->dead))
+        return forward_cuModuleGetFunction(function, handle, name);
     struct function *found = named(module, name);
-    if (found == NULL) return module->complete ? CUDA_ERROR_NOT_FOUND : forward_cuModuleGetFunction(function, handle, name);
+    if (found == NULL)
+        return module->complete ? CUDA_ERROR_NOT_FOUND
+                                : forward_cuModuleGetFunction(function, handle, name);
     *function = (CUfunction)(uintptr_t)found->handle;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name) {
-    if (call_ready() == CUDA_SUCCESS && (kernel == NULL || name == NULL)) return CUDA_ERROR_INVALID_VALUE;
+    if (call_ready() == CUDA_SUCCESS && (kernel == NULL || name == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
     struct module *module = module_of((uint64_t)(uintptr_t)handle, KIND_library);
     if (module == NULL) return forward_cuLibraryGetKernel(kernel, handle, name);
     struct function *found = named(module, name);
-    if (found == NULL) return module->complete ? CUDA_ERROR_NOT_FOUND : forward_cuLibraryGetKernel(kernel, handle, name);
+    if (found == NULL)
+        return module->complete ? CUDA_ERROR_NOT_FOUND
+                                : forward_cuLibraryGetKernel(kernel, handle, name);
     *kernel = (CUkernel)(uintptr_t)found->handle;
     return CUDA_SUCCESS;
 }
@@ -304,14 +327,17 @@ static CUresult enumerate(uint64_t *handles, unsigned count, uint64_t handle, un
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (handles == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (handle_entry(handle) == NULL || wire_kind_of(handle) != kind) return CUDA_ERROR_INVALID_HANDLE;
+    if (handle_entry(handle) == NULL || wire_kind_of(handle) != kind)
+        return CUDA_ERROR_INVALID_HANDLE;
     struct module *module = module_of(handle, kind);
-    if (module == NULL || !module->complete) return not_supported("enumerating the functions of a module of thousands");
+    if (module == NULL || !module->complete)
+        return not_supported("enumerating the functions of a module of thousands");
     for (uint32_t i = 0; i < count && i < module->count; i++) handles[i] = module->functions[i];
     return CUDA_SUCCESS;
 }
 
-API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module) {
+API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count,
+                                        CUmodule module) {
     return enumerate((uint64_t *)functions, count, (uint64_t)(uintptr_t)module, KIND_module);
 }
 API CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library) {
@@ -320,15 +346,21 @@ API CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CU
 
 API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     CUresult result = forward_cuKernelGetFunction(function, kernel);
-    struct handle_entry *entry = result == CUDA_SUCCESS ? handle_entry((uint64_t)(uintptr_t)kernel) : NULL;
-    struct module *library = entry == NULL || entry->info == NULL ? NULL : module_of(((struct function *)entry->info)->library, KIND_library);
+    struct handle_entry *entry =
+        result == CUDA_SUCCESS ? handle_entry((uint64_t)(uintptr_t)kernel) : NULL;
+    struct module *library =
+        entry == NULL || entry->info == NULL
+            ? NULL
+            : module_of(((struct function *)entry->info)->library, KIND_library);
     if (library == NULL || function == NULL) return result;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     uint64_t handle = (uint64_t)(uintptr_t)*function;
     uint32_t i = 0;
     while (i < library->derived_count && library->derived[i] != handle) i++;
-    uint64_t *grown = i < library->derived_count ? library->derived : realloc(library->derived, (i + 1) * sizeof *grown);
+    uint64_t *grown = i < library->derived_count
+                          ? library->derived
+                          : realloc(library->derived, (i + 1) * sizeof *grown);
     if (grown != NULL) {
         library->derived = grown;
         if (i == library->derived_count) library->derived[library->derived_count++] = handle;
@@ -340,7 +372,8 @@ API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
 CUresult function_of(uint64_t handle, struct function **function) {
     struct handle_entry *entry = handle_entry(handle);
     unsigned kind = wire_kind_of(handle);
-    if (entry == NULL || (kind != KIND_function && kind != KIND_kernel)) return CUDA_ERROR_INVALID_HANDLE;
+    if (entry == NULL || (kind != KIND_function && kind != KIND_kernel))
+        return CUDA_ERROR_INVALID_HANDLE;
     if ((*function = entry->info) != NULL) return CUDA_SUCCESS;
     struct call call;
     call_start(&call, OP_FUNCTION_INFO);
@@ -350,7 +383,8 @@ CUresult function_of(uint64_t handle, struct function **function) {
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &ask, sizeof ask);
     result = call_exchange(&call);
-    if (result == CUDA_SUCCESS && (*function = read_function(call.link, kind, &call.in)) == NULL) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && (*function = read_function(call.link, kind, &call.in)) == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     call_end(&call);
     return result;
 }
@@ -397,18 +431,22 @@ API CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset,
     return CUDA_SUCCESS;
 }
 
-API CUresult cuKernelGetParamCount(CUkernel handle, size_t *count) { return cuFuncGetParamCount((CUfunction)handle, count); }
+API CUresult cuKernelGetParamCount(CUkernel handle, size_t *count) {
+    return cuFuncGetParamCount((CUfunction)handle, count);
+}
 API CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, size_t *size) {
     return cuFuncGetParamInfo((CUfunction)handle, index, offset, size);
 }
 
-/* The function has attributes that decide whether a launch is right: set at once, for the driver's answer. */
+/* The function has attributes that decide whether a launch is right: set at once, for the driver's
+ * answer. */
 API CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
     CUresult result = forward_cuFuncSetAttribute(handle, attribute, value);
     int now;
     if (result != CUDA_SUCCESS) return result;
     struct function *function;
-    if (function_of((uint64_t)(uintptr_t)handle, &function) == CUDA_SUCCESS) atomic_store(&function->largest_shared, 0);
+    if (function_of((uint64_t)(uintptr_t)handle, &function) == CUDA_SUCCESS)
+        atomic_store(&function->largest_shared, 0);
     struct link *link = links[wire_server((uint64_t)(uintptr_t)handle)];
     result = forward_cuFuncGetAttribute(&now, attribute, handle);
     uint32_t pending = atomic_exchange(&link->pending_error, 0);

@@ -1,7 +1,9 @@
-/* NVML for a program whose GPUs are elsewhere: libnvidia-ml.so.1 beside the remote libcuda.so.1, whose session it uses. So nvmlInit takes the
- * lease, as cuInit does, and what is shown is the slice: its cards, its memory, its processes by the pids that they have here.
+/* NVML for a program whose GPUs are elsewhere: libnvidia-ml.so.1 beside the remote libcuda.so.1,
+ * whose session it uses. So nvmlInit takes the lease, as cuInit does, and what is shown is the
+ * slice: its cards, its memory, its processes by the pids that they have here.
  *
- * What the header declares and this file does not define answers NVML_ERROR_NOT_SUPPORTED, and with EGPU_REMOTE_VERBOSE=1 says its name.
+ * What the header declares and this file does not define answers NVML_ERROR_NOT_SUPPORTED, and with
+ * EGPU_REMOTE_VERBOSE=1 says its name.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
@@ -22,8 +24,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int users;
 static int count;
 static struct {
-    CUresult (*cuInit)(unsigned), (*cuDeviceGetCount)(int *), (*cuDriverGetVersion)(int *), (*cuDeviceGetName)(char *, int, CUdevice),
-        (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice), (*cuDeviceGetPCIBusId)(char *, int, CUdevice),
+    CUresult (*cuInit)(unsigned), (*cuDeviceGetCount)(int *), (*cuDriverGetVersion)(int *),
+        (*cuDeviceGetName)(char *, int, CUdevice), (*cuDeviceGetUuid_v2)(CUuuid *, CUdevice),
+        (*cuDeviceGetPCIBusId)(char *, int, CUdevice),
         (*cuDeviceGetAttribute)(int *, CUdevice_attribute, CUdevice),
         (*egpuDeviceStatus)(CUdevice, struct wire_device_status *, struct wire_process *, uint32_t);
 } cuda;
@@ -31,7 +34,8 @@ static struct {
 int nvml_not_supported(const char *name);
 __attribute__((visibility("hidden"))) int nvml_not_supported(const char *name) {
     const char *verbose = getenv("EGPU_REMOTE_VERBOSE");
-    if (verbose != NULL && *verbose == '1') fprintf(stderr, "egpu: %s is not supported on a remote GPU\n", name);
+    if (verbose != NULL && *verbose == '1')
+        fprintf(stderr, "egpu: %s is not supported on a remote GPU\n", name);
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
@@ -47,7 +51,7 @@ static nvmlReturn_t told(CUresult result) {
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------------- */
+/* ---- life ---- */
 
 static nvmlReturn_t find_driver(void) {
     Dl_info here;
@@ -55,14 +59,15 @@ static nvmlReturn_t find_driver(void) {
     if (cuda.cuInit != NULL) return NVML_SUCCESS;
     if (dladdr((const void *)&cuda, &here) == 0) return NVML_ERROR_UNKNOWN;
     const char *slash = strrchr(here.dli_fname, '/');
-    snprintf(path, sizeof path, "%.*s/libcuda.so.1", slash ? (int)(slash - here.dli_fname) : 1, slash ? here.dli_fname : ".");
+    snprintf(path, sizeof path, "%.*s/libcuda.so.1", slash ? (int)(slash - here.dli_fname) : 1,
+             slash ? here.dli_fname : ".");
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) return NVML_ERROR_DRIVER_NOT_LOADED;
-#define FIND(name)                                                              \
-    do {                                                                        \
-        void *symbol = dlsym(library, #name);                                   \
-        if (symbol == NULL) return NVML_ERROR_LIB_RM_VERSION_MISMATCH;          \
-        memcpy(&cuda.name, &symbol, sizeof symbol);                             \
+#define FIND(name)                                                     \
+    do {                                                               \
+        void *symbol = dlsym(library, #name);                          \
+        if (symbol == NULL) return NVML_ERROR_LIB_RM_VERSION_MISMATCH; \
+        memcpy(&cuda.name, &symbol, sizeof symbol);                    \
     } while (0)
     FIND(egpuDeviceStatus);
     FIND(cuDeviceGetCount);
@@ -77,13 +82,16 @@ static nvmlReturn_t find_driver(void) {
 }
 
 API nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
-    if (flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH)) return NVML_ERROR_INVALID_ARGUMENT;
+    if (flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
+        return NVML_ERROR_INVALID_ARGUMENT;
     pthread_mutex_lock(&lock);
     nvmlReturn_t result = find_driver();
     if (result == NVML_SUCCESS) {
         CUresult is = cuda.cuInit(0);
         if (is == CUDA_SUCCESS) is = cuda.cuDeviceGetCount(&count);
-        result = is == CUDA_SUCCESS || is == CUDA_ERROR_DEVICE_UNAVAILABLE ? told(is) : NVML_ERROR_DRIVER_NOT_LOADED;
+        result = is == CUDA_SUCCESS || is == CUDA_ERROR_DEVICE_UNAVAILABLE
+                     ? told(is)
+                     : NVML_ERROR_DRIVER_NOT_LOADED;
     }
     if (result == NVML_SUCCESS) users++;
     pthread_mutex_unlock(&lock);
@@ -100,9 +108,9 @@ API nvmlReturn_t nvmlShutdown(void) {
     return result;
 }
 
-#define NEED(condition)                                      \
-    do {                                                     \
-        if (users == 0) return NVML_ERROR_UNINITIALIZED;     \
+#define NEED(condition)                                       \
+    do {                                                      \
+        if (users == 0) return NVML_ERROR_UNINITIALIZED;      \
         if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT; \
     } while (0)
 
@@ -112,7 +120,7 @@ static nvmlReturn_t text_out(char *out, unsigned room, const char *text) {
     return NVML_SUCCESS;
 }
 
-/* ---- which cards ------------------------------------------------------------------------------------------------------------- */
+/* ---- which cards ---- */
 
 /* Handles are ordinals from 1. */
 static int ordinal(nvmlDevice_t device) {
@@ -125,7 +133,9 @@ static nvmlReturn_t uuid_of(int card, char text[41]) {
     CUuuid is;
     CUresult result = cuda.cuDeviceGetUuid_v2(&is, card);
     char *at = text + sprintf(text, "GPU-");
-    for (int i = 0; i < 16; i++) at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)is.bytes[i]);
+    for (int i = 0; i < 16; i++)
+        at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                      (unsigned char)is.bytes[i]);
     return told(result);
 }
 
@@ -141,30 +151,38 @@ API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t 
     *device = (nvmlDevice_t)(uintptr_t)(index + 1);
     return NVML_SUCCESS;
 }
-API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
+API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
 
 API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     char text[41];
     NEED(uuid && device);
     for (int i = 0; i < count; i++)
-        if (uuid_of(i, text) == NVML_SUCCESS && strcasecmp(text, uuid) == 0) return nvmlDeviceGetHandleByIndex_v2((unsigned)i, device);
+        if (uuid_of(i, text) == NVML_SUCCESS && strcasecmp(text, uuid) == 0)
+            return nvmlDeviceGetHandleByIndex_v2((unsigned)i, device);
     return NVML_ERROR_NOT_FOUND;
 }
 
-static bool address(const char *text, unsigned part[4]) { return sscanf(text, "%x:%x:%x.%x", &part[0], &part[1], &part[2], &part[3]) >= 3; }
+static bool address(const char *text, unsigned part[4]) {
+    return sscanf(text, "%x:%x:%x.%x", &part[0], &part[1], &part[2], &part[3]) >= 3;
+}
 
 API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevice_t *device) {
     unsigned wanted[4] = {0}, is[4] = {0};
     char bus[32];
     NEED(text && device && address(text, wanted));
     for (int i = 0; i < count; i++)
-        if (cuda.cuDeviceGetPCIBusId(bus, sizeof bus, i) == CUDA_SUCCESS && address(bus, is) && memcmp(is, wanted, 3 * sizeof *is) == 0)
+        if (cuda.cuDeviceGetPCIBusId(bus, sizeof bus, i) == CUDA_SUCCESS && address(bus, is) &&
+            memcmp(is, wanted, 3 * sizeof *is) == 0)
             return nvmlDeviceGetHandleByIndex_v2((unsigned)i, device);
     return NVML_ERROR_NOT_FOUND;
 }
-API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *text, nvmlDevice_t *device) { return nvmlDeviceGetHandleByPciBusId_v2(text, device); }
+API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *text, nvmlDevice_t *device) {
+    return nvmlDeviceGetHandleByPciBusId_v2(text, device);
+}
 
-/* ---- what they are ------------------------------------------------------------------------------------------------------------- */
+/* ---- what they are ---- */
 
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
     NEED_DEVICE(index);
@@ -188,8 +206,11 @@ API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int
 
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     NEED_DEVICE(major && minor);
-    CUresult result = cuda.cuDeviceGetAttribute(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ordinal(device));
-    if (result == CUDA_SUCCESS) result = cuda.cuDeviceGetAttribute(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, ordinal(device));
+    CUresult result = cuda.cuDeviceGetAttribute(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                                                ordinal(device));
+    if (result == CUDA_SUCCESS)
+        result = cuda.cuDeviceGetAttribute(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                                           ordinal(device));
     return told(result);
 }
 
@@ -201,21 +222,28 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
     if (result != CUDA_SUCCESS) return told(result);
     if (!address(bus, part)) return NVML_ERROR_UNKNOWN;
     *pci = (nvmlPciInfo_t){.domain = part[0], .bus = part[1], .device = part[2]};
-    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.%X", part[0], part[1] & 0xff, part[2] & 0xff, part[3] & 0xf);
-    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.%X", part[0] & 0xffff, part[1] & 0xff, part[2] & 0xff, part[3] & 0xf);
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.%X", part[0], part[1] & 0xff,
+             part[2] & 0xff, part[3] & 0xf);
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.%X", part[0] & 0xffff,
+             part[1] & 0xff, part[2] & 0xff, part[3] & 0xf);
     return NVML_SUCCESS;
 }
-API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci) { return nvmlDeviceGetPciInfo_v3(device, pci); }
+API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+    return nvmlDeviceGetPciInfo_v3(device, pci);
+}
 
 API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
     NEED(version);
     return told(cuda.cuDriverGetVersion(version));
 }
-API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    return nvmlSystemGetCudaDriverVersion(version);
+}
 
-/* ---- how they are ---------------------------------------------------------------------------------------------------------------- */
+/* ---- how they are ---- */
 
-static nvmlReturn_t status_of(int card, struct wire_device_status *status, struct wire_process processes[WIRE_MAX_PROCESSES]) {
+static nvmlReturn_t status_of(int card, struct wire_device_status *status,
+                              struct wire_process processes[WIRE_MAX_PROCESSES]) {
     return told(cuda.egpuDeviceStatus(card, status, processes, WIRE_MAX_PROCESSES));
 }
 
@@ -232,7 +260,8 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memo
     struct wire_process processes[WIRE_MAX_PROCESSES];
     NEED_DEVICE(memory);
     nvmlReturn_t result = status_of(ordinal(device), &status, processes);
-    if (result == NVML_SUCCESS) *memory = (nvmlMemory_t){.total = status.total, .free = status.free, .used = status.used};
+    if (result == NVML_SUCCESS)
+        *memory = (nvmlMemory_t){.total = status.total, .free = status.free, .used = status.used};
     return result;
 }
 
@@ -241,46 +270,50 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
     NEED_DEVICE(memory);
     if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     nvmlReturn_t result = nvmlDeviceGetMemoryInfo(device, &is);
-    if (result == NVML_SUCCESS) *memory = (nvmlMemory_v2_t){.version = nvmlMemory_v2, .total = is.total, .free = is.free, .used = is.used};
+    if (result == NVML_SUCCESS)
+        *memory = (nvmlMemory_v2_t){
+            .version = nvmlMemory_v2, .total = is.total, .free = is.free, .used = is.used};
     return result;
 }
 
-API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilisation) {
+API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
+                                               nvmlUtilization_t *utilisation) {
     struct wire_device_status status;
     struct wire_process processes[WIRE_MAX_PROCESSES];
     NEED_DEVICE(utilisation);
     nvmlReturn_t result = status_of(ordinal(device), &status, processes);
-    if (result == NVML_SUCCESS) *utilisation = (nvmlUtilization_t){status.gpu_percent, status.memory_percent};
+    if (result == NVML_SUCCESS)
+        *utilisation = (nvmlUtilization_t){status.gpu_percent, status.memory_percent};
     return result;
 }
 
-#define PROCESSES(symbol, type)                                                                                                  \
-    API nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *number, type *out) {                                              \
-        struct wire_device_status status;                                                                                        \
-        struct wire_process processes[WIRE_MAX_PROCESSES];                                                                       \
-        NEED_DEVICE(number && (*number == 0 || out));                                                                            \
-        nvmlReturn_t result = status_of(ordinal(device), &status, processes);                                                    \
-        if (result != NVML_SUCCESS) return result;                                                                               \
-        unsigned room = *number;                                                                                                 \
-        *number = status.processes;                                                                                              \
-        if (room < status.processes) return NVML_ERROR_INSUFFICIENT_SIZE;                                                        \
-        for (unsigned i = 0; i < status.processes; i++) {                                                                        \
-            memset(&out[i], 0xff, sizeof out[i]); /* no instances */                                                             \
-            out[i].pid = processes[i].pid;                                                                                       \
-            out[i].usedGpuMemory = processes[i].bytes;                                                                           \
-        }                                                                                                                        \
-        return NVML_SUCCESS;                                                                                                     \
+#define PROCESSES(symbol, type)                                                     \
+    API nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *number, type *out) { \
+        struct wire_device_status status;                                           \
+        struct wire_process processes[WIRE_MAX_PROCESSES];                          \
+        NEED_DEVICE(number && (*number == 0 || out));                               \
+        nvmlReturn_t result = status_of(ordinal(device), &status, processes);       \
+        if (result != NVML_SUCCESS) return result;                                  \
+        unsigned room = *number;                                                    \
+        *number = status.processes;                                                 \
+        if (room < status.processes) return NVML_ERROR_INSUFFICIENT_SIZE;           \
+        for (unsigned i = 0; i < status.processes; i++) {                           \
+            memset(&out[i], 0xff, sizeof out[i]); /* no instances */                \
+            out[i].pid = processes[i].pid;                                          \
+            out[i].usedGpuMemory = processes[i].bytes;                              \
+        }                                                                           \
+        return NVML_SUCCESS;                                                        \
     }
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
-#define NO_PROCESSES(symbol, type)                                              \
+#define NO_PROCESSES(symbol, type)                                                  \
     API nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *number, type *out) { \
-        (void)out;                                                              \
-        NEED_DEVICE(number);                                                    \
-        *number = 0;                                                            \
-        return NVML_SUCCESS;                                                    \
+        (void)out;                                                                  \
+        NEED_DEVICE(number);                                                        \
+        *number = 0;                                                                \
+        return NVML_SUCCESS;                                                        \
     }
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)

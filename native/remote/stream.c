@@ -1,12 +1,13 @@
-/* Streams, events, and the program's functions that streams call: these run here, in a thread of their own, and the stream over
- * there waits for them. */
+/* Streams, events, and the program's functions that streams call: these run here, in a thread of
+ * their own, and the stream over there waits for them. */
 #define _GNU_SOURCE
 #include "client.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-/* A stream that waits for us must not fill up and make the executor wait with it: no more than so many calls run ahead. */
+/* A stream that waits for us must not fill up and make the executor wait with it: no more than so
+ * many calls run ahead. */
 #define AHEAD_OF_CALLBACKS 256
 
 struct callback {
@@ -33,8 +34,6 @@ static struct callback *expected;
 static struct due *due, **due_end = &due;
 static uint64_t next_id = 1;
 static bool runner_started, server_started;
-
-void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *said);
 
 void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *said) {
     struct due *made = malloc(sizeof *made);
@@ -83,13 +82,15 @@ static void *serve(void *nothing) {
         pthread_mutex_lock(&lock);
         for (;;) {
             bool outstanding = false;
-            for (unsigned i = 0; i < link_count; i++) outstanding |= atomic_load(&links[i]->callbacks) && !atomic_load(&links[i]->dead);
+            for (unsigned i = 0; i < link_count; i++)
+                outstanding |= atomic_load(&links[i]->callbacks) && !atomic_load(&links[i]->dead);
             if (outstanding) break;
             pthread_cond_wait(&something, &lock);
         }
         pthread_mutex_unlock(&lock);
         for (unsigned i = 0; i < link_count; i++)
-            if (atomic_load(&links[i]->callbacks) && !atomic_load(&links[i]->dead)) link_serve(links[i]);
+            if (atomic_load(&links[i]->callbacks) && !atomic_load(&links[i]->dead))
+                link_serve(links[i]);
     }
     return NULL;
 }
@@ -103,16 +104,21 @@ static bool start(bool *started, void *(*body)(void *)) {
     return *started;
 }
 
-static CUresult enqueue(CUstream stream, CUhostFn function, CUstreamCallback with_status, void *data) {
+static CUresult enqueue(CUstream stream, CUhostFn function, CUstreamCallback with_status,
+                        void *data) {
     struct call call;
     call_start(&call, OP_HOST_CALLBACK);
     struct wire_host_callback message = {.with_status = with_status != NULL};
     CUresult result = call_ready();
-    if (result == CUDA_SUCCESS) result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &message.stream);
+    if (result == CUDA_SUCCESS)
+        result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &message.stream);
     if (result != CUDA_SUCCESS) return result;
     struct link *link = call.link;
-    for (int64_t waited = 0; atomic_load(&link->callbacks) >= AHEAD_OF_CALLBACKS && !atomic_load(&link->dead); waited++) usleep(100);
-    /* What is captured stays: no one says when the last graph with it is gone. From then on somebody always reads. */
+    for (int64_t waited = 0;
+         atomic_load(&link->callbacks) >= AHEAD_OF_CALLBACKS && !atomic_load(&link->dead); waited++)
+        usleep(100);
+    /* What is captured stays: no one says when the last graph with it is gone. From then on
+     * somebody always reads. */
     bool kept = capturing(stream);
     struct callback *callback = malloc(sizeof *callback);
     if (callback == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -139,56 +145,69 @@ static CUresult enqueue(CUstream stream, CUhostFn function, CUstreamCallback wit
 }
 
 API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
-    if (function == NULL) return call_ready() == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
+    if (function == NULL)
+        return call_ready() == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
     return enqueue(stream, function, NULL, data);
 }
 
-API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags) {
-    if (callback == NULL || flags) return call_ready() == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
+API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *data,
+                                 unsigned int flags) {
+    if (callback == NULL || flags)
+        return call_ready() == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
     return enqueue(stream, NULL, callback, data);
 }
 
-/* ---- posted creations: what the driver would refuse is refused here --------------------------------------------------------------- */
+/* ---- posted creations: what the driver would refuse is refused here ---- */
 
 API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
     struct link *link;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if (stream == NULL || flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+    if (stream == NULL || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
     return forward_cuStreamCreateWithPriority(stream, flags, priority);
 }
 
-API CUresult cuStreamCreate(CUstream *stream, unsigned int flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
+API CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+    return cuStreamCreateWithPriority(stream, flags, 0);
+}
 
 API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
     struct link *link;
     CUresult result = context_needed(&link);
     if (result != CUDA_SUCCESS) return result;
-    if (flags & CU_EVENT_INTERPROCESS) return not_supported("cuEventCreate with CU_EVENT_INTERPROCESS");
-    if (event == NULL || flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CU_EVENT_INTERPROCESS)
+        return not_supported("cuEventCreate with CU_EVENT_INTERPROCESS");
+    if (event == NULL || flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING))
+        return CUDA_ERROR_INVALID_VALUE;
     return forward_cuEventCreate(event, flags);
 }
 
 API CUresult cuStreamDestroy_v2(CUstream stream) {
-    if (call_ready() == CUDA_SUCCESS && (uint64_t)(uintptr_t)stream <= 2) return CUDA_ERROR_INVALID_HANDLE;
+    if (call_ready() == CUDA_SUCCESS && (uint64_t)(uintptr_t)stream <= 2)
+        return CUDA_ERROR_INVALID_HANDLE;
     return forward_cuStreamDestroy_v2(stream);
 }
 
 API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
     return forward_cuStreamWaitEvent(stream, event, flags);
 }
 
 API CUresult cuEventRecord(CUevent event, CUstream stream) {
     const struct handle_entry *entry = handle_entry((uint64_t)(uintptr_t)event);
     uint64_t context = stream_context((uint64_t)(uintptr_t)stream);
-    if (context != 0 && entry != NULL && entry->context != context) return CUDA_ERROR_INVALID_HANDLE;
+    if (context != 0 && entry != NULL && entry->context != context)
+        return CUDA_ERROR_INVALID_HANDLE;
     return forward_cuEventRecord(event, stream);
 }
 
 API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
-    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-    return flags ? forward_cuEventRecordWithFlags(event, stream, flags) : cuEventRecord(event, stream);
+    if (call_ready() == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return flags ? forward_cuEventRecordWithFlags(event, stream, flags)
+                 : cuEventRecord(event, stream);
 }
 
 API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
@@ -196,21 +215,25 @@ API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     if (result != CUDA_SUCCESS) return result;
     uint64_t of = stream_context((uint64_t)(uintptr_t)stream);
     struct link *link;
-    if ((uint64_t)(uintptr_t)stream <= 2) result = context_needed(&link);
-    else if (of == 0) result = CUDA_ERROR_INVALID_HANDLE;
+    if ((uint64_t)(uintptr_t)stream <= 2)
+        result = context_needed(&link);
+    else if (of == 0)
+        result = CUDA_ERROR_INVALID_HANDLE;
     if (result != CUDA_SUCCESS) return result;
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     *context = (CUcontext)(uintptr_t)of;
     return CUDA_SUCCESS;
 }
 
-/* ---- captures -------------------------------------------------------------------------------------------------------------------- */
+/* ---- captures ---- */
 
-static _Atomic unsigned captures; /* begun and not ended: as long as there are none, nobody is asked */
+/* begun and not ended: as long as there are none, nobody is asked */
+static _Atomic unsigned captures;
 
 bool capturing(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return atomic_load_explicit(&captures, memory_order_relaxed) != 0 && forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+    return atomic_load_explicit(&captures, memory_order_relaxed) != 0 &&
+           forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
@@ -223,9 +246,11 @@ API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) 
 
 API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    bool begun = forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    bool begun = forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+                 status != CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult result = forward_cuStreamEndCapture(stream, graph);
-    if (begun && forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE && atomic_load(&captures))
+    if (begun && forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+        status == CU_STREAM_CAPTURE_STATUS_NONE && atomic_load(&captures))
         atomic_fetch_sub(&captures, 1);
     return result;
 }
@@ -234,16 +259,21 @@ API CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
     CUcontext context;
     CUresult result = cuStreamGetCtx(stream, &context);
     if (result == CUDA_SUCCESS && device == NULL) result = CUDA_ERROR_INVALID_VALUE;
-    struct handle_entry *entry = result == CUDA_SUCCESS ? handle_entry((uint64_t)(uintptr_t)context) : NULL;
-    if (entry != NULL && entry->info != NULL) *device = ((struct shadow_context *)entry->info)->ordinal;
+    struct handle_entry *entry =
+        result == CUDA_SUCCESS ? handle_entry((uint64_t)(uintptr_t)context) : NULL;
+    if (entry != NULL && entry->info != NULL)
+        *device = ((struct shadow_context *)entry->info)->ordinal;
     return result;
 }
 
-API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                       const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count) {
+API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status,
+                                       cuuint64_t *id, CUgraph *graph,
+                                       const CUgraphNode **dependencies,
+                                       const CUgraphEdgeData **edges, size_t *count) {
     CUresult result = forward_cuStreamIsCapturing(stream, status);
     if (result != CUDA_SUCCESS) return result;
-    if (status != NULL && *status != CU_STREAM_CAPTURE_STATUS_NONE) return not_supported("cuStreamGetCaptureInfo while capturing");
+    if (status != NULL && *status != CU_STREAM_CAPTURE_STATUS_NONE)
+        return not_supported("cuStreamGetCaptureInfo while capturing");
     if (id != NULL) *id = 0;
     if (graph != NULL) *graph = NULL;
     if (dependencies != NULL) *dependencies = NULL;

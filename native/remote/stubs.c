@@ -8,12 +8,15 @@ CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CU
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray);
 CUresult cuArrayDestroy(CUarray hArray);
 CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray);
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array, CUdevice device);
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                      CUarray array, CUdevice device);
 CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx);
 CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array);
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev);
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev);
-CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev);
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                        unsigned int flags, CUdevice dev);
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+                        CUdevice dev);
 CUresult cuCtxDestroy_v2(CUcontext ctx);
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext);
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags);
@@ -53,10 +56,12 @@ CUresult cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev);
 CUresult cuDeviceGetName(char *name, int len, CUdevice dev);
-CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice);
+CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+                                 CUdevice dstDevice);
 CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev);
 CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev);
-CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice dev);
+CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format,
+                                            unsigned numChannels, CUdevice dev);
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
@@ -86,7 +91,8 @@ CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfu
 CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc);
 CUresult cuFuncGetName(const char **name, CUfunction hfunc);
 CUresult cuFuncGetParamCount(CUfunction func, size_t *paramCount);
-CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
+CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
+                            size_t *paramSize);
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function);
 CUresult cuFuncLoad(CUfunction function);
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
@@ -94,10 +100,13 @@ CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config);
 CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config);
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId);
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags);
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus);
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *symbolStatus);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph);
 CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph);
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags);
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph,
+                                        CUcontext ctx, unsigned int defaultLaunchValue,
+                                        unsigned int flags);
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags);
 CUresult cuGraphDestroy(CUgraph hGraph);
 CUresult cuGraphDestroyNode(CUgraphNode hNode);
@@ -105,20 +114,25 @@ CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event);
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event);
-CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph);
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            CUgraph childGraph);
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec);
-CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            CUevent event);
 CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
 CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags);
 CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId);
-CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, CUgraphExecUpdateResult *updateResult_out);
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+                           CUgraphExecUpdateResult *updateResult_out);
 CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                     unsigned long long flags);
 CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src);
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream);
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out);
-CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph);
+CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
+                                CUgraph hClonedGraph);
 CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph);
 CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
 CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId);
@@ -127,11 +141,13 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
 CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
 CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream);
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream);
-CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags);
+CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+                          unsigned int flags);
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx);
 CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId);
 CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent);
-CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority);
+CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
+                                int priority);
 CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent);
 CUresult cuInit(unsigned int Flags);
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev);
@@ -139,46 +155,77 @@ CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
 CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel);
 CUresult cuKernelGetName(const char **name, CUkernel hfunc);
 CUresult cuKernelGetParamCount(CUkernel kernel, size_t *paramCount);
-CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
+                              size_t *paramSize);
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev);
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev);
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams);
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams);
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                   unsigned int gridDimZ, unsigned int blockDimX,
+                                   unsigned int blockDimY, unsigned int blockDimZ,
+                                   unsigned int sharedMemBytes, CUstream hStream,
+                                   void **kernelParams);
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                        unsigned int gridDimZ, unsigned int blockDimX,
+                                        unsigned int blockDimY, unsigned int blockDimZ,
+                                        unsigned int sharedMemBytes, CUstream hStream,
+                                        void **kernelParams);
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData);
 CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData);
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra);
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra);
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra);
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra);
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                        unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                        unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                        void **kernelParams, void **extra);
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+                          void **extra);
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+                               void **extra);
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                             unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                             unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                             void **kernelParams, void **extra);
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib);
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name);
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib);
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library);
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions);
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions);
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+                           void **jitOptionsValues, unsigned int numJitOptions,
+                           CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                           unsigned int numLibraryOptions);
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
+                               void **jitOptionsValues, unsigned int numJitOptions,
+                               CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                               unsigned int numLibraryOptions);
 CUresult cuLibraryUnload(CUlibrary library);
 CUresult cuLinkDestroy(CUlinkState state);
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size);
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags);
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags);
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                 CUstream hStream);
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                      CUstream hStream);
 CUresult cuMemAllocHost_v2(void **pp, size_t bytesize);
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags);
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+                            unsigned int ElementSizeBytes);
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize);
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *prop, unsigned long long flags);
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream);
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream);
 CUresult cuMemFreeHost(void *p);
 CUresult cuMemFree_v2(CUdeviceptr dptr);
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr);
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type);
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                CUmemGenericAllocationHandle handle);
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                CUmemAllocationType type);
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type);
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags);
@@ -186,10 +233,12 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p);
 CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags);
 CUresult cuMemHostUnregister(void *p);
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags);
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps);
 CUresult cuMemPoolDestroy(CUmemoryPool pool);
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location);
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
+                            CUmemLocation *location);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
@@ -212,43 +261,70 @@ CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy);
 CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy);
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount);
-CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount);
-CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount);
-CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
+CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
+                      unsigned int srcOffset, unsigned int ByteCount);
+CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+                         size_t ByteCount);
+CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                         size_t ByteCount);
+CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                         size_t ByteCount);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream);
+CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                                   CUstream hStream);
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount);
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
+CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream);
+CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                                   CUstream hStream);
 CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount);
 CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+                              CUstream hStream);
+CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+                                   CUstream hStream);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
 CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
-CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount);
-CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount);
+CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                      CUcontext srcContext, size_t ByteCount);
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount, CUstream hStream);
+CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                                CUcontext srcContext, size_t ByteCount, CUstream hStream);
+CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount);
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount);
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream);
-CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream);
+CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N,
+                               CUstream hStream);
 CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N);
 CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N);
-CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height);
-CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height);
-CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height);
-CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height);
-CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height);
-CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height);
+CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                            size_t Height, CUstream hStream);
+CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                                 size_t Width, size_t Height, CUstream hStream);
+CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
+                          size_t Height);
+CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                               size_t Width, size_t Height);
+CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                            size_t Height, CUstream hStream);
+CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                 size_t Width, size_t Height, CUstream hStream);
+CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
+                          size_t Height);
+CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                               size_t Width, size_t Height);
+CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                           size_t Height, CUstream hStream);
+CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                size_t Width, size_t Height, CUstream hStream);
+CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
+                         size_t Height);
+CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                              size_t Width, size_t Height);
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
 CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
 CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N);
@@ -257,11 +333,16 @@ CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUst
 CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream);
 CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N);
 CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N);
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc, unsigned int numMipmapLevels);
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
+                                const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+                                unsigned int numMipmapLevels);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray);
-CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level);
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap, CUdevice device);
-CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap);
+CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
+                                  unsigned int level);
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                               CUmipmappedArray mipmap, CUdevice device);
+CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                             CUmipmappedArray mipmap);
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod);
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name);
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod);
@@ -271,21 +352,35 @@ CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name
 CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name);
 CUresult cuModuleLoad(CUmodule *module, const char *fname);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues);
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
+                            CUjit_option *options, void **optionValues);
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin);
 CUresult cuModuleUnload(CUmodule hmod);
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags);
-CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit);
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags);
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
+                                                 int numBlocks, int blockSize);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
+                                                     size_t dynamicSMemSize);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
+                                                              int blockSize, size_t dynamicSMemSize,
+                                                              unsigned int flags);
+CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                          size_t dynamicSMemSize, int blockSizeLimit);
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize,
+                                                   CUfunction func,
+                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                   size_t dynamicSMemSize, int blockSizeLimit,
+                                                   unsigned int flags);
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
-CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr);
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+                                void **data, CUdeviceptr ptr);
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);
-CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags);
-CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags);
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
+                             unsigned int flags);
+CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData,
+                                  unsigned int flags);
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode);
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode);
 CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream);
@@ -296,9 +391,18 @@ CUresult cuStreamDestroy_v2(CUstream hStream);
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph);
 CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph);
 CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value);
-CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out);
-CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out);
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out);
+CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
+                                   CUstreamAttrValue *value_out);
+CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                   cuuint64_t *id_out, CUgraph *graph_out,
+                                   const CUgraphNode **dependencies_out,
+                                   const CUgraphEdgeData **edgeData_out,
+                                   size_t *numDependencies_out);
+CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                        cuuint64_t *id_out, CUgraph *graph_out,
+                                        const CUgraphNode **dependencies_out,
+                                        const CUgraphEdgeData **edgeData_out,
+                                        size_t *numDependencies_out);
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx);
 CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx);
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device);
@@ -313,25 +417,36 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureSta
 CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus);
 CUresult cuStreamQuery(CUstream hStream);
 CUresult cuStreamQuery_ptsz(CUstream hStream);
-CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *param);
-CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value);
+CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                              const CUstreamAttrValue *param);
+CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
+                                   const CUstreamAttrValue *value);
 CUresult cuStreamSynchronize(CUstream hStream);
 CUresult cuStreamSynchronize_ptsz(CUstream hStream);
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags);
 CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags);
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);
-CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags);
-CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags);
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);
-CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags);
-CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags);
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                unsigned int flags);
+CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                     unsigned int flags);
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                unsigned int flags);
+CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                     unsigned int flags);
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                 unsigned int flags);
+CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                      unsigned int flags);
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                 unsigned int flags);
+CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                      unsigned int flags);
 CUresult cuSurfObjectDestroy(CUsurfObject surfObject);
 CUresult cuTexObjectDestroy(CUtexObject texObject);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 
-CUresult forward_cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
+CUresult forward_cuArray3DCreate_v2(CUarray *pHandle,
+                                    const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
     struct call call;
     call_start(&call, OP_cuArray3DCreate_v2);
     CUresult result = call_ready();
@@ -340,7 +455,10 @@ CUresult forward_cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIP
     uint64_t new_pHandle;
     if ((result = call_new_handle(&call, KIND_array, &new_pHandle)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUDA_ARRAY3D_DESCRIPTOR)), CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pHandle); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pHandle);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pHandle != NULL) << 0 | (uint64_t)(pAllocateArray != NULL) << 1);
     put_word(&call.out, new_pHandle);
     if (pAllocateArray != NULL) put_bytes(&call.out, pAllocateArray, sizeof *pAllocateArray);
@@ -348,25 +466,30 @@ CUresult forward_cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIP
     if (result == CUDA_SUCCESS) {
         *pHandle = (CUarray)(uintptr_t)handle_name(call.link, new_pHandle);
         result = call_checked(&call);
-    } else { handle_drop(new_pHandle); }
+    } else {
+        handle_drop(new_pHandle);
+    }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
+CUresult forward_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor,
+                                           CUarray hArray) {
     struct call call;
     call_start(&call, OP_cuArray3DGetDescriptor_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pArrayDescriptor != NULL) << 0);
     put_word(&call.out, wire_hArray);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pArrayDescriptor != NULL) get_bytes(&call.in, pArrayDescriptor, sizeof *pArrayDescriptor);
+        if (pArrayDescriptor != NULL)
+            get_bytes(&call.in, pArrayDescriptor, sizeof *pArrayDescriptor);
         result = call_checked(&call);
     }
     call_end(&call);
@@ -382,7 +505,10 @@ CUresult forward_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR 
     uint64_t new_pHandle;
     if ((result = call_new_handle(&call, KIND_array, &new_pHandle)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUDA_ARRAY_DESCRIPTOR)), CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pHandle); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pHandle);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pHandle != NULL) << 0 | (uint64_t)(pAllocateArray != NULL) << 1);
     put_word(&call.out, new_pHandle);
     if (pAllocateArray != NULL) put_bytes(&call.out, pAllocateArray, sizeof *pAllocateArray);
@@ -390,7 +516,9 @@ CUresult forward_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR 
     if (result == CUDA_SUCCESS) {
         *pHandle = (CUarray)(uintptr_t)handle_name(call.link, new_pHandle);
         result = call_checked(&call);
-    } else { handle_drop(new_pHandle); }
+    } else {
+        handle_drop(new_pHandle);
+    }
     call_end(&call);
     return result;
 }
@@ -401,7 +529,8 @@ CUresult forward_cuArrayDestroy(CUarray hArray) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hArray);
@@ -417,27 +546,31 @@ CUresult forward_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pArrayDescriptor != NULL) << 0);
     put_word(&call.out, wire_hArray);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pArrayDescriptor != NULL) get_bytes(&call.in, pArrayDescriptor, sizeof *pArrayDescriptor);
+        if (pArrayDescriptor != NULL)
+            get_bytes(&call.in, pArrayDescriptor, sizeof *pArrayDescriptor);
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array, CUdevice device) {
+CUresult forward_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                              CUarray array, CUdevice device) {
     struct call call;
     call_start(&call, OP_cuArrayGetMemoryRequirements);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_array;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_device;
     if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
@@ -447,7 +580,8 @@ CUresult forward_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *me
     put_word(&call.out, wire_device);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (memoryRequirements != NULL) get_bytes(&call.in, memoryRequirements, sizeof *memoryRequirements);
+        if (memoryRequirements != NULL)
+            get_bytes(&call.in, memoryRequirements, sizeof *memoryRequirements);
         result = call_checked(&call);
     }
     call_end(&call);
@@ -460,7 +594,8 @@ CUresult forward_cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pPlaneArray != NULL) << 0);
@@ -468,27 +603,32 @@ CUresult forward_cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned 
     put_bytes(&call.out, &planeIdx, sizeof planeIdx);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pPlaneArray != NULL) *pPlaneArray = (CUarray)(uintptr_t)handle_found(call.link, KIND_array, get_word(&call.in));
+        if (pPlaneArray != NULL)
+            *pPlaneArray =
+                (CUarray)(uintptr_t)handle_found(call.link, KIND_array, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array) {
+CUresult forward_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                            CUarray array) {
     struct call call;
     call_start(&call, OP_cuArrayGetSparseProperties);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_array;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(sparseProperties != NULL) << 0);
     put_word(&call.out, wire_array);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (sparseProperties != NULL) get_bytes(&call.in, sparseProperties, sizeof *sparseProperties);
+        if (sparseProperties != NULL)
+            get_bytes(&call.in, sparseProperties, sizeof *sparseProperties);
         result = call_checked(&call);
     }
     call_end(&call);
@@ -506,7 +646,10 @@ CUresult forward_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice de
     uint64_t new_pctx;
     if ((result = call_new_handle(&call, KIND_context, &new_pctx)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pctx); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pctx);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pctx != NULL) << 0);
     put_word(&call.out, new_pctx);
     put_bytes(&call.out, &flags, sizeof flags);
@@ -515,12 +658,15 @@ CUresult forward_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice de
     if (result == CUDA_SUCCESS) {
         *pctx = (CUcontext)(uintptr_t)handle_name(call.link, new_pctx);
         result = call_checked(&call);
-    } else { handle_drop(new_pctx); }
+    } else {
+        handle_drop(new_pctx);
+    }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev) {
+CUresult forward_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                                unsigned int flags, CUdevice dev) {
     struct call call;
     call_start(&call, OP_cuCtxCreate_v3);
     CUresult result = call_ready();
@@ -532,8 +678,12 @@ CUresult forward_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArra
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     uint64_t new_pctx;
     if ((result = call_new_handle(&call, KIND_context, &new_pctx)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + padded(numParams * sizeof *paramsArray) + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pctx); return result; }
+    result = call_begin(&call, 8 + 8 + 8 + padded(numParams * sizeof *paramsArray) + 8 + 8 + 8,
+                        CALL_WAITS);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pctx);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pctx != NULL) << 0);
     put_word(&call.out, new_pctx);
     put_block(&call.out, paramsArray, numParams * sizeof *paramsArray);
@@ -544,7 +694,9 @@ CUresult forward_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArra
     if (result == CUDA_SUCCESS) {
         *pctx = (CUcontext)(uintptr_t)handle_name(call.link, new_pctx);
         result = call_checked(&call);
-    } else { handle_drop(new_pctx); }
+    } else {
+        handle_drop(new_pctx);
+    }
     call_end(&call);
     return result;
 }
@@ -555,7 +707,8 @@ CUresult forward_cuCtxDestroy_v2(CUcontext ctx) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_ctx);
@@ -571,7 +724,8 @@ CUresult forward_cuCtxDisablePeerAccess(CUcontext peerContext) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_peerContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_peerContext);
@@ -586,7 +740,8 @@ CUresult forward_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_peerContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_peerContext);
@@ -603,11 +758,16 @@ CUresult forward_cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
     if (result != CUDA_SUCCESS) return result;
     if (pContext == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_pContext;
-    if ((result = call_new_handle(&call, KIND_context, &new_pContext)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_context, &new_pContext)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pContext); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pContext);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pContext != NULL) << 0);
     put_word(&call.out, new_pContext);
     put_word(&call.out, wire_hCtx);
@@ -615,7 +775,9 @@ CUresult forward_cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
     if (result == CUDA_SUCCESS) {
         *pContext = (CUcontext)(uintptr_t)handle_name(call.link, new_pContext);
         result = call_checked(&call);
-    } else { handle_drop(new_pContext); }
+    } else {
+        handle_drop(new_pContext);
+    }
     call_end(&call);
     return result;
 }
@@ -626,7 +788,8 @@ CUresult forward_cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(version != NULL) << 1);
@@ -698,7 +861,8 @@ CUresult forward_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(ctxId != NULL) << 1);
@@ -754,11 +918,13 @@ CUresult forward_cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPr
     if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(leastPriority != NULL) << 0 | (uint64_t)(greatestPriority != NULL) << 1);
+    put_word(&call.out,
+             (uint64_t)(leastPriority != NULL) << 0 | (uint64_t)(greatestPriority != NULL) << 1);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
         if (leastPriority != NULL) get_bytes(&call.in, leastPriority, sizeof *leastPriority);
-        if (greatestPriority != NULL) get_bytes(&call.in, greatestPriority, sizeof *greatestPriority);
+        if (greatestPriority != NULL)
+            get_bytes(&call.in, greatestPriority, sizeof *greatestPriority);
         result = call_checked(&call);
     }
     call_end(&call);
@@ -771,9 +937,11 @@ CUresult forward_cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -866,7 +1034,8 @@ CUresult forward_cuCtxSynchronize_v2(CUcontext ctx) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_ctx);
@@ -881,9 +1050,11 @@ CUresult forward_cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -988,7 +1159,9 @@ CUresult forward_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pool_out != NULL) *pool_out = (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
+        if (pool_out != NULL)
+            *pool_out =
+                (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -1036,7 +1209,8 @@ CUresult forward_cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev) {
     return result;
 }
 
-CUresult forward_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
+CUresult forward_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
+                                              void *value) {
     struct call call;
     call_start(&call, OP_cuDeviceGetGraphMemAttribute);
     CUresult result = call_ready();
@@ -1070,14 +1244,16 @@ CUresult forward_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pool != NULL) *pool = (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
+        if (pool != NULL)
+            *pool = (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice) {
+CUresult forward_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib,
+                                         CUdevice srcDevice, CUdevice dstDevice) {
     struct call call;
     call_start(&call, OP_cuDeviceGetP2PAttribute);
     CUresult result = call_ready();
@@ -1121,7 +1297,9 @@ CUresult forward_cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) {
     return result;
 }
 
-CUresult forward_cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice dev) {
+CUresult forward_cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements,
+                                                    CUarray_format format, unsigned numChannels,
+                                                    CUdevice dev) {
     struct call call;
     call_start(&call, OP_cuDeviceGetTexture1DLinearMaxWidth);
     CUresult result = call_ready();
@@ -1136,7 +1314,8 @@ CUresult forward_cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, 
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (maxWidthInElements != NULL) get_bytes(&call.in, maxWidthInElements, sizeof *maxWidthInElements);
+        if (maxWidthInElements != NULL)
+            get_bytes(&call.in, maxWidthInElements, sizeof *maxWidthInElements);
         result = call_checked(&call);
     }
     call_end(&call);
@@ -1290,7 +1469,10 @@ CUresult forward_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     uint64_t new_pctx;
     if ((result = call_new_handle(&call, KIND_context, &new_pctx)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pctx); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pctx);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pctx != NULL) << 0);
     put_word(&call.out, new_pctx);
     put_word(&call.out, wire_dev);
@@ -1298,7 +1480,9 @@ CUresult forward_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     if (result == CUDA_SUCCESS) {
         *pctx = (CUcontext)(uintptr_t)handle_name(call.link, new_pctx);
         result = call_checked(&call);
-    } else { handle_drop(new_pctx); }
+    } else {
+        handle_drop(new_pctx);
+    }
     call_end(&call);
     return result;
 }
@@ -1335,7 +1519,8 @@ CUresult forward_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
     return result;
 }
 
-CUresult forward_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
+CUresult forward_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
+                                              void *value) {
     struct call call;
     call_start(&call, OP_cuDeviceSetGraphMemAttribute);
     CUresult result = call_ready();
@@ -1361,7 +1546,8 @@ CUresult forward_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dev);
@@ -1400,14 +1586,19 @@ CUresult forward_cuEventCreate(CUevent *phEvent, unsigned int Flags) {
     uint64_t new_phEvent;
     if ((result = call_new_handle(&call, KIND_event, &new_phEvent)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phEvent); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phEvent);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phEvent != NULL) << 0);
     put_word(&call.out, new_phEvent);
     put_bytes(&call.out, &Flags, sizeof Flags);
     result = call_post(&call);
     if (result == CUDA_SUCCESS) {
         *phEvent = (CUevent)(uintptr_t)handle_name(call.link, new_phEvent);
-    } else { handle_drop(new_phEvent); }
+    } else {
+        handle_drop(new_phEvent);
+    }
     return result;
 }
 
@@ -1417,7 +1608,8 @@ CUresult forward_cuEventDestroy_v2(CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1432,9 +1624,11 @@ CUresult forward_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUeven
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStart;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEnd;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pMilliseconds != NULL) << 0);
@@ -1455,9 +1649,11 @@ CUresult forward_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUe
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStart;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEnd;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pMilliseconds != NULL) << 0);
@@ -1478,7 +1674,8 @@ CUresult forward_cuEventQuery(CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1493,9 +1690,11 @@ CUresult forward_cuEventRecord(CUevent hEvent, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1510,9 +1709,11 @@ CUresult forward_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsign
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1529,7 +1730,8 @@ CUresult forward_cuEventSynchronize(CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hEvent);
@@ -1544,7 +1746,8 @@ CUresult forward_cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunc
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pi != NULL) << 0);
@@ -1565,14 +1768,16 @@ CUresult forward_cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(hmod != NULL) << 0);
     put_word(&call.out, wire_hfunc);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (hmod != NULL) *hmod = (CUmodule)(uintptr_t)handle_found(call.link, KIND_module, get_word(&call.in));
+        if (hmod != NULL)
+            *hmod = (CUmodule)(uintptr_t)handle_found(call.link, KIND_module, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -1585,7 +1790,8 @@ CUresult forward_cuFuncGetParamCount(CUfunction func, size_t *paramCount) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramCount != NULL) << 1);
@@ -1599,13 +1805,15 @@ CUresult forward_cuFuncGetParamCount(CUfunction func, size_t *paramCount) {
     return result;
 }
 
-CUresult forward_cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+CUresult forward_cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
+                                    size_t *paramSize) {
     struct call call;
     call_start(&call, OP_cuFuncGetParamInfo);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramOffset != NULL) << 2 | (uint64_t)(paramSize != NULL) << 3);
@@ -1627,7 +1835,8 @@ CUresult forward_cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction functi
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_function;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(state != NULL) << 0);
@@ -1647,7 +1856,8 @@ CUresult forward_cuFuncLoad(CUfunction function) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_function;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_function);
@@ -1662,7 +1872,8 @@ CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attri
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
@@ -1679,7 +1890,8 @@ CUresult forward_cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
@@ -1695,7 +1907,8 @@ CUresult forward_cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig confi
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hfunc;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hfunc);
@@ -1711,14 +1924,16 @@ CUresult forward_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGra
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (phGraph != NULL) *phGraph = (CUgraph)(uintptr_t)handle_found(call.link, KIND_graph, get_word(&call.in));
+        if (phGraph != NULL)
+            *phGraph = (CUgraph)(uintptr_t)handle_found(call.link, KIND_graph, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -1732,11 +1947,17 @@ CUresult forward_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
     if (result != CUDA_SUCCESS) return result;
     if (phGraphClone == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_originalGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)originalGraph, &wire_originalGraph)) != CUDA_SUCCESS) return result;
+    result =
+        call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)originalGraph, &wire_originalGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_phGraphClone;
-    if ((result = call_new_handle(&call, KIND_graph, &new_phGraphClone)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_graph, &new_phGraphClone)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phGraphClone); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraphClone);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phGraphClone != NULL) << 0);
     put_word(&call.out, new_phGraphClone);
     put_word(&call.out, wire_originalGraph);
@@ -1744,25 +1965,36 @@ CUresult forward_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
     if (result == CUDA_SUCCESS) {
         *phGraphClone = (CUgraph)(uintptr_t)handle_name(call.link, new_phGraphClone);
         result = call_checked(&call);
-    } else { handle_drop(new_phGraphClone); }
+    } else {
+        handle_drop(new_phGraphClone);
+    }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags) {
+CUresult forward_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out,
+                                                CUgraph hGraph, CUcontext ctx,
+                                                unsigned int defaultLaunchValue,
+                                                unsigned int flags) {
     struct call call;
     call_start(&call, OP_cuGraphConditionalHandleCreate);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (pHandle_out == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_ctx;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_pHandle_out;
-    if ((result = call_new_handle(&call, KIND_conditional, &new_pHandle_out)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_conditional, &new_pHandle_out)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pHandle_out); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pHandle_out);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pHandle_out != NULL) << 0);
     put_word(&call.out, new_pHandle_out);
     put_word(&call.out, wire_hGraph);
@@ -1773,7 +2005,9 @@ CUresult forward_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandl
     if (result == CUDA_SUCCESS) {
         *pHandle_out = (CUgraphConditionalHandle)(uintptr_t)handle_name(call.link, new_pHandle_out);
         result = call_checked(&call);
-    } else { handle_drop(new_pHandle_out); }
+    } else {
+        handle_drop(new_pHandle_out);
+    }
     call_end(&call);
     return result;
 }
@@ -1787,7 +2021,10 @@ CUresult forward_cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
     uint64_t new_phGraph;
     if ((result = call_new_handle(&call, KIND_graph, &new_phGraph)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phGraph); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraph);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 0);
     put_word(&call.out, new_phGraph);
     put_bytes(&call.out, &flags, sizeof flags);
@@ -1795,7 +2032,9 @@ CUresult forward_cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
     if (result == CUDA_SUCCESS) {
         *phGraph = (CUgraph)(uintptr_t)handle_name(call.link, new_phGraph);
         result = call_checked(&call);
-    } else { handle_drop(new_phGraph); }
+    } else {
+        handle_drop(new_phGraph);
+    }
     call_end(&call);
     return result;
 }
@@ -1806,7 +2045,8 @@ CUresult forward_cuGraphDestroy(CUgraph hGraph) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraph);
@@ -1822,7 +2062,8 @@ CUresult forward_cuGraphDestroyNode(CUgraphNode hNode) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hNode);
@@ -1838,14 +2079,17 @@ CUresult forward_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *even
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(event_out != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (event_out != NULL) *event_out = (CUevent)(uintptr_t)handle_found(call.link, KIND_event, get_word(&call.in));
+        if (event_out != NULL)
+            *event_out =
+                (CUevent)(uintptr_t)handle_found(call.link, KIND_event, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -1858,9 +2102,11 @@ CUresult forward_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hNode);
@@ -1876,14 +2122,17 @@ CUresult forward_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(event_out != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (event_out != NULL) *event_out = (CUevent)(uintptr_t)handle_found(call.link, KIND_event, get_word(&call.in));
+        if (event_out != NULL)
+            *event_out =
+                (CUevent)(uintptr_t)handle_found(call.link, KIND_event, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -1896,9 +2145,11 @@ CUresult forward_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hNode);
@@ -1908,17 +2159,21 @@ CUresult forward_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) 
     return result;
 }
 
-CUresult forward_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph) {
+CUresult forward_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                    CUgraph childGraph) {
     struct call call;
     call_start(&call, OP_cuGraphExecChildGraphNodeSetParams);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_childGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)childGraph, &wire_childGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)childGraph, &wire_childGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -1935,7 +2190,8 @@ CUresult forward_cuGraphExecDestroy(CUgraphExec hGraphExec) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -1945,17 +2201,21 @@ CUresult forward_cuGraphExecDestroy(CUgraphExec hGraphExec) {
     return result;
 }
 
-CUresult forward_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) {
+CUresult forward_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                    CUevent event) {
     struct call call;
     call_start(&call, OP_cuGraphExecEventRecordNodeSetEvent);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -1966,17 +2226,21 @@ CUresult forward_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgr
     return result;
 }
 
-CUresult forward_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) {
+CUresult forward_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                  CUevent event) {
     struct call call;
     call_start(&call, OP_cuGraphExecEventWaitNodeSetEvent);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_event;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -1993,7 +2257,8 @@ CUresult forward_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(flags != NULL) << 1);
@@ -2013,7 +2278,8 @@ CUresult forward_cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(graphId != NULL) << 1);
@@ -2027,30 +2293,42 @@ CUresult forward_cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
     return result;
 }
 
-CUresult forward_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, CUgraphExecUpdateResult *updateResult_out) {
+CUresult forward_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,
+                                   CUgraphNode *hErrorNode_out,
+                                   CUgraphExecUpdateResult *updateResult_out) {
     struct call call;
     call_start(&call, OP_cuGraphExecUpdate);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     if (hErrorNode_out == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_hErrorNode_out;
-    if ((result = call_new_handle(&call, KIND_graph_node, &new_hErrorNode_out)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_graph_node, &new_hErrorNode_out)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_hErrorNode_out); return result; }
-    put_word(&call.out, (uint64_t)(hErrorNode_out != NULL) << 2 | (uint64_t)(updateResult_out != NULL) << 3);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_hErrorNode_out);
+        return result;
+    }
+    put_word(&call.out,
+             (uint64_t)(hErrorNode_out != NULL) << 2 | (uint64_t)(updateResult_out != NULL) << 3);
     put_word(&call.out, wire_hGraphExec);
     put_word(&call.out, wire_hGraph);
     put_word(&call.out, new_hErrorNode_out);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
         *hErrorNode_out = (CUgraphNode)(uintptr_t)handle_name(call.link, new_hErrorNode_out);
-        if (updateResult_out != NULL) get_bytes(&call.in, updateResult_out, sizeof *updateResult_out);
+        if (updateResult_out != NULL)
+            get_bytes(&call.in, updateResult_out, sizeof *updateResult_out);
         result = call_checked(&call);
-    } else { handle_drop(new_hErrorNode_out); }
+    } else {
+        handle_drop(new_hErrorNode_out);
+    }
     call_end(&call);
     return result;
 }
@@ -2061,7 +2339,8 @@ CUresult forward_cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(graphId != NULL) << 1);
@@ -2075,18 +2354,24 @@ CUresult forward_cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
     return result;
 }
 
-CUresult forward_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags) {
+CUresult forward_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                             unsigned long long flags) {
     struct call call;
     call_start(&call, OP_cuGraphInstantiateWithFlags);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (phGraphExec == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_phGraphExec;
-    if ((result = call_new_handle(&call, KIND_graph_exec, &new_phGraphExec)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_graph_exec, &new_phGraphExec)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phGraphExec); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phGraphExec);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phGraphExec != NULL) << 0);
     put_word(&call.out, new_phGraphExec);
     put_word(&call.out, wire_hGraph);
@@ -2095,7 +2380,9 @@ CUresult forward_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph h
     if (result == CUDA_SUCCESS) {
         *phGraphExec = (CUgraphExec)(uintptr_t)handle_name(call.link, new_phGraphExec);
         result = call_checked(&call);
-    } else { handle_drop(new_phGraphExec); }
+    } else {
+        handle_drop(new_phGraphExec);
+    }
     call_end(&call);
     return result;
 }
@@ -2106,9 +2393,11 @@ CUresult forward_cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode sr
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dst;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)dst, &wire_dst)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)dst, &wire_dst);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_src;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)src, &wire_src)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)src, &wire_src);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dst);
@@ -2124,9 +2413,11 @@ CUresult forward_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraph);
@@ -2141,7 +2432,8 @@ CUresult forward_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dpt
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dptr_out != NULL) << 1);
@@ -2155,15 +2447,19 @@ CUresult forward_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dpt
     return result;
 }
 
-CUresult forward_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph) {
+CUresult forward_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
+                                        CUgraph hClonedGraph) {
     struct call call;
     call_start(&call, OP_cuGraphNodeFindInClone);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hOriginalNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hOriginalNode, &wire_hOriginalNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hOriginalNode,
+                         &wire_hOriginalNode);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hClonedGraph;
-    if ((result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hClonedGraph, &wire_hClonedGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hClonedGraph, &wire_hClonedGraph);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phNode != NULL) << 0);
@@ -2171,7 +2467,9 @@ CUresult forward_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOrigin
     put_word(&call.out, wire_hClonedGraph);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (phNode != NULL) *phNode = (CUgraphNode)(uintptr_t)handle_found(call.link, KIND_graph_node, get_word(&call.in));
+        if (phNode != NULL)
+            *phNode = (CUgraphNode)(uintptr_t)handle_found(call.link, KIND_graph_node,
+                                                           get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -2184,29 +2482,34 @@ CUresult forward_cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGra
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (phGraph != NULL) *phGraph = (CUgraph)(uintptr_t)handle_found(call.link, KIND_graph, get_word(&call.in));
+        if (phGraph != NULL)
+            *phGraph = (CUgraph)(uintptr_t)handle_found(call.link, KIND_graph, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled) {
+CUresult forward_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                       unsigned int *isEnabled) {
     struct call call;
     call_start(&call, OP_cuGraphNodeGetEnabled);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(isEnabled != NULL) << 2);
@@ -2227,7 +2530,8 @@ CUresult forward_cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(nodeId != NULL) << 1);
@@ -2247,7 +2551,8 @@ CUresult forward_cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *to
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(toolsNodeId != NULL) << 1);
@@ -2267,7 +2572,8 @@ CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(type != NULL) << 1);
@@ -2281,15 +2587,18 @@ CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
     return result;
 }
 
-CUresult forward_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled) {
+CUresult forward_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                       unsigned int isEnabled) {
     struct call call;
     call_start(&call, OP_cuGraphNodeSetEnabled);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraphExec;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hNode;
-    if ((result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraphExec);
@@ -2306,9 +2615,11 @@ CUresult forward_cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hGraph;
-    if ((result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hGraph);
@@ -2317,20 +2628,26 @@ CUresult forward_cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
     return result;
 }
 
-CUresult forward_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
+CUresult forward_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+                                  unsigned int flags) {
     struct call call;
     call_start(&call, OP_cuGreenCtxCreate);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (phCtx == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_desc;
-    if ((result = call_handle(&call, KIND_resource_description, (uint64_t)(uintptr_t)desc, &wire_desc)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_resource_description, (uint64_t)(uintptr_t)desc, &wire_desc);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     uint64_t new_phCtx;
-    if ((result = call_new_handle(&call, KIND_green_context, &new_phCtx)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_green_context, &new_phCtx)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phCtx); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phCtx);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phCtx != NULL) << 0);
     put_word(&call.out, new_phCtx);
     put_word(&call.out, wire_desc);
@@ -2340,7 +2657,9 @@ CUresult forward_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUd
     if (result == CUDA_SUCCESS) {
         *phCtx = (CUgreenCtx)(uintptr_t)handle_name(call.link, new_phCtx);
         result = call_checked(&call);
-    } else { handle_drop(new_phCtx); }
+    } else {
+        handle_drop(new_phCtx);
+    }
     call_end(&call);
     return result;
 }
@@ -2351,7 +2670,8 @@ CUresult forward_cuGreenCtxDestroy(CUgreenCtx hCtx) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -2367,7 +2687,8 @@ CUresult forward_cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenC
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_greenCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(greenCtxId != NULL) << 1);
@@ -2387,9 +2708,11 @@ CUresult forward_cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -2399,18 +2722,24 @@ CUresult forward_cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
     return result;
 }
 
-CUresult forward_cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority) {
+CUresult forward_cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
+                                        int priority) {
     struct call call;
     call_start(&call, OP_cuGreenCtxStreamCreate);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (phStream == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_greenCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t new_phStream;
-    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phStream); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phStream);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phStream != NULL) << 0);
     put_word(&call.out, new_phStream);
     put_word(&call.out, wire_greenCtx);
@@ -2420,7 +2749,9 @@ CUresult forward_cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx,
     if (result == CUDA_SUCCESS) {
         *phStream = (CUstream)(uintptr_t)handle_name(call.link, new_phStream);
         result = call_checked(&call);
-    } else { handle_drop(new_phStream); }
+    } else {
+        handle_drop(new_phStream);
+    }
     call_end(&call);
     return result;
 }
@@ -2431,9 +2762,11 @@ CUresult forward_cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hCtx;
-    if ((result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hCtx);
@@ -2443,13 +2776,15 @@ CUresult forward_cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
     return result;
 }
 
-CUresult forward_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
+CUresult forward_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
+                                      CUdevice dev) {
     struct call call;
     call_start(&call, OP_cuKernelGetAttribute);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
@@ -2473,14 +2808,17 @@ CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pFunc != NULL) << 0);
     put_word(&call.out, wire_kernel);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pFunc != NULL) *pFunc = (CUfunction)(uintptr_t)handle_found(call.link, KIND_function, get_word(&call.in));
+        if (pFunc != NULL)
+            *pFunc =
+                (CUfunction)(uintptr_t)handle_found(call.link, KIND_function, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -2493,14 +2831,16 @@ CUresult forward_cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pLib != NULL) << 0);
     put_word(&call.out, wire_kernel);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pLib != NULL) *pLib = (CUlibrary)(uintptr_t)handle_found(call.link, KIND_library, get_word(&call.in));
+        if (pLib != NULL)
+            *pLib = (CUlibrary)(uintptr_t)handle_found(call.link, KIND_library, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -2513,7 +2853,8 @@ CUresult forward_cuKernelGetParamCount(CUkernel kernel, size_t *paramCount) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramCount != NULL) << 1);
@@ -2527,13 +2868,15 @@ CUresult forward_cuKernelGetParamCount(CUkernel kernel, size_t *paramCount) {
     return result;
 }
 
-CUresult forward_cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+CUresult forward_cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
+                                      size_t *paramSize) {
     struct call call;
     call_start(&call, OP_cuKernelGetParamInfo);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(paramOffset != NULL) << 2 | (uint64_t)(paramSize != NULL) << 3);
@@ -2549,13 +2892,15 @@ CUresult forward_cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t
     return result;
 }
 
-CUresult forward_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
+CUresult forward_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
+                                      CUdevice dev) {
     struct call call;
     call_start(&call, OP_cuKernelSetAttribute);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
@@ -2575,7 +2920,8 @@ CUresult forward_cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CU
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_kernel;
-    if ((result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dev;
     if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
@@ -2588,13 +2934,15 @@ CUresult forward_cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CU
     return result;
 }
 
-CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
+CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                                    const char *name) {
     struct call call;
     call_start(&call, OP_cuLibraryGetGlobal);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -2617,7 +2965,8 @@ CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -2626,7 +2975,9 @@ CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const 
     put_string(&call.out, name);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pKernel != NULL) *pKernel = (CUkernel)(uintptr_t)handle_found(call.link, KIND_kernel, get_word(&call.in));
+        if (pKernel != NULL)
+            *pKernel =
+                (CUkernel)(uintptr_t)handle_found(call.link, KIND_kernel, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -2639,7 +2990,8 @@ CUresult forward_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_lib;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)lib, &wire_lib)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)lib, &wire_lib);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(count != NULL) << 0);
@@ -2659,14 +3011,16 @@ CUresult forward_cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pMod != NULL) << 0);
     put_word(&call.out, wire_library);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pMod != NULL) *pMod = (CUmodule)(uintptr_t)handle_found(call.link, KIND_module, get_word(&call.in));
+        if (pMod != NULL)
+            *pMod = (CUmodule)(uintptr_t)handle_found(call.link, KIND_module, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -2679,7 +3033,8 @@ CUresult forward_cuLibraryUnload(CUlibrary library) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_library;
-    if ((result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_library);
@@ -2695,7 +3050,8 @@ CUresult forward_cuLinkDestroy(CUlinkState state) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_state;
-    if ((result = call_handle(&call, KIND_link, (uint64_t)(uintptr_t)state, &wire_state)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_link, (uint64_t)(uintptr_t)state, &wire_state);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_state);
@@ -2719,7 +3075,8 @@ CUresult forward_cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     return result;
 }
 
-CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
+                                     CUdeviceptr addr, unsigned long long flags) {
     struct call call;
     call_start(&call, OP_cuMemAddressReserve);
     CUresult result = call_ready();
@@ -2746,7 +3103,8 @@ CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hS
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0);
@@ -2761,15 +3119,18 @@ CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hS
     return result;
 }
 
-CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                         CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemAllocFromPoolAsync);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0);
@@ -2785,7 +3146,8 @@ CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUm
     return result;
 }
 
-CUresult forward_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
+CUresult forward_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
+                                    size_t Height, unsigned int ElementSizeBytes) {
     struct call call;
     call_start(&call, OP_cuMemAllocPitch_v2);
     CUresult result = call_ready();
@@ -2824,18 +3186,25 @@ CUresult forward_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
     return result;
 }
 
-CUresult forward_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
+CUresult forward_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                             const CUmemAllocationProp *prop, unsigned long long flags) {
     struct call call;
     call_start(&call, OP_cuMemCreate);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUmemAllocationProp plain_prop;
-    if (prop != NULL && (result = call_locate_CUmemAllocationProp(&call, prop, &plain_prop)) != CUDA_SUCCESS) return result;
+    if (prop != NULL &&
+        (result = call_locate_CUmemAllocationProp(&call, prop, &plain_prop)) != CUDA_SUCCESS)
+        return result;
     uint64_t new_handle;
-    if ((result = call_new_handle(&call, KIND_allocation, &new_handle)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_allocation, &new_handle)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUmemAllocationProp)) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_handle); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_handle);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(handle != NULL) << 0 | (uint64_t)(prop != NULL) << 2);
     put_word(&call.out, new_handle);
     put_bytes(&call.out, &size, sizeof size);
@@ -2845,7 +3214,9 @@ CUresult forward_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
     if (result == CUDA_SUCCESS) {
         *handle = (CUmemGenericAllocationHandle)(uintptr_t)handle_name(call.link, new_handle);
         result = call_checked(&call);
-    } else { handle_drop(new_handle); }
+    } else {
+        handle_drop(new_handle);
+    }
     call_end(&call);
     return result;
 }
@@ -2856,7 +3227,8 @@ CUresult forward_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dptr, sizeof dptr);
@@ -2878,13 +3250,16 @@ CUresult forward_cuMemFree_v2(CUdeviceptr dptr) {
     return result;
 }
 
-CUresult forward_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr) {
+CUresult forward_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                                CUdeviceptr ptr) {
     struct call call;
     call_start(&call, OP_cuMemGetAccess);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     CUmemLocation plain_location;
-    if (location != NULL && (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS) return result;
+    if (location != NULL &&
+        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(flags != NULL) << 0 | (uint64_t)(location != NULL) << 1);
@@ -2918,13 +3293,16 @@ CUresult forward_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUde
     return result;
 }
 
-CUresult forward_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option) {
+CUresult forward_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                               CUmemAllocationGranularity_flags option) {
     struct call call;
     call_start(&call, OP_cuMemGetAllocationGranularity);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     CUmemAllocationProp plain_prop;
-    if (prop != NULL && (result = call_locate_CUmemAllocationProp(&call, prop, &plain_prop)) != CUDA_SUCCESS) return result;
+    if (prop != NULL &&
+        (result = call_locate_CUmemAllocationProp(&call, prop, &plain_prop)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + padded(sizeof(CUmemAllocationProp)) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(granularity != NULL) << 0 | (uint64_t)(prop != NULL) << 1);
@@ -2939,13 +3317,15 @@ CUresult forward_cuMemGetAllocationGranularity(size_t *granularity, const CUmemA
     return result;
 }
 
-CUresult forward_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle) {
+CUresult forward_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                        CUmemGenericAllocationHandle handle) {
     struct call call;
     call_start(&call, OP_cuMemGetAllocationPropertiesFromHandle);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_handle;
-    if ((result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(prop != NULL) << 0);
@@ -2959,13 +3339,16 @@ CUresult forward_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
     return result;
 }
 
-CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) {
+CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                        CUmemAllocationType type) {
     struct call call;
     call_start(&call, OP_cuMemGetDefaultMemPool);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     CUmemLocation plain_location;
-    if (location != NULL && (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS) return result;
+    if (location != NULL &&
+        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pool_out != NULL) << 0 | (uint64_t)(location != NULL) << 1);
@@ -2973,7 +3356,9 @@ CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *l
     put_bytes(&call.out, &type, sizeof type);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pool_out != NULL) *pool_out = (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
+        if (pool_out != NULL)
+            *pool_out =
+                (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -2998,13 +3383,16 @@ CUresult forward_cuMemGetInfo_v2(size_t *free, size_t *total) {
     return result;
 }
 
-CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                                 CUmemAllocationType type) {
     struct call call;
     call_start(&call, OP_cuMemGetMemPool);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     CUmemLocation plain_location;
-    if (location != NULL && (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS) return result;
+    if (location != NULL &&
+        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pool != NULL) << 0 | (uint64_t)(location != NULL) << 1);
@@ -3012,20 +3400,23 @@ CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CU
     put_bytes(&call.out, &type, sizeof type);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pool != NULL) *pool = (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
+        if (pool != NULL)
+            *pool = (CUmemoryPool)(uintptr_t)handle_found(call.link, KIND_pool, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult forward_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct call call;
     call_start(&call, OP_cuMemMap);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_handle;
-    if ((result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &ptr, sizeof ptr);
@@ -3045,11 +3436,16 @@ CUresult forward_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     if (result != CUDA_SUCCESS) return result;
     if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUmemPoolProps plain_poolProps;
-    if (poolProps != NULL && (result = call_locate_CUmemPoolProps(&call, poolProps, &plain_poolProps)) != CUDA_SUCCESS) return result;
+    if (poolProps != NULL &&
+        (result = call_locate_CUmemPoolProps(&call, poolProps, &plain_poolProps)) != CUDA_SUCCESS)
+        return result;
     uint64_t new_pool;
     if ((result = call_new_handle(&call, KIND_pool, &new_pool)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUmemPoolProps)), CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pool); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pool);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(pool != NULL) << 0 | (uint64_t)(poolProps != NULL) << 1);
     put_word(&call.out, new_pool);
     if (poolProps != NULL) put_bytes(&call.out, &plain_poolProps, sizeof plain_poolProps);
@@ -3057,7 +3453,9 @@ CUresult forward_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     if (result == CUDA_SUCCESS) {
         *pool = (CUmemoryPool)(uintptr_t)handle_name(call.link, new_pool);
         result = call_checked(&call);
-    } else { handle_drop(new_pool); }
+    } else {
+        handle_drop(new_pool);
+    }
     call_end(&call);
     return result;
 }
@@ -3068,7 +3466,8 @@ CUresult forward_cuMemPoolDestroy(CUmemoryPool pool) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_pool);
@@ -3078,15 +3477,19 @@ CUresult forward_cuMemPoolDestroy(CUmemoryPool pool) {
     return result;
 }
 
-CUresult forward_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location) {
+CUresult forward_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
+                                    CUmemLocation *location) {
     struct call call;
     call_start(&call, OP_cuMemPoolGetAccess);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_memPool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)memPool, &wire_memPool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)memPool, &wire_memPool);
+    if (result != CUDA_SUCCESS) return result;
     CUmemLocation plain_location;
-    if (location != NULL && (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS) return result;
+    if (location != NULL &&
+        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUmemLocation)), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(flags != NULL) << 0 | (uint64_t)(location != NULL) << 2);
@@ -3107,7 +3510,8 @@ CUresult forward_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute at
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(value != NULL) << 2);
@@ -3128,12 +3532,14 @@ CUresult forward_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *ma
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     if (map == NULL && count != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((uint64_t)count > WIRE_MAX_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     CUmemAccessDesc plain_map[WIRE_MAX_ARRAY];
     for (size_t i = 0; i < (size_t)count; i++)
-        if ((result = call_locate_CUmemAccessDesc(&call, &map[i], &plain_map[i])) != CUDA_SUCCESS) return result;
+        if ((result = call_locate_CUmemAccessDesc(&call, &map[i], &plain_map[i])) != CUDA_SUCCESS)
+            return result;
     result = call_begin(&call, 8 + 8 + padded(count * sizeof *map) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_pool);
@@ -3150,7 +3556,8 @@ CUresult forward_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3168,7 +3575,8 @@ CUresult forward_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_pool);
@@ -3184,7 +3592,8 @@ CUresult forward_cuMemRelease(CUmemGenericAllocationHandle handle) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_handle;
-    if ((result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_handle);
@@ -3201,9 +3610,13 @@ CUresult forward_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
     if (result != CUDA_SUCCESS) return result;
     if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_handle;
-    if ((result = call_new_handle(&call, KIND_allocation, &new_handle)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_allocation, &new_handle)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_handle); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_handle);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(handle != NULL) << 0);
     put_word(&call.out, new_handle);
     put_bytes(&call.out, &addr, sizeof addr);
@@ -3211,12 +3624,15 @@ CUresult forward_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
     if (result == CUDA_SUCCESS) {
         *handle = (CUmemGenericAllocationHandle)(uintptr_t)handle_name(call.link, new_handle);
         result = call_checked(&call);
-    } else { handle_drop(new_handle); }
+    } else {
+        handle_drop(new_handle);
+    }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
+CUresult forward_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
+                                size_t count) {
     struct call call;
     call_start(&call, OP_cuMemSetAccess);
     CUresult result = call_ready();
@@ -3225,7 +3641,8 @@ CUresult forward_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
     if ((uint64_t)count > WIRE_MAX_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     CUmemAccessDesc plain_desc[WIRE_MAX_ARRAY];
     for (size_t i = 0; i < (size_t)count; i++)
-        if ((result = call_locate_CUmemAccessDesc(&call, &desc[i], &plain_desc[i])) != CUDA_SUCCESS) return result;
+        if ((result = call_locate_CUmemAccessDesc(&call, &desc[i], &plain_desc[i])) != CUDA_SUCCESS)
+            return result;
     result = call_begin(&call, 8 + 8 + 8 + padded(count * sizeof *desc) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &ptr, sizeof ptr);
@@ -3237,15 +3654,19 @@ CUresult forward_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
     return result;
 }
 
-CUresult forward_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+CUresult forward_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+                                 CUmemoryPool pool) {
     struct call call;
     call_start(&call, OP_cuMemSetMemPool);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     CUmemLocation plain_location;
-    if (location != NULL && (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS) return result;
+    if (location != NULL &&
+        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
+        return result;
     uint64_t wire_pool;
-    if ((result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(location != NULL) << 0);
@@ -3271,15 +3692,18 @@ CUresult forward_cuMemUnmap(CUdeviceptr ptr, size_t size) {
     return result;
 }
 
-CUresult forward_cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) {
+CUresult forward_cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
+                              unsigned int srcOffset, unsigned int ByteCount) {
     struct call call;
     call_start(&call, OP_cuMemcpyAtoA);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
@@ -3292,15 +3716,18 @@ CUresult forward_cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray 
     return result;
 }
 
-CUresult forward_cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
+CUresult forward_cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray,
+                                 size_t srcOffset, size_t ByteCount) {
     struct call call;
     call_start(&call, OP_cuMemcpyAtoA_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
@@ -3313,13 +3740,15 @@ CUresult forward_cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray src
     return result;
 }
 
-CUresult forward_cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
+CUresult forward_cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                                 size_t ByteCount) {
     struct call call;
     call_start(&call, OP_cuMemcpyAtoD_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3331,13 +3760,15 @@ CUresult forward_cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t
     return result;
 }
 
-CUresult forward_cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {
+CUresult forward_cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                                 size_t ByteCount) {
     struct call call;
     call_start(&call, OP_cuMemcpyDtoA_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstArray;
-    if ((result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstArray);
@@ -3349,13 +3780,15 @@ CUresult forward_cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr
     return result;
 }
 
-CUresult forward_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+CUresult forward_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                      size_t ByteCount, CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemcpyDtoDAsync_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3380,15 +3813,18 @@ CUresult forward_cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, s
     return result;
 }
 
-CUresult forward_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {
+CUresult forward_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                              CUcontext srcContext, size_t ByteCount) {
     struct call call;
     call_start(&call, OP_cuMemcpyPeer);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3400,17 +3836,22 @@ CUresult forward_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdev
     return result;
 }
 
-CUresult forward_cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream) {
+CUresult forward_cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
+                                   CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
+                                   CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemcpyPeerAsync);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcContext;
-    if ((result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3423,13 +3864,15 @@ CUresult forward_cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
     return result;
 }
 
-CUresult forward_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
+CUresult forward_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
+                                  CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemsetD16Async);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3454,13 +3897,15 @@ CUresult forward_cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t
     return result;
 }
 
-CUresult forward_cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) {
+CUresult forward_cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                                    size_t Width, size_t Height, CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemsetD2D16Async);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3473,7 +3918,8 @@ CUresult forward_cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsi
     return result;
 }
 
-CUresult forward_cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
+CUresult forward_cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                                  size_t Width, size_t Height) {
     struct call call;
     call_start(&call, OP_cuMemsetD2D16_v2);
     CUresult result = call_ready();
@@ -3489,13 +3935,15 @@ CUresult forward_cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsign
     return result;
 }
 
-CUresult forward_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream) {
+CUresult forward_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                    size_t Width, size_t Height, CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemsetD2D32Async);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3508,7 +3956,8 @@ CUresult forward_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsi
     return result;
 }
 
-CUresult forward_cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
+CUresult forward_cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                  size_t Width, size_t Height) {
     struct call call;
     call_start(&call, OP_cuMemsetD2D32_v2);
     CUresult result = call_ready();
@@ -3524,13 +3973,15 @@ CUresult forward_cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsign
     return result;
 }
 
-CUresult forward_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) {
+CUresult forward_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                   size_t Width, size_t Height, CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemsetD2D8Async);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3543,7 +3994,8 @@ CUresult forward_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsig
     return result;
 }
 
-CUresult forward_cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
+CUresult forward_cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                 size_t Width, size_t Height) {
     struct call call;
     call_start(&call, OP_cuMemsetD2D8_v2);
     CUresult result = call_ready();
@@ -3559,13 +4011,15 @@ CUresult forward_cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigne
     return result;
 }
 
-CUresult forward_cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) {
+CUresult forward_cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
+                                  CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemsetD32Async);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3590,13 +4044,15 @@ CUresult forward_cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N
     return result;
 }
 
-CUresult forward_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
+CUresult forward_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
+                                 CUstream hStream) {
     struct call call;
     call_start(&call, OP_cuMemsetD8Async);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
@@ -3621,25 +4077,35 @@ CUresult forward_cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N
     return result;
 }
 
-CUresult forward_cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc, unsigned int numMipmapLevels) {
+CUresult forward_cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
+                                        const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+                                        unsigned int numMipmapLevels) {
     struct call call;
     call_start(&call, OP_cuMipmappedArrayCreate);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     if (pHandle == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_pHandle;
-    if ((result = call_new_handle(&call, KIND_mipmapped_array, &new_pHandle)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_mipmapped_array, &new_pHandle)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUDA_ARRAY3D_DESCRIPTOR)) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) { handle_drop(new_pHandle); return result; }
-    put_word(&call.out, (uint64_t)(pHandle != NULL) << 0 | (uint64_t)(pMipmappedArrayDesc != NULL) << 1);
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_pHandle);
+        return result;
+    }
+    put_word(&call.out, (uint64_t)(pHandle != NULL) << 0 | (uint64_t)(pMipmappedArrayDesc != NULL)
+                                                               << 1);
     put_word(&call.out, new_pHandle);
-    if (pMipmappedArrayDesc != NULL) put_bytes(&call.out, pMipmappedArrayDesc, sizeof *pMipmappedArrayDesc);
+    if (pMipmappedArrayDesc != NULL)
+        put_bytes(&call.out, pMipmappedArrayDesc, sizeof *pMipmappedArrayDesc);
     put_bytes(&call.out, &numMipmapLevels, sizeof numMipmapLevels);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
         *pHandle = (CUmipmappedArray)(uintptr_t)handle_name(call.link, new_pHandle);
         result = call_checked(&call);
-    } else { handle_drop(new_pHandle); }
+    } else {
+        handle_drop(new_pHandle);
+    }
     call_end(&call);
     return result;
 }
@@ -3650,7 +4116,9 @@ CUresult forward_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hMipmappedArray;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray, &wire_hMipmappedArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
+                         &wire_hMipmappedArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hMipmappedArray);
@@ -3660,13 +4128,16 @@ CUresult forward_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
     return result;
 }
 
-CUresult forward_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level) {
+CUresult forward_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
+                                          unsigned int level) {
     struct call call;
     call_start(&call, OP_cuMipmappedArrayGetLevel);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hMipmappedArray;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray, &wire_hMipmappedArray)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
+                         &wire_hMipmappedArray);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(pLevelArray != NULL) << 0);
@@ -3674,20 +4145,25 @@ CUresult forward_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray
     put_bytes(&call.out, &level, sizeof level);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pLevelArray != NULL) *pLevelArray = (CUarray)(uintptr_t)handle_found(call.link, KIND_array, get_word(&call.in));
+        if (pLevelArray != NULL)
+            *pLevelArray =
+                (CUarray)(uintptr_t)handle_found(call.link, KIND_array, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
+CUresult
+forward_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                              CUmipmappedArray mipmap, CUdevice device) {
     struct call call;
     call_start(&call, OP_cuMipmappedArrayGetMemoryRequirements);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_mipmap;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_device;
     if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
@@ -3697,27 +4173,31 @@ CUresult forward_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIRE
     put_word(&call.out, wire_device);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (memoryRequirements != NULL) get_bytes(&call.in, memoryRequirements, sizeof *memoryRequirements);
+        if (memoryRequirements != NULL)
+            get_bytes(&call.in, memoryRequirements, sizeof *memoryRequirements);
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap) {
+CUresult forward_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                                     CUmipmappedArray mipmap) {
     struct call call;
     call_start(&call, OP_cuMipmappedArrayGetSparseProperties);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_mipmap;
-    if ((result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(sparseProperties != NULL) << 0);
     put_word(&call.out, wire_mipmap);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (sparseProperties != NULL) get_bytes(&call.in, sparseProperties, sizeof *sparseProperties);
+        if (sparseProperties != NULL)
+            get_bytes(&call.in, sparseProperties, sizeof *sparseProperties);
         result = call_checked(&call);
     }
     call_end(&call);
@@ -3730,7 +4210,8 @@ CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const cha
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3739,7 +4220,9 @@ CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const cha
     put_string(&call.out, name);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (hfunc != NULL) *hfunc = (CUfunction)(uintptr_t)handle_found(call.link, KIND_function, get_word(&call.in));
+        if (hfunc != NULL)
+            *hfunc =
+                (CUfunction)(uintptr_t)handle_found(call.link, KIND_function, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -3752,7 +4235,8 @@ CUresult forward_cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_mod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)mod, &wire_mod)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)mod, &wire_mod);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(count != NULL) << 0);
@@ -3766,13 +4250,15 @@ CUresult forward_cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
     return result;
 }
 
-CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
+CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
+                                      const char *name) {
     struct call call;
     call_start(&call, OP_cuModuleGetGlobal_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3812,7 +4298,8 @@ CUresult forward_cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const ch
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3821,7 +4308,9 @@ CUresult forward_cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const ch
     put_string(&call.out, name);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pSurfRef != NULL) *pSurfRef = (CUsurfref)(uintptr_t)handle_found(call.link, KIND_surface_reference, get_word(&call.in));
+        if (pSurfRef != NULL)
+            *pSurfRef = (CUsurfref)(uintptr_t)handle_found(call.link, KIND_surface_reference,
+                                                           get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -3834,7 +4323,8 @@ CUresult forward_cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
@@ -3843,7 +4333,9 @@ CUresult forward_cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char 
     put_string(&call.out, name);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (pTexRef != NULL) *pTexRef = (CUtexref)(uintptr_t)handle_found(call.link, KIND_texture_reference, get_word(&call.in));
+        if (pTexRef != NULL)
+            *pTexRef = (CUtexref)(uintptr_t)handle_found(call.link, KIND_texture_reference,
+                                                         get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
@@ -3856,7 +4348,8 @@ CUresult forward_cuModuleUnload(CUmodule hmod) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hmod;
-    if ((result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hmod);
@@ -3866,13 +4359,15 @@ CUresult forward_cuModuleUnload(CUmodule hmod) {
     return result;
 }
 
-CUresult forward_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize) {
+CUresult forward_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
+                                                         int numBlocks, int blockSize) {
     struct call call;
     call_start(&call, OP_cuOccupancyAvailableDynamicSMemPerBlock);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(dynamicSmemSize != NULL) << 0);
@@ -3888,13 +4383,16 @@ CUresult forward_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize
     return result;
 }
 
-CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize) {
+CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
+                                                             int blockSize,
+                                                             size_t dynamicSMemSize) {
     struct call call;
     call_start(&call, OP_cuOccupancyMaxActiveBlocksPerMultiprocessor);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(numBlocks != NULL) << 0);
@@ -3910,13 +4408,15 @@ CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUf
     return result;
 }
 
-CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags) {
+CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags) {
     struct call call;
     call_start(&call, OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_func;
-    if ((result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(numBlocks != NULL) << 0);
@@ -3939,7 +4439,8 @@ CUresult forward_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode m
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -3955,9 +4456,11 @@ CUresult forward_cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) 
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_dstStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)dstStream, &wire_dstStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)dstStream, &wire_dstStream);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_srcStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)srcStream, &wire_srcStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)srcStream, &wire_srcStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_dstStream);
@@ -3974,16 +4477,22 @@ CUresult forward_cuStreamCreate(CUstream *phStream, unsigned int Flags) {
     if (result != CUDA_SUCCESS) return result;
     if (phStream == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_phStream;
-    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phStream); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phStream);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phStream != NULL) << 0);
     put_word(&call.out, new_phStream);
     put_bytes(&call.out, &Flags, sizeof Flags);
     result = call_post(&call);
     if (result == CUDA_SUCCESS) {
         *phStream = (CUstream)(uintptr_t)handle_name(call.link, new_phStream);
-    } else { handle_drop(new_phStream); }
+    } else {
+        handle_drop(new_phStream);
+    }
     return result;
 }
 
@@ -3994,9 +4503,13 @@ CUresult forward_cuStreamCreateWithPriority(CUstream *phStream, unsigned int fla
     if (result != CUDA_SUCCESS) return result;
     if (phStream == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_phStream;
-    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS) return result;
+    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS)
+        return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) { handle_drop(new_phStream); return result; }
+    if (result != CUDA_SUCCESS) {
+        handle_drop(new_phStream);
+        return result;
+    }
     put_word(&call.out, (uint64_t)(phStream != NULL) << 0);
     put_word(&call.out, new_phStream);
     put_bytes(&call.out, &flags, sizeof flags);
@@ -4004,7 +4517,9 @@ CUresult forward_cuStreamCreateWithPriority(CUstream *phStream, unsigned int fla
     result = call_post(&call);
     if (result == CUDA_SUCCESS) {
         *phStream = (CUstream)(uintptr_t)handle_name(call.link, new_phStream);
-    } else { handle_drop(new_phStream); }
+    } else {
+        handle_drop(new_phStream);
+    }
     return result;
 }
 
@@ -4014,7 +4529,8 @@ CUresult forward_cuStreamDestroy_v2(CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4029,27 +4545,31 @@ CUresult forward_cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
     put_word(&call.out, wire_hStream);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
-        if (phGraph != NULL) *phGraph = (CUgraph)(uintptr_t)handle_found(call.link, KIND_graph, get_word(&call.in));
+        if (phGraph != NULL)
+            *phGraph = (CUgraph)(uintptr_t)handle_found(call.link, KIND_graph, get_word(&call.in));
         result = call_checked(&call);
     }
     call_end(&call);
     return result;
 }
 
-CUresult forward_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value) {
+CUresult forward_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                      CUstreamAttrValue *value) {
     struct call call;
     call_start(&call, OP_cuStreamGetAttribute);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(value != NULL) << 2);
@@ -4070,7 +4590,8 @@ CUresult forward_cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(flags != NULL) << 1);
@@ -4090,7 +4611,8 @@ CUresult forward_cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(streamId != NULL) << 1);
@@ -4110,7 +4632,8 @@ CUresult forward_cuStreamGetPriority(CUstream hStream, int *priority) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(priority != NULL) << 1);
@@ -4130,7 +4653,8 @@ CUresult forward_cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *ca
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(captureStatus != NULL) << 1);
@@ -4150,7 +4674,8 @@ CUresult forward_cuStreamQuery(CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4159,13 +4684,15 @@ CUresult forward_cuStreamQuery(CUstream hStream) {
     return result;
 }
 
-CUresult forward_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *param) {
+CUresult forward_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                      const CUstreamAttrValue *param) {
     struct call call;
     call_start(&call, OP_cuStreamSetAttribute);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUstreamAttrValue)), CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, (uint64_t)(param != NULL) << 2);
@@ -4183,7 +4710,8 @@ CUresult forward_cuStreamSynchronize(CUstream hStream) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4198,9 +4726,11 @@ CUresult forward_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned in
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hStream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t wire_hEvent;
-    if ((result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_hStream);
@@ -4210,13 +4740,15 @@ CUresult forward_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned in
     return result;
 }
 
-CUresult forward_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+CUresult forward_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                        unsigned int flags) {
     struct call call;
     call_start(&call, OP_cuStreamWaitValue32_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4228,13 +4760,15 @@ CUresult forward_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuin
     return result;
 }
 
-CUresult forward_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+CUresult forward_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                        unsigned int flags) {
     struct call call;
     call_start(&call, OP_cuStreamWaitValue64_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4246,13 +4780,15 @@ CUresult forward_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuin
     return result;
 }
 
-CUresult forward_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+CUresult forward_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                         unsigned int flags) {
     struct call call;
     call_start(&call, OP_cuStreamWriteValue32_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4264,13 +4800,15 @@ CUresult forward_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuui
     return result;
 }
 
-CUresult forward_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+CUresult forward_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                         unsigned int flags) {
     struct call call;
     call_start(&call, OP_cuStreamWriteValue64_v2);
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_stream;
-    if ((result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream)) != CUDA_SUCCESS) return result;
+    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_stream);
@@ -4288,7 +4826,9 @@ CUresult forward_cuSurfObjectDestroy(CUsurfObject surfObject) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_surfObject;
-    if ((result = call_handle(&call, KIND_surface_object, (uint64_t)(uintptr_t)surfObject, &wire_surfObject)) != CUDA_SUCCESS) return result;
+    result =
+        call_handle(&call, KIND_surface_object, (uint64_t)(uintptr_t)surfObject, &wire_surfObject);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_surfObject);
@@ -4304,7 +4844,9 @@ CUresult forward_cuTexObjectDestroy(CUtexObject texObject) {
     CUresult result = call_ready();
     if (result != CUDA_SUCCESS) return result;
     uint64_t wire_texObject;
-    if ((result = call_handle(&call, KIND_texture_object, (uint64_t)(uintptr_t)texObject, &wire_texObject)) != CUDA_SUCCESS) return result;
+    result =
+        call_handle(&call, KIND_texture_object, (uint64_t)(uintptr_t)texObject, &wire_texObject);
+    if (result != CUDA_SUCCESS) return result;
     result = call_begin(&call, 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) return result;
     put_word(&call.out, wire_texObject);
@@ -4314,200 +4856,639 @@ CUresult forward_cuTexObjectDestroy(CUtexObject texObject) {
     return result;
 }
 
-API CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) { return forward_cuArray3DCreate_v2(pHandle, pAllocateArray); }
-API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray) { return forward_cuArray3DGetDescriptor_v2(pArrayDescriptor, hArray); }
-API CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) { return forward_cuArrayCreate_v2(pHandle, pAllocateArray); }
+API CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
+    return forward_cuArray3DCreate_v2(pHandle, pAllocateArray);
+}
+API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
+    return forward_cuArray3DGetDescriptor_v2(pArrayDescriptor, hArray);
+}
+API CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
+    return forward_cuArrayCreate_v2(pHandle, pAllocateArray);
+}
 API CUresult cuArrayDestroy(CUarray hArray) { return forward_cuArrayDestroy(hArray); }
-API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray) { return forward_cuArrayGetDescriptor_v2(pArrayDescriptor, hArray); }
-API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array, CUdevice device) { return forward_cuArrayGetMemoryRequirements(memoryRequirements, array, device); }
-API CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx) { return forward_cuArrayGetPlane(pPlaneArray, hArray, planeIdx); }
-API CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array) { return forward_cuArrayGetSparseProperties(sparseProperties, array); }
-API CUresult cuCtxDisablePeerAccess(CUcontext peerContext) { return forward_cuCtxDisablePeerAccess(peerContext); }
-API CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) { return forward_cuCtxEnablePeerAccess(peerContext, Flags); }
-API CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) { return forward_cuCtxFromGreenCtx(pContext, hCtx); }
-API CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) { return forward_cuCtxGetApiVersion(ctx, version); }
-API CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig) { return forward_cuCtxGetCacheConfig(pconfig); }
-API CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type) { return forward_cuCtxGetExecAffinity(pExecAffinity, type); }
+API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
+    return forward_cuArrayGetDescriptor_v2(pArrayDescriptor, hArray);
+}
+API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                          CUarray array, CUdevice device) {
+    return forward_cuArrayGetMemoryRequirements(memoryRequirements, array, device);
+}
+API CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx) {
+    return forward_cuArrayGetPlane(pPlaneArray, hArray, planeIdx);
+}
+API CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                        CUarray array) {
+    return forward_cuArrayGetSparseProperties(sparseProperties, array);
+}
+API CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
+    return forward_cuCtxDisablePeerAccess(peerContext);
+}
+API CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+    return forward_cuCtxEnablePeerAccess(peerContext, Flags);
+}
+API CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
+    return forward_cuCtxFromGreenCtx(pContext, hCtx);
+}
+API CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
+    return forward_cuCtxGetApiVersion(ctx, version);
+}
+API CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
+    return forward_cuCtxGetCacheConfig(pconfig);
+}
+API CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type) {
+    return forward_cuCtxGetExecAffinity(pExecAffinity, type);
+}
 API CUresult cuCtxGetFlags(unsigned int *flags) { return forward_cuCtxGetFlags(flags); }
-API CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) { return forward_cuCtxGetId(ctx, ctxId); }
-API CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) { return forward_cuCtxGetLimit(pvalue, limit); }
-API CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) { return forward_cuCtxGetSharedMemConfig(pConfig); }
-API CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) { return forward_cuCtxGetStreamPriorityRange(leastPriority, greatestPriority); }
-API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) { return forward_cuCtxRecordEvent(hCtx, hEvent); }
+API CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
+    return forward_cuCtxGetId(ctx, ctxId);
+}
+API CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
+    return forward_cuCtxGetLimit(pvalue, limit);
+}
+API CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
+    return forward_cuCtxGetSharedMemConfig(pConfig);
+}
+API CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
+    return forward_cuCtxGetStreamPriorityRange(leastPriority, greatestPriority);
+}
+API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
+    return forward_cuCtxRecordEvent(hCtx, hEvent);
+}
 API CUresult cuCtxResetPersistingL2Cache(void) { return forward_cuCtxResetPersistingL2Cache(); }
-API CUresult cuCtxSetCacheConfig(CUfunc_cache config) { return forward_cuCtxSetCacheConfig(config); }
+API CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
+    return forward_cuCtxSetCacheConfig(config);
+}
 API CUresult cuCtxSetFlags(unsigned int flags) { return forward_cuCtxSetFlags(flags); }
-API CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return forward_cuCtxSetLimit(limit, value); }
-API CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) { return forward_cuCtxSetSharedMemConfig(config); }
+API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    return forward_cuCtxSetLimit(limit, value);
+}
+API CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
+    return forward_cuCtxSetSharedMemConfig(config);
+}
 API CUresult cuCtxSynchronize(void) { return forward_cuCtxSynchronize(); }
 API CUresult cuCtxSynchronize_v2(CUcontext ctx) { return forward_cuCtxSynchronize_v2(ctx); }
-API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) { return forward_cuCtxWaitEvent(hCtx, hEvent); }
-API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) { return forward_cuDeviceGetDefaultMemPool(pool_out, dev); }
-API CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev) { return forward_cuDeviceGetExecAffinitySupport(pi, type, dev); }
-API CUresult cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev) { return forward_cuDeviceGetFabricClusterUuid(uuid, dev); }
-API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) { return forward_cuDeviceGetGraphMemAttribute(device, attr, value); }
-API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) { return forward_cuDeviceGetMemPool(pool, dev); }
-API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice) { return forward_cuDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice); }
-API CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) { return forward_cuDeviceGetProperties(prop, dev); }
-API CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice dev) { return forward_cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements, format, numChannels, dev); }
+API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
+    return forward_cuCtxWaitEvent(hCtx, hEvent);
+}
+API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
+    return forward_cuDeviceGetDefaultMemPool(pool_out, dev);
+}
+API CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev) {
+    return forward_cuDeviceGetExecAffinitySupport(pi, type, dev);
+}
+API CUresult cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev) {
+    return forward_cuDeviceGetFabricClusterUuid(uuid, dev);
+}
+API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
+    return forward_cuDeviceGetGraphMemAttribute(device, attr, value);
+}
+API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
+    return forward_cuDeviceGetMemPool(pool, dev);
+}
+API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+                                     CUdevice dstDevice) {
+    return forward_cuDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice);
+}
+API CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) {
+    return forward_cuDeviceGetProperties(prop, dev);
+}
+API CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format,
+                                                unsigned numChannels, CUdevice dev) {
+    return forward_cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements, format, numChannels, dev);
+}
 API CUresult cuDeviceGraphMemTrim(CUdevice device) { return forward_cuDeviceGraphMemTrim(device); }
-API CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) { return forward_cuDevicePrimaryCtxGetState(dev, flags, active); }
-API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) { return forward_cuDevicePrimaryCtxSetFlags_v2(dev, flags); }
-API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) { return forward_cuDeviceSetGraphMemAttribute(device, attr, value); }
-API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) { return forward_cuDeviceSetMemPool(dev, pool); }
-API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) { return forward_cuDeviceTotalMem_v2(bytes, dev); }
+API CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
+    return forward_cuDevicePrimaryCtxGetState(dev, flags, active);
+}
+API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
+    return forward_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+}
+API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
+    return forward_cuDeviceSetGraphMemAttribute(device, attr, value);
+}
+API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+    return forward_cuDeviceSetMemPool(dev, pool);
+}
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
+    return forward_cuDeviceTotalMem_v2(bytes, dev);
+}
 API CUresult cuEventDestroy_v2(CUevent hEvent) { return forward_cuEventDestroy_v2(hEvent); }
-API CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) { return forward_cuEventElapsedTime(pMilliseconds, hStart, hEnd); }
-API CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) { return forward_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd); }
+API CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
+    return forward_cuEventElapsedTime(pMilliseconds, hStart, hEnd);
+}
+API CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
+    return forward_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
+}
 API CUresult cuEventQuery(CUevent hEvent) { return forward_cuEventQuery(hEvent); }
 API CUresult cuEventSynchronize(CUevent hEvent) { return forward_cuEventSynchronize(hEvent); }
-API CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) { return forward_cuFuncGetAttribute(pi, attrib, hfunc); }
-API CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) { return forward_cuFuncGetModule(hmod, hfunc); }
-API CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) { return forward_cuFuncIsLoaded(state, function); }
+API CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
+    return forward_cuFuncGetAttribute(pi, attrib, hfunc);
+}
+API CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
+    return forward_cuFuncGetModule(hmod, hfunc);
+}
+API CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
+    return forward_cuFuncIsLoaded(state, function);
+}
 API CUresult cuFuncLoad(CUfunction function) { return forward_cuFuncLoad(function); }
-API CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) { return forward_cuFuncSetCacheConfig(hfunc, config); }
-API CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) { return forward_cuFuncSetSharedMemConfig(hfunc, config); }
-API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) { return forward_cuGraphChildGraphNodeGetGraph(hNode, phGraph); }
-API CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) { return forward_cuGraphClone(phGraphClone, originalGraph); }
-API CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags) { return forward_cuGraphConditionalHandleCreate(pHandle_out, hGraph, ctx, defaultLaunchValue, flags); }
-API CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) { return forward_cuGraphCreate(phGraph, flags); }
+API CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+    return forward_cuFuncSetCacheConfig(hfunc, config);
+}
+API CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
+    return forward_cuFuncSetSharedMemConfig(hfunc, config);
+}
+API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) {
+    return forward_cuGraphChildGraphNodeGetGraph(hNode, phGraph);
+}
+API CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
+    return forward_cuGraphClone(phGraphClone, originalGraph);
+}
+API CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph,
+                                            CUcontext ctx, unsigned int defaultLaunchValue,
+                                            unsigned int flags) {
+    return forward_cuGraphConditionalHandleCreate(pHandle_out, hGraph, ctx, defaultLaunchValue,
+                                                  flags);
+}
+API CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
+    return forward_cuGraphCreate(phGraph, flags);
+}
 API CUresult cuGraphDestroy(CUgraph hGraph) { return forward_cuGraphDestroy(hGraph); }
 API CUresult cuGraphDestroyNode(CUgraphNode hNode) { return forward_cuGraphDestroyNode(hNode); }
-API CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out) { return forward_cuGraphEventRecordNodeGetEvent(hNode, event_out); }
-API CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) { return forward_cuGraphEventRecordNodeSetEvent(hNode, event); }
-API CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out) { return forward_cuGraphEventWaitNodeGetEvent(hNode, event_out); }
-API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) { return forward_cuGraphEventWaitNodeSetEvent(hNode, event); }
-API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph) { return forward_cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph); }
-API CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) { return forward_cuGraphExecDestroy(hGraphExec); }
-API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) { return forward_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event); }
-API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) { return forward_cuGraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event); }
-API CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) { return forward_cuGraphExecGetFlags(hGraphExec, flags); }
-API CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId) { return forward_cuGraphExecGetId(hGraphExec, graphId); }
-API CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, CUgraphExecUpdateResult *updateResult_out) { return forward_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out); }
-API CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId) { return forward_cuGraphGetId(hGraph, graphId); }
-API CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags) { return forward_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags); }
-API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) { return forward_cuGraphKernelNodeCopyAttributes(dst, src); }
-API CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) { return forward_cuGraphLaunch(hGraph, hStream); }
-API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) { return forward_cuGraphMemFreeNodeGetParams(hNode, dptr_out); }
-API CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph) { return forward_cuGraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph); }
-API CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph) { return forward_cuGraphNodeGetContainingGraph(hNode, phGraph); }
-API CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled) { return forward_cuGraphNodeGetEnabled(hGraphExec, hNode, isEnabled); }
-API CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) { return forward_cuGraphNodeGetLocalId(hNode, nodeId); }
-API CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId) { return forward_cuGraphNodeGetToolsId(hNode, toolsNodeId); }
-API CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) { return forward_cuGraphNodeGetType(hNode, type); }
-API CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled) { return forward_cuGraphNodeSetEnabled(hGraphExec, hNode, isEnabled); }
-API CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) { return forward_cuGraphUpload(hGraph, hStream); }
-API CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) { return forward_cuGreenCtxCreate(phCtx, desc, dev, flags); }
+API CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
+    return forward_cuGraphEventRecordNodeGetEvent(hNode, event_out);
+}
+API CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
+    return forward_cuGraphEventRecordNodeSetEvent(hNode, event);
+}
+API CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
+    return forward_cuGraphEventWaitNodeGetEvent(hNode, event_out);
+}
+API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
+    return forward_cuGraphEventWaitNodeSetEvent(hNode, event);
+}
+API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUgraph childGraph) {
+    return forward_cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
+}
+API CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
+    return forward_cuGraphExecDestroy(hGraphExec);
+}
+API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUevent event) {
+    return forward_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event);
+}
+API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              CUevent event) {
+    return forward_cuGraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event);
+}
+API CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) {
+    return forward_cuGraphExecGetFlags(hGraphExec, flags);
+}
+API CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId) {
+    return forward_cuGraphExecGetId(hGraphExec, graphId);
+}
+API CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+                               CUgraphExecUpdateResult *updateResult_out) {
+    return forward_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+}
+API CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
+    return forward_cuGraphGetId(hGraph, graphId);
+}
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                         unsigned long long flags) {
+    return forward_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
+}
+API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
+    return forward_cuGraphKernelNodeCopyAttributes(dst, src);
+}
+API CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
+    return forward_cuGraphLaunch(hGraph, hStream);
+}
+API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) {
+    return forward_cuGraphMemFreeNodeGetParams(hNode, dptr_out);
+}
+API CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
+                                    CUgraph hClonedGraph) {
+    return forward_cuGraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph);
+}
+API CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph) {
+    return forward_cuGraphNodeGetContainingGraph(hNode, phGraph);
+}
+API CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                   unsigned int *isEnabled) {
+    return forward_cuGraphNodeGetEnabled(hGraphExec, hNode, isEnabled);
+}
+API CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) {
+    return forward_cuGraphNodeGetLocalId(hNode, nodeId);
+}
+API CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId) {
+    return forward_cuGraphNodeGetToolsId(hNode, toolsNodeId);
+}
+API CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
+    return forward_cuGraphNodeGetType(hNode, type);
+}
+API CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                   unsigned int isEnabled) {
+    return forward_cuGraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
+}
+API CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
+    return forward_cuGraphUpload(hGraph, hStream);
+}
+API CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+                              unsigned int flags) {
+    return forward_cuGreenCtxCreate(phCtx, desc, dev, flags);
+}
 API CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) { return forward_cuGreenCtxDestroy(hCtx); }
-API CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId) { return forward_cuGreenCtxGetId(greenCtx, greenCtxId); }
-API CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) { return forward_cuGreenCtxRecordEvent(hCtx, hEvent); }
-API CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority) { return forward_cuGreenCtxStreamCreate(phStream, greenCtx, flags, priority); }
-API CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) { return forward_cuGreenCtxWaitEvent(hCtx, hEvent); }
-API CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) { return forward_cuKernelGetAttribute(pi, attrib, kernel, dev); }
-API CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) { return forward_cuKernelGetLibrary(pLib, kernel); }
-API CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) { return forward_cuKernelSetAttribute(attrib, val, kernel, dev); }
-API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) { return forward_cuKernelSetCacheConfig(kernel, config, dev); }
-API CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) { return forward_cuLibraryGetGlobal(dptr, bytes, library, name); }
-API CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) { return forward_cuLibraryGetKernelCount(count, lib); }
-API CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) { return forward_cuLibraryGetModule(pMod, library); }
+API CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId) {
+    return forward_cuGreenCtxGetId(greenCtx, greenCtxId);
+}
+API CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
+    return forward_cuGreenCtxRecordEvent(hCtx, hEvent);
+}
+API CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
+                                    int priority) {
+    return forward_cuGreenCtxStreamCreate(phStream, greenCtx, flags, priority);
+}
+API CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
+    return forward_cuGreenCtxWaitEvent(hCtx, hEvent);
+}
+API CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
+                                  CUdevice dev) {
+    return forward_cuKernelGetAttribute(pi, attrib, kernel, dev);
+}
+API CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
+    return forward_cuKernelGetLibrary(pLib, kernel);
+}
+API CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
+                                  CUdevice dev) {
+    return forward_cuKernelSetAttribute(attrib, val, kernel, dev);
+}
+API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+    return forward_cuKernelSetCacheConfig(kernel, config, dev);
+}
+API CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                                const char *name) {
+    return forward_cuLibraryGetGlobal(dptr, bytes, library, name);
+}
+API CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
+    return forward_cuLibraryGetKernelCount(count, lib);
+}
+API CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
+    return forward_cuLibraryGetModule(pMod, library);
+}
 API CUresult cuLibraryUnload(CUlibrary library) { return forward_cuLibraryUnload(library); }
 API CUresult cuLinkDestroy(CUlinkState state) { return forward_cuLinkDestroy(state); }
-API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) { return forward_cuMemAddressFree(ptr, size); }
-API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) { return forward_cuMemAddressReserve(ptr, size, alignment, addr, flags); }
-API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) { return forward_cuMemCreate(handle, size, prop, flags); }
-API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr) { return forward_cuMemGetAccess(flags, location, ptr); }
-API CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) { return forward_cuMemGetAddressRange_v2(pbase, psize, dptr); }
-API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option) { return forward_cuMemGetAllocationGranularity(granularity, prop, option); }
-API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle) { return forward_cuMemGetAllocationPropertiesFromHandle(prop, handle); }
-API CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) { return forward_cuMemGetDefaultMemPool(pool_out, location, type); }
-API CUresult cuMemGetInfo_v2(size_t *free, size_t *total) { return forward_cuMemGetInfo_v2(free, total); }
-API CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) { return forward_cuMemGetMemPool(pool, location, type); }
-API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) { return forward_cuMemMap(ptr, size, offset, handle, flags); }
-API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) { return forward_cuMemPoolCreate(pool, poolProps); }
+API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+    return forward_cuMemAddressFree(ptr, size);
+}
+API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                                 unsigned long long flags) {
+    return forward_cuMemAddressReserve(ptr, size, alignment, addr, flags);
+}
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                         const CUmemAllocationProp *prop, unsigned long long flags) {
+    return forward_cuMemCreate(handle, size, prop, flags);
+}
+API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                            CUdeviceptr ptr) {
+    return forward_cuMemGetAccess(flags, location, ptr);
+}
+API CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
+    return forward_cuMemGetAddressRange_v2(pbase, psize, dptr);
+}
+API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                           CUmemAllocationGranularity_flags option) {
+    return forward_cuMemGetAllocationGranularity(granularity, prop, option);
+}
+API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                    CUmemGenericAllocationHandle handle) {
+    return forward_cuMemGetAllocationPropertiesFromHandle(prop, handle);
+}
+API CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                    CUmemAllocationType type) {
+    return forward_cuMemGetDefaultMemPool(pool_out, location, type);
+}
+API CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
+    return forward_cuMemGetInfo_v2(free, total);
+}
+API CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                             CUmemAllocationType type) {
+    return forward_cuMemGetMemPool(pool, location, type);
+}
+API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                      CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    return forward_cuMemMap(ptr, size, offset, handle, flags);
+}
+API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
+    return forward_cuMemPoolCreate(pool, poolProps);
+}
 API CUresult cuMemPoolDestroy(CUmemoryPool pool) { return forward_cuMemPoolDestroy(pool); }
-API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location) { return forward_cuMemPoolGetAccess(flags, memPool, location); }
-API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) { return forward_cuMemPoolGetAttribute(pool, attr, value); }
-API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) { return forward_cuMemPoolSetAccess(pool, map, count); }
-API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) { return forward_cuMemPoolSetAttribute(pool, attr, value); }
-API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) { return forward_cuMemPoolTrimTo(pool, minBytesToKeep); }
-API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return forward_cuMemRelease(handle); }
-API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) { return forward_cuMemRetainAllocationHandle(handle, addr); }
-API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) { return forward_cuMemSetAccess(ptr, size, desc, count); }
-API CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) { return forward_cuMemSetMemPool(location, type, pool); }
+API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
+                                CUmemLocation *location) {
+    return forward_cuMemPoolGetAccess(flags, memPool, location);
+}
+API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+    return forward_cuMemPoolGetAttribute(pool, attr, value);
+}
+API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
+    return forward_cuMemPoolSetAccess(pool, map, count);
+}
+API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+    return forward_cuMemPoolSetAttribute(pool, attr, value);
+}
+API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+    return forward_cuMemPoolTrimTo(pool, minBytesToKeep);
+}
+API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    return forward_cuMemRelease(handle);
+}
+API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
+    return forward_cuMemRetainAllocationHandle(handle, addr);
+}
+API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
+                            size_t count) {
+    return forward_cuMemSetAccess(ptr, size, desc, count);
+}
+API CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+    return forward_cuMemSetMemPool(location, type, pool);
+}
 API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) { return forward_cuMemUnmap(ptr, size); }
-API CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount) { return forward_cuMemcpyAtoA(dstArray, dstOffset, srcArray, srcOffset, ByteCount); }
-API CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) { return forward_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount); }
-API CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) { return forward_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount); }
-API CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) { return forward_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount); }
-API CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc, unsigned int numMipmapLevels) { return forward_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels); }
-API CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) { return forward_cuMipmappedArrayDestroy(hMipmappedArray); }
-API CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level) { return forward_cuMipmappedArrayGetLevel(pLevelArray, hMipmappedArray, level); }
-API CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap, CUdevice device) { return forward_cuMipmappedArrayGetMemoryRequirements(memoryRequirements, mipmap, device); }
-API CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap) { return forward_cuMipmappedArrayGetSparseProperties(sparseProperties, mipmap); }
-API CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) { return forward_cuModuleGetFunctionCount(count, mod); }
-API CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) { return forward_cuModuleGetGlobal_v2(dptr, bytes, hmod, name); }
-API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) { return forward_cuModuleGetLoadingMode(mode); }
-API CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name) { return forward_cuModuleGetSurfRef(pSurfRef, hmod, name); }
-API CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name) { return forward_cuModuleGetTexRef(pTexRef, hmod, name); }
+API CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
+                          unsigned int srcOffset, unsigned int ByteCount) {
+    return forward_cuMemcpyAtoA(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+}
+API CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+                             size_t ByteCount) {
+    return forward_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+}
+API CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                             size_t ByteCount) {
+    return forward_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
+}
+API CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                             size_t ByteCount) {
+    return forward_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
+}
+API CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
+                                    const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+                                    unsigned int numMipmapLevels) {
+    return forward_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+}
+API CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
+    return forward_cuMipmappedArrayDestroy(hMipmappedArray);
+}
+API CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
+                                      unsigned int level) {
+    return forward_cuMipmappedArrayGetLevel(pLevelArray, hMipmappedArray, level);
+}
+API CUresult cuMipmappedArrayGetMemoryRequirements(
+    CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
+    return forward_cuMipmappedArrayGetMemoryRequirements(memoryRequirements, mipmap, device);
+}
+API CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                                 CUmipmappedArray mipmap) {
+    return forward_cuMipmappedArrayGetSparseProperties(sparseProperties, mipmap);
+}
+API CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
+    return forward_cuModuleGetFunctionCount(count, mod);
+}
+API CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
+                                  const char *name) {
+    return forward_cuModuleGetGlobal_v2(dptr, bytes, hmod, name);
+}
+API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
+    return forward_cuModuleGetLoadingMode(mode);
+}
+API CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name) {
+    return forward_cuModuleGetSurfRef(pSurfRef, hmod, name);
+}
+API CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name) {
+    return forward_cuModuleGetTexRef(pTexRef, hmod, name);
+}
 API CUresult cuModuleUnload(CUmodule hmod) { return forward_cuModuleUnload(hmod); }
-API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize) { return forward_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks, blockSize); }
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize) { return forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize); }
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags) { return forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, flags); }
-API CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) { return forward_cuStreamCopyAttributes(dstStream, srcStream); }
-API CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value) { return forward_cuStreamGetAttribute(hStream, attr, value); }
-API CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) { return forward_cuStreamGetFlags(hStream, flags); }
-API CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) { return forward_cuStreamGetId(hStream, streamId); }
-API CUresult cuStreamGetPriority(CUstream hStream, int *priority) { return forward_cuStreamGetPriority(hStream, priority); }
-API CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus) { return forward_cuStreamIsCapturing(hStream, captureStatus); }
+API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
+                                                     int numBlocks, int blockSize) {
+    return forward_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks,
+                                                           blockSize);
+}
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
+                                                         int blockSize, size_t dynamicSMemSize) {
+    return forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize,
+                                                               dynamicSMemSize);
+}
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
+                                                                  int blockSize,
+                                                                  size_t dynamicSMemSize,
+                                                                  unsigned int flags) {
+    return forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize,
+                                                                        dynamicSMemSize, flags);
+}
+API CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) {
+    return forward_cuStreamCopyAttributes(dstStream, srcStream);
+}
+API CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value) {
+    return forward_cuStreamGetAttribute(hStream, attr, value);
+}
+API CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
+    return forward_cuStreamGetFlags(hStream, flags);
+}
+API CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
+    return forward_cuStreamGetId(hStream, streamId);
+}
+API CUresult cuStreamGetPriority(CUstream hStream, int *priority) {
+    return forward_cuStreamGetPriority(hStream, priority);
+}
+API CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus) {
+    return forward_cuStreamIsCapturing(hStream, captureStatus);
+}
 API CUresult cuStreamQuery(CUstream hStream) { return forward_cuStreamQuery(hStream); }
-API CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *param) { return forward_cuStreamSetAttribute(hStream, attr, param); }
+API CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                  const CUstreamAttrValue *param) {
+    return forward_cuStreamSetAttribute(hStream, attr, param);
+}
 API CUresult cuStreamSynchronize(CUstream hStream) { return forward_cuStreamSynchronize(hStream); }
-API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return forward_cuStreamWaitValue32_v2(stream, addr, value, flags); }
-API CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return forward_cuStreamWaitValue64_v2(stream, addr, value, flags); }
-API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return forward_cuStreamWriteValue32_v2(stream, addr, value, flags); }
-API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return forward_cuStreamWriteValue64_v2(stream, addr, value, flags); }
-API CUresult cuSurfObjectDestroy(CUsurfObject surfObject) { return forward_cuSurfObjectDestroy(surfObject); }
-API CUresult cuTexObjectDestroy(CUtexObject texObject) { return forward_cuTexObjectDestroy(texObject); }
+API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                    unsigned int flags) {
+    return forward_cuStreamWaitValue32_v2(stream, addr, value, flags);
+}
+API CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                    unsigned int flags) {
+    return forward_cuStreamWaitValue64_v2(stream, addr, value, flags);
+}
+API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                     unsigned int flags) {
+    return forward_cuStreamWriteValue32_v2(stream, addr, value, flags);
+}
+API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                     unsigned int flags) {
+    return forward_cuStreamWriteValue64_v2(stream, addr, value, flags);
+}
+API CUresult cuSurfObjectDestroy(CUsurfObject surfObject) {
+    return forward_cuSurfObjectDestroy(surfObject);
+}
+API CUresult cuTexObjectDestroy(CUtexObject texObject) {
+    return forward_cuTexObjectDestroy(texObject);
+}
 
-API CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) { return cuEventRecordWithFlags(hEvent, thread_stream(hStream), flags); }
-API CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) { return cuEventRecord(hEvent, thread_stream(hStream)); }
-API CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) { return cuGraphLaunch(hGraphExec, thread_stream(hStream)); }
-API CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) { return cuGraphUpload(hGraphExec, thread_stream(hStream)); }
-API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams) { return cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, thread_stream(hStream), kernelParams); }
-API CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) { return cuLaunchHostFunc(thread_stream(hStream), fn, userData); }
-API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra) { return cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, thread_stream(hStream), kernelParams, extra); }
-API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) { return cuMemAllocAsync(dptr, bytesize, thread_stream(hStream)); }
-API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) { return cuMemAllocFromPoolAsync(dptr, bytesize, pool, thread_stream(hStream)); }
-API CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) { return cuMemFreeAsync(dptr, thread_stream(hStream)); }
-API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream) { return cuMemcpy2DAsync_v2(pCopy, thread_stream(hStream)); }
-API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream) { return cuMemcpy3DAsync_v2(pCopy, thread_stream(hStream)); }
-API CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) { return cuMemcpyAsync(dst, src, ByteCount, thread_stream(hStream)); }
-API CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) { return cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, thread_stream(hStream)); }
-API CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) { return cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, thread_stream(hStream)); }
-API CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream) { return cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, thread_stream(hStream)); }
-API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream) { return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, thread_stream(hStream)); }
-API CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) { return cuMemsetD16Async(dstDevice, us, N, thread_stream(hStream)); }
-API CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) { return cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, thread_stream(hStream)); }
-API CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream) { return cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, thread_stream(hStream)); }
-API CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) { return cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, thread_stream(hStream)); }
-API CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) { return cuMemsetD32Async(dstDevice, ui, N, thread_stream(hStream)); }
-API CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) { return cuMemsetD8Async(dstDevice, uc, N, thread_stream(hStream)); }
-API CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) { return cuStreamAddCallback(thread_stream(hStream), callback, userData, flags); }
-API CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) { return cuStreamBeginCapture_v2(thread_stream(hStream), mode); }
-API CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph) { return cuStreamEndCapture(thread_stream(hStream), phGraph); }
-API CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out) { return cuStreamGetAttribute(thread_stream(hStream), attr, value_out); }
-API CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out) { return cuStreamGetCaptureInfo_v3(thread_stream(hStream), captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out); }
-API CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx) { return cuStreamGetCtx(thread_stream(hStream), pctx); }
-API CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device) { return cuStreamGetDevice(thread_stream(hStream), device); }
-API CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags) { return cuStreamGetFlags(thread_stream(hStream), flags); }
-API CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId) { return cuStreamGetId(thread_stream(hStream), streamId); }
-API CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority) { return cuStreamGetPriority(thread_stream(hStream), priority); }
-API CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus) { return cuStreamIsCapturing(thread_stream(hStream), captureStatus); }
+API CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) {
+    return cuEventRecordWithFlags(hEvent, thread_stream(hStream), flags);
+}
+API CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
+    return cuEventRecord(hEvent, thread_stream(hStream));
+}
+API CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
+    return cuGraphLaunch(hGraphExec, thread_stream(hStream));
+}
+API CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
+    return cuGraphUpload(hGraphExec, thread_stream(hStream));
+}
+API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX,
+                                            unsigned int gridDimY, unsigned int gridDimZ,
+                                            unsigned int blockDimX, unsigned int blockDimY,
+                                            unsigned int blockDimZ, unsigned int sharedMemBytes,
+                                            CUstream hStream, void **kernelParams) {
+    return cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                     blockDimZ, sharedMemBytes, thread_stream(hStream),
+                                     kernelParams);
+}
+API CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
+    return cuLaunchHostFunc(thread_stream(hStream), fn, userData);
+}
+API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                 unsigned int gridDimZ, unsigned int blockDimX,
+                                 unsigned int blockDimY, unsigned int blockDimZ,
+                                 unsigned int sharedMemBytes, CUstream hStream, void **kernelParams,
+                                 void **extra) {
+    return cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+                          sharedMemBytes, thread_stream(hStream), kernelParams, extra);
+}
+API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
+    return cuMemAllocAsync(dptr, bytesize, thread_stream(hStream));
+}
+API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                          CUstream hStream) {
+    return cuMemAllocFromPoolAsync(dptr, bytesize, pool, thread_stream(hStream));
+}
+API CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
+    return cuMemFreeAsync(dptr, thread_stream(hStream));
+}
+API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream) {
+    return cuMemcpy2DAsync_v2(pCopy, thread_stream(hStream));
+}
+API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream) {
+    return cuMemcpy3DAsync_v2(pCopy, thread_stream(hStream));
+}
+API CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
+                                CUstream hStream) {
+    return cuMemcpyAsync(dst, src, ByteCount, thread_stream(hStream));
+}
+API CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                       size_t ByteCount, CUstream hStream) {
+    return cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, thread_stream(hStream));
+}
+API CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                                       CUstream hStream) {
+    return cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, thread_stream(hStream));
+}
+API CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+                                       CUstream hStream) {
+    return cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, thread_stream(hStream));
+}
+API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext,
+                                    CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
+                                    CUstream hStream) {
+    return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                             thread_stream(hStream));
+}
+API CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N,
+                                   CUstream hStream) {
+    return cuMemsetD16Async(dstDevice, us, N, thread_stream(hStream));
+}
+API CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
+                                     size_t Width, size_t Height, CUstream hStream) {
+    return cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, thread_stream(hStream));
+}
+API CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
+                                     size_t Width, size_t Height, CUstream hStream) {
+    return cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, thread_stream(hStream));
+}
+API CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
+                                    size_t Width, size_t Height, CUstream hStream) {
+    return cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, thread_stream(hStream));
+}
+API CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N,
+                                   CUstream hStream) {
+    return cuMemsetD32Async(dstDevice, ui, N, thread_stream(hStream));
+}
+API CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
+                                  CUstream hStream) {
+    return cuMemsetD8Async(dstDevice, uc, N, thread_stream(hStream));
+}
+API CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData,
+                                      unsigned int flags) {
+    return cuStreamAddCallback(thread_stream(hStream), callback, userData, flags);
+}
+API CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
+    return cuStreamBeginCapture_v2(thread_stream(hStream), mode);
+}
+API CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph) {
+    return cuStreamEndCapture(thread_stream(hStream), phGraph);
+}
+API CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
+                                       CUstreamAttrValue *value_out) {
+    return cuStreamGetAttribute(thread_stream(hStream), attr, value_out);
+}
+API CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream,
+                                            CUstreamCaptureStatus *captureStatus_out,
+                                            cuuint64_t *id_out, CUgraph *graph_out,
+                                            const CUgraphNode **dependencies_out,
+                                            const CUgraphEdgeData **edgeData_out,
+                                            size_t *numDependencies_out) {
+    return cuStreamGetCaptureInfo_v3(thread_stream(hStream), captureStatus_out, id_out, graph_out,
+                                     dependencies_out, edgeData_out, numDependencies_out);
+}
+API CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx) {
+    return cuStreamGetCtx(thread_stream(hStream), pctx);
+}
+API CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device) {
+    return cuStreamGetDevice(thread_stream(hStream), device);
+}
+API CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags) {
+    return cuStreamGetFlags(thread_stream(hStream), flags);
+}
+API CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId) {
+    return cuStreamGetId(thread_stream(hStream), streamId);
+}
+API CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority) {
+    return cuStreamGetPriority(thread_stream(hStream), priority);
+}
+API CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus) {
+    return cuStreamIsCapturing(thread_stream(hStream), captureStatus);
+}
 API CUresult cuStreamQuery_ptsz(CUstream hStream) { return cuStreamQuery(thread_stream(hStream)); }
-API CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value) { return cuStreamSetAttribute(thread_stream(hStream), attr, value); }
-API CUresult cuStreamSynchronize_ptsz(CUstream hStream) { return cuStreamSynchronize(thread_stream(hStream)); }
-API CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) { return cuStreamWaitEvent(thread_stream(hStream), hEvent, Flags); }
-API CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return cuStreamWaitValue32_v2(thread_stream(stream), addr, value, flags); }
-API CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return cuStreamWaitValue64_v2(thread_stream(stream), addr, value, flags); }
-API CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return cuStreamWriteValue32_v2(thread_stream(stream), addr, value, flags); }
-API CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return cuStreamWriteValue64_v2(thread_stream(stream), addr, value, flags); }
+API CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
+                                       const CUstreamAttrValue *value) {
+    return cuStreamSetAttribute(thread_stream(hStream), attr, value);
+}
+API CUresult cuStreamSynchronize_ptsz(CUstream hStream) {
+    return cuStreamSynchronize(thread_stream(hStream));
+}
+API CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
+    return cuStreamWaitEvent(thread_stream(hStream), hEvent, Flags);
+}
+API CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                         unsigned int flags) {
+    return cuStreamWaitValue32_v2(thread_stream(stream), addr, value, flags);
+}
+API CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                         unsigned int flags) {
+    return cuStreamWaitValue64_v2(thread_stream(stream), addr, value, flags);
+}
+API CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                          unsigned int flags) {
+    return cuStreamWriteValue32_v2(thread_stream(stream), addr, value, flags);
+}
+API CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                          unsigned int flags) {
+    return cuStreamWriteValue64_v2(thread_stream(stream), addr, value, flags);
+}

@@ -43,37 +43,37 @@ static const char ptx[] = PTX_HEADER
     "    ret;\n"
     "}\n";
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     uint64_t n = 128;
-    const struct flag flags[] = {{"n", "rows and columns, a multiple of 16 (128)", FLAG_COUNT, {.count = &n}, 4096}, {0}};
-    sample_begin(argc, argv, "matmul", "Multiplies two square matrices on the GPU and checks every element.", flags, true);
+    const struct flag flags[] = {
+        {"n", "rows and columns, a multiple of 16 (128)", FLAG_COUNT, {.count = &n}, 4096}, {0}};
+    sample_begin(argc, argv, "matmul",
+                 "Multiplies two square matrices on the GPU and checks every element.", flags,
+                 true);
     if (n % 16) {
         fprintf(stderr, "matmul: --n must be a multiple of 16\n");
         return EXIT_USAGE;
     }
     size_t bytes = n * n * 4;
     float *a = malloc(bytes), *b = malloc(bytes), *c = malloc(bytes);
-    if (!a || !b || !c)
-        return EXIT_CUDA;
-    for (uint64_t i = 0; i < n * n; i++)
-        a[i] = (float)(i % 5) - 2, b[i] = (float)(i % 7) - 3;
+    if (!a || !b || !c) return EXIT_CUDA;
+    for (uint64_t i = 0; i < n * n; i++) a[i] = (float)(i % 5) - 2, b[i] = (float)(i % 7) - 3;
     cu_pointer da = sample_upload(a, bytes), db = sample_upload(b, bytes), dc = sample_alloc(bytes);
     unsigned size = (unsigned)n;
     void *params[] = {&da, &db, &dc, &size};
-    CUDA(launch, sample_kernel(ptx, "matmul"), size / 16, size / 16, 1, 16, 16, 1, 0, NULL, params, NULL);
+    CUDA(launch, sample_kernel(ptx, "matmul"), size / 16, size / 16, 1, 16, 16, 1, 0, NULL, params,
+         NULL);
     CUDA(from_device, c, dc, bytes);
     uint64_t wrong = 0;
     for (uint64_t row = 0; row < n; row++)
         for (uint64_t col = 0; col < n; col++) { /* small integers: exact */
             float sum = 0;
-            for (uint64_t k = 0; k < n; k++)
-                sum += a[row * n + k] * b[k * n + col];
+            for (uint64_t k = 0; k < n; k++) sum += a[row * n + k] * b[k * n + col];
             wrong += c[row * n + col] != sum;
         }
     CUDA(release, da), CUDA(release, db), CUDA(release, dc);
     char fields[128];
     snprintf(fields, sizeof fields, "\"n\": %u, \"wrong\": %llu", size, (unsigned long long)wrong);
-    return sample_end(wrong == 0, fields, "%u x %u on %s, %llu elements wrong", size, size, sample_device_name,
-                      (unsigned long long)wrong);
+    return sample_end(wrong == 0, fields, "%u x %u on %s, %llu elements wrong", size, size,
+                      sample_device_name, (unsigned long long)wrong);
 }

@@ -5,16 +5,28 @@
 #include <stdlib.h>
 #include <time.h>
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     uint64_t chunk = 64 << 20, smallest = 1 << 20;
     double hold = 0;
-    const struct flag flags[] = {
-        {"chunk", "bytes of the first allocations; halved when refused (64MiB)", FLAG_BYTES, {.count = &chunk}, 0},
-        {"smallest", "give up when this much is refused (1MiB)", FLAG_BYTES, {.count = &smallest}, 0},
-        {"hold", "seconds to keep the memory before the end (0)", FLAG_SECONDS, {.seconds = &hold}, 0},
-        {0}};
-    sample_begin(argc, argv, "memory", "Allocates GPU memory until it is refused, and says how much it got.", flags, true);
+    const struct flag flags[] = {{"chunk",
+                                  "bytes of the first allocations; halved when refused (64MiB)",
+                                  FLAG_BYTES,
+                                  {.count = &chunk},
+                                  0},
+                                 {"smallest",
+                                  "give up when this much is refused (1MiB)",
+                                  FLAG_BYTES,
+                                  {.count = &smallest},
+                                  0},
+                                 {"hold",
+                                  "seconds to keep the memory before the end (0)",
+                                  FLAG_SECONDS,
+                                  {.seconds = &hold},
+                                  0},
+                                 {0}};
+    sample_begin(argc, argv, "memory",
+                 "Allocates GPU memory until it is refused, and says how much it got.", flags,
+                 true);
     size_t available, total, left, same;
     CUDA(memory_info, &available, &total);
 
@@ -22,8 +34,7 @@ int main(int argc, char **argv)
     cu_pointer *given = malloc(MOST * sizeof *given);
     uint64_t bytes = 0, count = 0;
     cu_result refusal = CU_SUCCESS;
-    if (!given)
-        return EXIT_CUDA;
+    if (!given) return EXIT_CUDA;
     for (uint64_t size = chunk; count < MOST;) {
         refusal = cuda.alloc(&given[count], size);
         if (refusal == CU_SUCCESS) {
@@ -41,14 +52,16 @@ int main(int argc, char **argv)
         struct timespec pause = {(time_t)hold, (long)((hold - (double)(time_t)hold) * 1e9)};
         nanosleep(&pause, NULL);
     }
-    for (uint64_t i = 0; i < count; i++)
-        CUDA(release, given[i]);
+    for (uint64_t i = 0; i < count; i++) CUDA(release, given[i]);
     char fields[320];
-    snprintf(fields, sizeof fields,
-             "\"given_bytes\": %llu, \"allocations\": %llu, \"error\": \"%s\", \"free_before\": %zu, \"free_after\": %zu, "
-             "\"total\": %zu", (unsigned long long)bytes, (unsigned long long)count, name, available, left, total);
-    return sample_end(refusal == CU_OUT_OF_MEMORY, fields,
-                      "given %llu bytes (%llu MiB) in %llu allocations on %s, then %s; cuMemGetInfo: free %zu, then %zu, of %zu",
-                      (unsigned long long)bytes, (unsigned long long)bytes >> 20, (unsigned long long)count,
-                      sample_device_name, name, available, left, total);
+    snprintf(
+        fields, sizeof fields,
+        "\"given_bytes\": %llu, \"allocations\": %llu, \"error\": \"%s\", \"free_before\": %zu, \"free_after\": %zu, "
+        "\"total\": %zu",
+        (unsigned long long)bytes, (unsigned long long)count, name, available, left, total);
+    return sample_end(
+        refusal == CU_OUT_OF_MEMORY, fields,
+        "given %llu bytes (%llu MiB) in %llu allocations on %s, then %s; cuMemGetInfo: free %zu, then %zu, of %zu",
+        (unsigned long long)bytes, (unsigned long long)bytes >> 20, (unsigned long long)count,
+        sample_device_name, name, available, left, total);
 }

@@ -1,4 +1,5 @@
-/* A sum: by halves in shared memory with barriers, then by shuffles in one warp, then one atomic per block. */
+/* A sum: by halves in shared memory with barriers, then by shuffles in one warp, then one atomic
+ * per block. */
 #include "sample.h"
 
 #include <stdio.h>
@@ -46,26 +47,30 @@ static const char ptx[] = PTX_HEADER
     "    ret;\n"
     "}\n";
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     uint64_t n = 100000;
-    const struct flag flags[] = {{"n", "elements (100000)", FLAG_COUNT, {.count = &n}, 4000000}, {0}};
-    sample_begin(argc, argv, "reduce", "Sums a vector on the GPU; the numbers are small, so the sum is exact.", flags, true);
+    const struct flag flags[] = {{"n", "elements (100000)", FLAG_COUNT, {.count = &n}, 4000000},
+                                 {0}};
+    sample_begin(argc, argv, "reduce",
+                 "Sums a vector on the GPU; the numbers are small, so the sum is exact.", flags,
+                 true);
     float *x = malloc(n * 4), sum = 0, expected = 0;
-    if (!x)
-        return EXIT_CUDA;
-    for (uint64_t i = 0; i < n; i++) { /* below 2^24 in all: every partial sum is exact in any order */
+    if (!x) return EXIT_CUDA;
+    /* below 2^24 in all: every partial sum is exact in any order */
+    for (uint64_t i = 0; i < n; i++) {
         x[i] = (float)(i % 4);
         expected += x[i];
     }
     cu_pointer in = sample_upload(x, n * 4), out = sample_upload(&sum, 4);
     unsigned count = (unsigned)n;
     void *params[] = {&in, &out, &count};
-    CUDA(launch, sample_kernel(ptx, "reduce"), (count + 255) / 256, 1, 1, 256, 1, 1, 0, NULL, params, NULL);
+    CUDA(launch, sample_kernel(ptx, "reduce"), (count + 255) / 256, 1, 1, 256, 1, 1, 0, NULL,
+         params, NULL);
     CUDA(from_device, &sum, out, 4);
     CUDA(release, in), CUDA(release, out);
     char fields[128];
-    snprintf(fields, sizeof fields, "\"n\": %llu, \"sum\": %.0f, \"expected\": %.0f", (unsigned long long)n, sum, expected);
-    return sample_end(sum == expected, fields, "sum of %llu elements on %s is %.0f, expected %.0f", (unsigned long long)n,
-                      sample_device_name, sum, expected);
+    snprintf(fields, sizeof fields, "\"n\": %llu, \"sum\": %.0f, \"expected\": %.0f",
+             (unsigned long long)n, sum, expected);
+    return sample_end(sum == expected, fields, "sum of %llu elements on %s is %.0f, expected %.0f",
+                      (unsigned long long)n, sample_device_name, sum, expected);
 }

@@ -1,6 +1,7 @@
 /*
- * What every sample shares: the driver API by dlopen (so one binary runs on real and on simulated GPUs), flags, and errors by
- * their CUDA names. Exit codes: 0 the answer was checked, 1 a CUDA call failed, 2 bad flags, 3 a wrong answer, 4 no driver.
+ * What every sample shares: the driver API by dlopen (so one binary runs on real and on simulated
+ * GPUs), flags, and errors by their CUDA names. Exit codes: 0 the answer was checked, 1 a CUDA call
+ * failed, 2 bad flags, 3 a wrong answer, 4 no driver.
  */
 #ifndef EGPU_SAMPLE_H
 #define EGPU_SAMPLE_H
@@ -26,31 +27,32 @@ typedef struct {
 enum { CU_SUCCESS = 0, CU_OUT_OF_MEMORY = 2 };
 
 /* Name in the library, name here, parameters. */
-#define CUDA_FUNCTIONS(F)                                                                                              \
-    F(cuInit, init, (unsigned flags))                                                                                  \
-    F(cuGetErrorName, error_name, (cu_result result, const char **name))                                               \
-    F(cuDriverGetVersion, driver_version, (int *version))                                                              \
-    F(cuDeviceGetCount, device_count, (int *count))                                                                    \
-    F(cuDeviceGet, device_get, (cu_device * device, int ordinal))                                                      \
-    F(cuDeviceGetName, device_name, (char *name, int length, cu_device device))                                        \
-    F(cuDeviceGetUuid, device_uuid, (cu_uuid * uuid, cu_device device))                                                \
-    F(cuDeviceTotalMem_v2, device_total_memory, (size_t * bytes, cu_device device))                                    \
-    F(cuDevicePrimaryCtxRetain, context_retain, (cu_context * context, cu_device device))                              \
-    F(cuCtxSetCurrent, context_use, (cu_context context))                                                              \
-    F(cuCtxSynchronize, synchronize, (void))                                                                           \
-    F(cuModuleLoadData, module_load, (cu_module * module, const void *image))                                          \
-    F(cuModuleGetFunction, function_get, (cu_function * function, cu_module module, const char *name))                 \
-    F(cuLaunchKernel, launch,                                                                                          \
-      (cu_function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,             \
-       unsigned shared, cu_stream stream, void **params, void **extra))                                                \
-    F(cuMemAlloc_v2, alloc, (cu_pointer * pointer, size_t bytes))                                                      \
-    F(cuMemFree_v2, release, (cu_pointer pointer))                                                                     \
-    F(cuMemGetInfo_v2, memory_info, (size_t * available, size_t *total))                                               \
-    F(cuMemcpyHtoD_v2, to_device, (cu_pointer to, const void *from, size_t bytes))                                     \
-    F(cuMemcpyDtoH_v2, from_device, (void *to, cu_pointer from, size_t bytes))                                         \
-    F(cuEventCreate, event_create, (cu_event * event, unsigned flags))                                                 \
-    F(cuEventRecord, event_record, (cu_event event, cu_stream stream))                                                 \
-    F(cuEventSynchronize, event_wait, (cu_event event))                                                                \
+#define CUDA_FUNCTIONS(F)                                                                     \
+    F(cuInit, init, (unsigned flags))                                                         \
+    F(cuGetErrorName, error_name, (cu_result result, const char **name))                      \
+    F(cuDriverGetVersion, driver_version, (int *version))                                     \
+    F(cuDeviceGetCount, device_count, (int *count))                                           \
+    F(cuDeviceGet, device_get, (cu_device * device, int ordinal))                             \
+    F(cuDeviceGetName, device_name, (char *name, int length, cu_device device))               \
+    F(cuDeviceGetUuid, device_uuid, (cu_uuid * uuid, cu_device device))                       \
+    F(cuDeviceTotalMem_v2, device_total_memory, (size_t *bytes, cu_device device))            \
+    F(cuDevicePrimaryCtxRetain, context_retain, (cu_context * context, cu_device device))     \
+    F(cuCtxSetCurrent, context_use, (cu_context context))                                     \
+    F(cuCtxSynchronize, synchronize, (void))                                                  \
+    F(cuModuleLoadData, module_load, (cu_module * module, const void *image))                 \
+    F(cuModuleGetFunction, function_get,                                                      \
+      (cu_function * function, cu_module module, const char *name))                           \
+    F(cuLaunchKernel, launch,                                                                 \
+      (cu_function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, \
+       unsigned bz, unsigned shared, cu_stream stream, void **params, void **extra))          \
+    F(cuMemAlloc_v2, alloc, (cu_pointer * pointer, size_t bytes))                             \
+    F(cuMemFree_v2, release, (cu_pointer pointer))                                            \
+    F(cuMemGetInfo_v2, memory_info, (size_t *available, size_t *total))                       \
+    F(cuMemcpyHtoD_v2, to_device, (cu_pointer to, const void *from, size_t bytes))            \
+    F(cuMemcpyDtoH_v2, from_device, (void *to, cu_pointer from, size_t bytes))                \
+    F(cuEventCreate, event_create, (cu_event * event, unsigned flags))                        \
+    F(cuEventRecord, event_record, (cu_event event, cu_stream stream))                        \
+    F(cuEventSynchronize, event_wait, (cu_event event))                                       \
     F(cuEventElapsedTime_v2, event_elapsed, (float *ms, cu_event start, cu_event end))
 
 struct cuda {
@@ -76,11 +78,13 @@ struct flag {
     uint64_t most; /* of a count; 0: no limit */
 };
 
-/* Reads the flags (--help, --json and --device are every sample's), loads the driver if asked, and makes a context current. */
-void sample_begin(int argc, char **argv, const char *name, const char *purpose, const struct flag *flags, bool context);
+/* Reads the flags (--help, --json and --device are every sample's), loads the driver if asked, and
+ * makes a context current. */
+void sample_begin(int argc, char **argv, const char *name, const char *purpose,
+                  const struct flag *flags, bool context);
 extern bool sample_json;
 extern const char *sample_name;
-extern int sample_device;       /* ordinal */
+extern int sample_device; /* ordinal */
 extern char sample_device_name[128];
 
 cu_function sample_kernel(const char *ptx, const char *name);
@@ -89,8 +93,10 @@ cu_pointer sample_alloc(size_t bytes);
 double sample_seconds(void); /* a monotonic clock */
 void sample_json_string(const char *text);
 
-/* The last line: "vectoradd: … ok" or one JSON object with `fields` ("\"n\": 12") in it. Returns the exit code. */
-int sample_end(bool right, const char *fields, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The last line: "vectoradd: … ok" or one JSON object with `fields` ("\"n\": 12") in it. Returns
+ * the exit code. */
+int sample_end(bool right, const char *fields, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #define PTX_HEADER ".version 7.0\n.target sm_70\n.address_size 64\n"
 

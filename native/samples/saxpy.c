@@ -23,18 +23,20 @@ static const char ptx[] = PTX_HEADER
     "    bra LOOP;\n"
     "}\n";
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     uint64_t n = 100000, rounds = 3;
     const struct flag flags[] = {{"n", "elements (100000)", FLAG_COUNT, {.count = &n}, 1u << 28},
-                                 {"rounds", "launches, each on the last one's answer (3)", FLAG_COUNT, {.count = &rounds}, 1000},
+                                 {"rounds",
+                                  "launches, each on the last one's answer (3)",
+                                  FLAG_COUNT,
+                                  {.count = &rounds},
+                                  1000},
                                  {0}};
-    sample_begin(argc, argv, "saxpy", "Computes y = 2x + y on the GPU, several times over, and checks it.", flags, true);
+    sample_begin(argc, argv, "saxpy",
+                 "Computes y = 2x + y on the GPU, several times over, and checks it.", flags, true);
     float *x = malloc(n * 4), *y = malloc(n * 4), a = 2;
-    if (!x || !y)
-        return EXIT_CUDA;
-    for (uint64_t i = 0; i < n; i++)
-        x[i] = (float)(i % 100), y[i] = 1;
+    if (!x || !y) return EXIT_CUDA;
+    for (uint64_t i = 0; i < n; i++) x[i] = (float)(i % 100), y[i] = 1;
     cu_pointer dx = sample_upload(x, n * 4), dy = sample_upload(y, n * 4);
     unsigned count = (unsigned)n, blocks = (count + 255) / 256;
     void *params[] = {&a, &dx, &dy, &count};
@@ -43,12 +45,12 @@ int main(int argc, char **argv)
         CUDA(launch, kernel, blocks < 64 ? blocks : 64, 1, 1, 256, 1, 1, 0, NULL, params, NULL);
     CUDA(from_device, y, dy, n * 4);
     uint64_t wrong = 0;
-    for (uint64_t i = 0; i < n; i++)
-        wrong += y[i] != (float)rounds * 2 * x[i] + 1;
+    for (uint64_t i = 0; i < n; i++) wrong += y[i] != (float)rounds * 2 * x[i] + 1;
     CUDA(release, dx), CUDA(release, dy);
     char fields[128];
-    snprintf(fields, sizeof fields, "\"n\": %llu, \"rounds\": %llu, \"wrong\": %llu", (unsigned long long)n,
-             (unsigned long long)rounds, (unsigned long long)wrong);
-    return sample_end(wrong == 0, fields, "%llu elements, %llu rounds on %s, %llu wrong", (unsigned long long)n,
-                      (unsigned long long)rounds, sample_device_name, (unsigned long long)wrong);
+    snprintf(fields, sizeof fields, "\"n\": %llu, \"rounds\": %llu, \"wrong\": %llu",
+             (unsigned long long)n, (unsigned long long)rounds, (unsigned long long)wrong);
+    return sample_end(wrong == 0, fields, "%llu elements, %llu rounds on %s, %llu wrong",
+                      (unsigned long long)n, (unsigned long long)rounds, sample_device_name,
+                      (unsigned long long)wrong);
 }

@@ -1,6 +1,7 @@
 /*
- * Keeps the GPU busy with kernels of a known duration and says what share of the time it was given. On a simulated GPU a kernel
- * takes as long as its .pragma says; a real one ignores the pragma, so the length of the loop is measured out first.
+ * Keeps the GPU busy with kernels of a known duration and says what share of the time it was given.
+ * On a simulated GPU a kernel takes as long as its .pragma says; a real one ignores the pragma, so
+ * the length of the loop is measured out first.
  */
 #include "sample.h"
 
@@ -10,16 +11,14 @@
 static cu_function kernel;
 static cu_pointer sink;
 
-static void launch(unsigned iterations)
-{
+static void launch(unsigned iterations) {
     void *params[] = {&sink, &iterations};
     CUDA(launch, kernel, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL);
 }
 
-/* The least of a few: other programs may be in the way. After a pause each, in which a capped slice saves up the time for a kernel: a wait
- * for that would be measured as well. */
-static double measure_us(unsigned iterations)
-{
+/* The least of a few: other programs may be in the way. After a pause each, in which a capped slice
+ * saves up the time for a kernel: a wait for that would be measured as well. */
+static double measure_us(unsigned iterations) {
     const struct timespec pause = {0, 10000000};
     cu_event start, end;
     float ms, best = 1e30f;
@@ -36,17 +35,19 @@ static double measure_us(unsigned iterations)
     return best * 1000.0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     uint64_t us = 1000, batch = 8;
     double seconds = 2;
-    const struct flag flags[] = {{"us", "duration of a kernel in microseconds (1000)", FLAG_COUNT, {.count = &us}, 1000000},
-                                 {"seconds", "how long to go on (2)", FLAG_SECONDS, {.seconds = &seconds}, 0},
-                                 {"batch", "kernels launched at a time (8)", FLAG_COUNT, {.count = &batch}, 256},
-                                 {0}};
-    sample_begin(argc, argv, "spin", "Keeps the GPU busy and says what share of its time it was given.", flags, true);
+    const struct flag flags[] = {
+        {"us", "duration of a kernel in microseconds (1000)", FLAG_COUNT, {.count = &us}, 1000000},
+        {"seconds", "how long to go on (2)", FLAG_SECONDS, {.seconds = &seconds}, 0},
+        {"batch", "kernels launched at a time (8)", FLAG_COUNT, {.count = &batch}, 256},
+        {0}};
+    sample_begin(argc, argv, "spin",
+                 "Keeps the GPU busy and says what share of its time it was given.", flags, true);
     char ptx[1024];
-    snprintf(ptx, sizeof ptx, PTX_HEADER
+    snprintf(ptx, sizeof ptx,
+             PTX_HEADER
              ".visible .entry spin(.param .u64 out, .param .u32 n)\n"
              "{\n"
              "    .pragma \"egpu.duration_us %llu\";\n"
@@ -59,11 +60,13 @@ int main(int argc, char **argv)
              "    @%%p bra LOOP;\n"
              "    st.global.u32 [%%out], %%x;\n"
              "    ret;\n"
-             "}\n", (unsigned long long)us);
+             "}\n",
+             (unsigned long long)us);
     kernel = sample_kernel(ptx, "spin");
     sink = sample_alloc(128);
 
-    /* Linear in the iterations but for the cost of an empty kernel; a declared duration does not depend on them at all. */
+    /* Linear in the iterations but for the cost of an empty kernel; a declared duration does not
+     * depend on them at all. */
     unsigned iterations = 1;
     double each_us = measure_us(1);
     if (each_us < 0.7 * (double)us) {
@@ -79,22 +82,22 @@ int main(int argc, char **argv)
     CUDA(synchronize);
     double start = sample_seconds(), now = start;
     uint64_t kernels = 0;
-    for (unsigned round = 0; now - start < seconds; round++) { /* one batch runs while the next is launched */
-        for (uint64_t i = 0; i < batch; i++)
-            launch(iterations);
+    /* one batch runs while the next is launched */
+    for (unsigned round = 0; now - start < seconds; round++) {
+        for (uint64_t i = 0; i < batch; i++) launch(iterations);
         kernels += batch;
         CUDA(event_record, done[round & 1], NULL);
-        if (round)
-            CUDA(event_wait, done[(round & 1) ^ 1]);
+        if (round) CUDA(event_wait, done[(round & 1) ^ 1]);
         now = sample_seconds();
     }
     CUDA(synchronize);
-    double wall = sample_seconds() - start, share = wall > 0 ? 100 * (double)kernels * each_us * 1e-6 / wall : 0;
+    double wall = sample_seconds() - start,
+           share = wall > 0 ? 100 * (double)kernels * each_us * 1e-6 / wall : 0;
     CUDA(release, sink);
     char fields[256];
     snprintf(fields, sizeof fields,
-             "\"kernels\": %llu, \"kernel_us\": %.1f, \"seconds\": %.3f, \"share_percent\": %.2f", (unsigned long long)kernels,
-             each_us, wall, share);
-    return sample_end(true, fields, "%llu kernels of %.1f us in %.3f s on %s, %.1f %% of its time", (unsigned long long)kernels,
-                      each_us, wall, sample_device_name, share);
+             "\"kernels\": %llu, \"kernel_us\": %.1f, \"seconds\": %.3f, \"share_percent\": %.2f",
+             (unsigned long long)kernels, each_us, wall, share);
+    return sample_end(true, fields, "%llu kernels of %.1f us in %.3f s on %s, %.1f %% of its time",
+                      (unsigned long long)kernels, each_us, wall, sample_device_name, share);
 }

@@ -21,27 +21,27 @@ static const char ptx[] = PTX_HEADER
     "    ret;\n"
     "}\n";
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     uint64_t n = 100000;
-    const struct flag flags[] = {{"n", "elements (100000)", FLAG_COUNT, {.count = &n}, 1u << 28}, {0}};
-    sample_begin(argc, argv, "vectoradd", "Adds two vectors on the GPU and checks the sum.", flags, true);
+    const struct flag flags[] = {{"n", "elements (100000)", FLAG_COUNT, {.count = &n}, 1u << 28},
+                                 {0}};
+    sample_begin(argc, argv, "vectoradd", "Adds two vectors on the GPU and checks the sum.", flags,
+                 true);
     float *a = malloc(n * 4), *b = malloc(n * 4), *c = calloc(n, 4);
-    if (!a || !b || !c)
-        return EXIT_CUDA;
-    for (uint64_t i = 0; i < n; i++)
-        a[i] = (float)(i % 1000), b[i] = (float)(i % 77) * 0.5f;
+    if (!a || !b || !c) return EXIT_CUDA;
+    for (uint64_t i = 0; i < n; i++) a[i] = (float)(i % 1000), b[i] = (float)(i % 77) * 0.5f;
     cu_pointer da = sample_upload(a, n * 4), db = sample_upload(b, n * 4), dc = sample_alloc(n * 4);
     unsigned count = (unsigned)n;
     void *params[] = {&da, &db, &dc, &count};
-    CUDA(launch, sample_kernel(ptx, "vectoradd"), (count + 255) / 256, 1, 1, 256, 1, 1, 0, NULL, params, NULL);
+    CUDA(launch, sample_kernel(ptx, "vectoradd"), (count + 255) / 256, 1, 1, 256, 1, 1, 0, NULL,
+         params, NULL);
     CUDA(from_device, c, dc, n * 4);
     uint64_t wrong = 0;
-    for (uint64_t i = 0; i < n; i++)
-        wrong += c[i] != a[i] + b[i];
+    for (uint64_t i = 0; i < n; i++) wrong += c[i] != a[i] + b[i];
     CUDA(release, da), CUDA(release, db), CUDA(release, dc);
     char fields[128];
-    snprintf(fields, sizeof fields, "\"n\": %llu, \"wrong\": %llu", (unsigned long long)n, (unsigned long long)wrong);
-    return sample_end(wrong == 0, fields, "%llu elements on %s, %llu wrong", (unsigned long long)n, sample_device_name,
-                      (unsigned long long)wrong);
+    snprintf(fields, sizeof fields, "\"n\": %llu, \"wrong\": %llu", (unsigned long long)n,
+             (unsigned long long)wrong);
+    return sample_end(wrong == 0, fields, "%llu elements on %s, %llu wrong", (unsigned long long)n,
+                      sample_device_name, (unsigned long long)wrong);
 }

@@ -1,10 +1,12 @@
 /* Who has a card's time, and the account of who had it.
  *
- * `busy_until_ns` is given away by compare-and-swap, so that no two kernels ever overlap and nobody's death can hold the card.
- * Between processes there is a time slice on top, as on hardware: a process with work keeps the card until its slice is over, then
- * the next one that has work gets it, in the order of their slots. Whose slice it is, is one word: slot + 1 in the upper 11 bits,
- * when it began in units of 16 ns below. Times are simulated: who wakes up late loses nothing, except that a process which shows
- * no progress for a whole slice (stopped, or starved of CPU) is passed over.
+ * `busy_until_ns` is given away by compare-and-swap, so that no two kernels ever overlap and
+ * nobody's death can hold the card. Between processes there is a time slice on top, as on hardware:
+ * a process with work keeps the card until its slice is over, then the next one that has work gets
+ * it, in the order of their slots. Whose slice it is, is one word: slot + 1 in the upper 11 bits,
+ * when it began in units of 16 ns below. Times are simulated: who wakes up late loses nothing,
+ * except that a process which shows no progress for a whole slice (stopped, or starved of CPU) is
+ * passed over.
  */
 #include "clock.h"
 #include "machine_internal.h"
@@ -17,127 +19,136 @@
 #define NAP_MAX_NS 300000u
 
 static void charge_bucket(struct sim_busy *busy, uint64_t bucket, uint64_t ns) {
-  _Atomic uint64_t *cell = &busy->buckets[bucket % SIM_BUCKETS];
-  uint64_t tag = (bucket & UINT32_MAX) << 32;
-  uint64_t old = atomic_load_explicit(cell, memory_order_relaxed);
-  uint64_t new;
-  do {
-    int32_t newer = (int32_t)((uint32_t)(old >> 32) - (uint32_t)bucket);
-    if (newer > 0 && old) return; /* it came so late that nobody asks any more */
-    new = newer == 0 ? old + ns : tag | ns;
-  } while (!atomic_compare_exchange_weak(cell, &old, new));
+    _Atomic uint64_t *cell = &busy->buckets[bucket % SIM_BUCKETS];
+    uint64_t tag = (bucket & UINT32_MAX) << 32;
+    uint64_t old = atomic_load_explicit(cell, memory_order_relaxed);
+    uint64_t new;
+    do {
+        int32_t newer = (int32_t)((uint32_t)(old >> 32) - (uint32_t)bucket);
+        if (newer > 0 && old) return; /* it came so late that nobody asks any more */
+        new = newer == 0 ? old + ns : tag | ns;
+    } while (!atomic_compare_exchange_weak(cell, &old, new));
 }
 
 static void charge(struct sim_busy *busy, uint64_t start, uint64_t duration) {
-  atomic_fetch_add(&busy->total_ns, duration);
-  while (duration) {
-    uint64_t bucket = start >> SIM_BUCKET_SHIFT;
-    uint64_t room = ((bucket + 1) << SIM_BUCKET_SHIFT) - start;
-    uint64_t part = duration < room ? duration : room;
-    charge_bucket(busy, bucket, part);
-    start += part;
-    duration -= part;
-  }
+    atomic_fetch_add(&busy->total_ns, duration);
+    while (duration) {
+        uint64_t bucket = start >> SIM_BUCKET_SHIFT;
+        uint64_t room = ((bucket + 1) << SIM_BUCKET_SHIFT) - start;
+        uint64_t part = duration < room ? duration : room;
+        charge_bucket(busy, bucket, part);
+        start += part;
+        duration -= part;
+    }
 }
 
 void machine_count_runnable(struct machine *machine, struct sim_card *card, int change) {
-  atomic_fetch_add(&machine_usage(machine, machine->slot, card)->runnable, (uint32_t)change);
+    atomic_fetch_add(&machine_usage(machine, machine->slot, card)->runnable, (uint32_t)change);
 }
 
 static uint64_t slice_word(int slot, uint64_t began) {
-  return (uint64_t)(slot + 1) << SLICE_SHIFT | ((began >> SLICE_UNIT_SHIFT) & ((UINT64_C(1) << SLICE_SHIFT) - 1));
+    return (uint64_t)(slot + 1) << SLICE_SHIFT |
+           ((began >> SLICE_UNIT_SHIFT) & ((UINT64_C(1) << SLICE_SHIFT) - 1));
 }
 
 static bool runnable(struct machine *machine, const struct sim_card *card, int slot) {
-  if (atomic_load(&machine->header->process_state[slot]) == SIM_PROCESS_FREE) return false;
-  struct sim_usage *usage = machine_usage(machine, slot, card);
-  return usage && (int32_t)atomic_load(&usage->runnable) > 0;
+    if (atomic_load(&machine->header->process_state[slot]) == SIM_PROCESS_FREE) return false;
+    struct sim_usage *usage = machine_usage(machine, slot, card);
+    return usage && (int32_t)atomic_load(&usage->runnable) > 0;
 }
 
 /* The next process after `slot` that has work for the card; -1: no other has. */
 static int next_runnable(struct machine *machine, const struct sim_card *card, int slot) {
-  for (int i = 1; i < SIM_MAX_PROCESSES; i++) {
-    int other = (slot + i) % SIM_MAX_PROCESSES;
-    if (runnable(machine, card, other)) return other;
-  }
-  return -1;
+    for (int i = 1; i < SIM_MAX_PROCESSES; i++) {
+        int other = (slot + i) % SIM_MAX_PROCESSES;
+        if (runnable(machine, card, other)) return other;
+    }
+    return -1;
 }
 
 static void nap(uint64_t until, uint64_t now) {
-  uint64_t ns = until > now ? until - now : 0;
-  if (ns < NAP_MIN_NS) ns = NAP_MIN_NS;
-  if (ns > NAP_MAX_NS) ns = NAP_MAX_NS;
-  struct timespec t = {.tv_nsec = (long)ns};
-  nanosleep(&t, NULL);
+    uint64_t ns = until > now ? until - now : 0;
+    if (ns < NAP_MIN_NS) ns = NAP_MIN_NS;
+    if (ns > NAP_MAX_NS) ns = NAP_MAX_NS;
+    struct timespec t = {.tv_nsec = (long)ns};
+    nanosleep(&t, NULL);
 }
 
-/* Returns when this process has the slice; *until_ns: when that ends (UINT64_MAX: nobody else wants the card). */
-static void wait_for_slice(struct machine *machine, struct sim_card *card, uint64_t earliest, uint64_t *until_ns) {
-  const uint64_t length = card->timeslice_ns;
-  for (;;) {
-    uint64_t word = atomic_load(&card->slice);
-    int holder = (int)(word >> SLICE_SHIFT) - 1;
-    uint64_t end = ((word & ((UINT64_C(1) << SLICE_SHIFT) - 1)) << SLICE_UNIT_SHIFT) + length;
-    uint64_t busy = atomic_load(&card->busy_until_ns);
-    uint64_t start = busy > earliest ? busy : earliest;
-    uint64_t now = sim_now();
-    if (holder == machine->slot) {
-      int other = next_runnable(machine, card, holder);
-      if (other < 0 || start < end) {
-        *until_ns = other < 0 ? UINT64_MAX : end;
-        if (other < 0 && start >= end) atomic_compare_exchange_strong(&card->slice, &word, slice_word(holder, start));
-        return;
-      }
-      atomic_compare_exchange_strong(&card->slice, &word, slice_word(other, start));
-    } else if (holder < 0 || !runnable(machine, card, holder)) {
-      atomic_compare_exchange_strong(&card->slice, &word, slice_word(machine->slot, start));
-    } else {
-      bool stuck = now > (busy > end ? busy : end) + length;
-      if (stuck) machine_reap(machine); /* perhaps it is dead */
-      if (start < end && !stuck) nap(busy < end ? busy : end, now);
-      else {
-        int other = next_runnable(machine, card, holder);
-        if (other < 0) other = machine->slot;
-        uint64_t began = stuck && other != machine->slot ? now : start;
-        atomic_compare_exchange_strong(&card->slice, &word, slice_word(other, began));
-      }
+/* Returns when this process has the slice; *until_ns: when that ends (UINT64_MAX: nobody else wants
+ * the card). */
+static void wait_for_slice(struct machine *machine, struct sim_card *card, uint64_t earliest,
+                           uint64_t *until_ns) {
+    const uint64_t length = card->timeslice_ns;
+    for (;;) {
+        uint64_t word = atomic_load(&card->slice);
+        int holder = (int)(word >> SLICE_SHIFT) - 1;
+        uint64_t end = ((word & ((UINT64_C(1) << SLICE_SHIFT) - 1)) << SLICE_UNIT_SHIFT) + length;
+        uint64_t busy = atomic_load(&card->busy_until_ns);
+        uint64_t start = busy > earliest ? busy : earliest;
+        uint64_t now = sim_now();
+        if (holder == machine->slot) {
+            int other = next_runnable(machine, card, holder);
+            if (other < 0 || start < end) {
+                *until_ns = other < 0 ? UINT64_MAX : end;
+                if (other < 0 && start >= end)
+                    atomic_compare_exchange_strong(&card->slice, &word, slice_word(holder, start));
+                return;
+            }
+            atomic_compare_exchange_strong(&card->slice, &word, slice_word(other, start));
+        } else if (holder < 0 || !runnable(machine, card, holder)) {
+            atomic_compare_exchange_strong(&card->slice, &word, slice_word(machine->slot, start));
+        } else {
+            bool stuck = now > (busy > end ? busy : end) + length;
+            if (stuck) machine_reap(machine); /* perhaps it is dead */
+            if (start < end && !stuck)
+                nap(busy < end ? busy : end, now);
+            else {
+                int other = next_runnable(machine, card, holder);
+                if (other < 0) other = machine->slot;
+                uint64_t began = stuck && other != machine->slot ? now : start;
+                atomic_compare_exchange_strong(&card->slice, &word, slice_word(other, began));
+            }
+        }
     }
-  }
 }
 
-uint64_t machine_take_time(struct machine *machine, struct sim_card *card, uint64_t earliest_ns, uint64_t *duration_ns) {
-  bool sliced = !(machine->header->flags & SIM_FLAG_FIFO);
-  uint64_t slice_end = UINT64_MAX;
-  if (sliced) {
-    wait_for_slice(machine, card, earliest_ns, &slice_end);
-    if (*duration_ns > card->timeslice_ns) *duration_ns = card->timeslice_ns;
-  }
-  uint64_t until = atomic_load(&card->busy_until_ns);
-  uint64_t start;
-  uint64_t given;
-  do {
-    start = until > earliest_ns ? until : earliest_ns;
-    given = *duration_ns;
-    if (slice_end > start && slice_end - start < given) given = slice_end - start;
-  } while (!atomic_compare_exchange_weak(&card->busy_until_ns, &until, start + given));
-  *duration_ns = given;
-  return start;
+uint64_t machine_take_time(struct machine *machine, struct sim_card *card, uint64_t earliest_ns,
+                           uint64_t *duration_ns) {
+    bool sliced = !(machine->header->flags & SIM_FLAG_FIFO);
+    uint64_t slice_end = UINT64_MAX;
+    if (sliced) {
+        wait_for_slice(machine, card, earliest_ns, &slice_end);
+        if (*duration_ns > card->timeslice_ns) *duration_ns = card->timeslice_ns;
+    }
+    uint64_t until = atomic_load(&card->busy_until_ns);
+    uint64_t start;
+    uint64_t given;
+    do {
+        start = until > earliest_ns ? until : earliest_ns;
+        given = *duration_ns;
+        if (slice_end > start && slice_end - start < given) given = slice_end - start;
+    } while (!atomic_compare_exchange_weak(&card->busy_until_ns, &until, start + given));
+    *duration_ns = given;
+    return start;
 }
 
-void machine_charge_time(struct machine *machine, struct sim_card *card, uint64_t start_ns, uint64_t duration_ns) {
-  charge(&card->busy, start_ns, duration_ns);
-  charge(&machine_usage(machine, machine->slot, card)->busy, start_ns, duration_ns);
+void machine_charge_time(struct machine *machine, struct sim_card *card, uint64_t start_ns,
+                         uint64_t duration_ns) {
+    charge(&card->busy, start_ns, duration_ns);
+    charge(&machine_usage(machine, machine->slot, card)->busy, start_ns, duration_ns);
 }
 
-uint64_t machine_busy_in(const struct sim_busy *busy, uint64_t from_ns, uint64_t to_ns, uint64_t *window_ns) {
-  uint64_t first = from_ns >> SIM_BUCKET_SHIFT;
-  uint64_t end = to_ns >> SIM_BUCKET_SHIFT; /* the bucket of `to` is not complete yet */
-  uint64_t sum = 0;
-  if (end - first > SIM_BUCKETS) first = end - SIM_BUCKETS;
-  for (uint64_t bucket = first; bucket < end; bucket++) {
-    uint64_t cell = atomic_load_explicit(&busy->buckets[bucket % SIM_BUCKETS], memory_order_relaxed);
-    if (cell >> 32 == (bucket & UINT32_MAX)) sum += cell & UINT32_MAX;
-  }
-  *window_ns = (end - first) << SIM_BUCKET_SHIFT;
-  return sum;
+uint64_t machine_busy_in(const struct sim_busy *busy, uint64_t from_ns, uint64_t to_ns,
+                         uint64_t *window_ns) {
+    uint64_t first = from_ns >> SIM_BUCKET_SHIFT;
+    uint64_t end = to_ns >> SIM_BUCKET_SHIFT; /* the bucket of `to` is not complete yet */
+    uint64_t sum = 0;
+    if (end - first > SIM_BUCKETS) first = end - SIM_BUCKETS;
+    for (uint64_t bucket = first; bucket < end; bucket++) {
+        uint64_t cell =
+            atomic_load_explicit(&busy->buckets[bucket % SIM_BUCKETS], memory_order_relaxed);
+        if (cell >> 32 == (bucket & UINT32_MAX)) sum += cell & UINT32_MAX;
+    }
+    *window_ns = (end - first) << SIM_BUCKET_SHIFT;
+    return sum;
 }

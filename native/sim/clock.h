@@ -1,4 +1,5 @@
-/* The one place where simulated time comes from: CLOCK_MONOTONIC, the machine's manual clock, or what a test put here. */
+/* The one place where simulated time comes from: CLOCK_MONOTONIC, the machine's manual clock, or
+ * what a test put here. */
 #ifndef EGPU_SIM_CLOCK_H
 #define EGPU_SIM_CLOCK_H
 
@@ -8,17 +9,18 @@
 struct sim_header;
 
 struct sim_clock {
-  uint64_t (*now_ns)(void);
-  void (*sleep_until_ns)(uint64_t deadline);
+    uint64_t (*now_ns)(void);
+    void (*sleep_until_ns)(uint64_t deadline);
 };
 
 const struct sim_clock *sim_clock_get(void);
 void sim_clock_set(const struct sim_clock *clock); /* NULL: the wall clock again */
 
-/* Time is what this machine's file says; it goes on when somebody advances it, in whichever process. */
+/* Time is what this machine's file says; it goes on when somebody advances it, in whichever
+ * process. */
 void sim_clock_manual(struct sim_header *header);
 void sim_clock_manual_end(const struct sim_header *header); /* that file is about to be unmapped */
-bool sim_clock_advance(uint64_t ns);                  /* false: the clock is not a manual one */
+bool sim_clock_advance(uint64_t ns); /* false: the clock is not a manual one */
 
 static inline uint64_t sim_now(void) { return sim_clock_get()->now_ns(); }
 static inline void sim_sleep_until(uint64_t deadline) { sim_clock_get()->sleep_until_ns(deadline); }

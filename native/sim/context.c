@@ -15,278 +15,299 @@ static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct context *stack[CONTEXT_STACK];
 static _Thread_local int depth;
 
-/* ---- engine ------------------------------------------------------------------------------------------------------- */
+/* ---- engine ---- */
 
 bool engine_verbose(void) {
-  const char *value = getenv("EGPU_SIM_VERBOSE");
-  return value && *value && strcmp(value, "0") != 0;
+    const char *value = getenv("EGPU_SIM_VERBOSE");
+    return value && *value && strcmp(value, "0") != 0;
 }
 
 void engine_say(const char *format, ...) {
-  char line[1024];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(line, sizeof line, format, arguments);
-  va_end(arguments);
-  fprintf(stderr, "egpu-sim: %s\n", line);
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "egpu-sim: %s\n", line);
 }
 
 /* The child must hold neither the machine's locks nor its identity: both hang on the open file. */
 static void after_fork(void) {
-  if (atomic_load(&state) == 0) return;
-  atomic_store(&state, 2);
-  depth = 0;
-  if (engine.machine.fd >= 0) close(engine.machine.fd);
-  engine.machine.fd = -1;
+    if (atomic_load(&state) == 0) return;
+    atomic_store(&state, 2);
+    depth = 0;
+    if (engine.machine.fd >= 0) close(engine.machine.fd);
+    engine.machine.fd = -1;
 }
 
 static CUresult find_devices(void) {
-  struct sim_card *chosen[SIM_MAX_CARDS];
-  engine.device_count = visible_devices(&engine.machine, chosen);
-  for (int i = 0; i < engine.device_count; i++) {
-    struct device *device = &engine.devices[i];
-    *device = (struct device){.card = chosen[i], .ordinal = i};
-    device->current_pool = &device->default_pool;
-    memory_init(&device->mapped, &engine.machine, device->card, NULL);
-    if (!pool_init(&device->default_pool, device)) return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  return engine.device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+    struct sim_card *chosen[SIM_MAX_CARDS];
+    engine.device_count = visible_devices(&engine.machine, chosen);
+    for (int i = 0; i < engine.device_count; i++) {
+        struct device *device = &engine.devices[i];
+        *device = (struct device){.card = chosen[i], .ordinal = i};
+        device->current_pool = &device->default_pool;
+        memory_init(&device->mapped, &engine.machine, device->card, NULL);
+        if (!pool_init(&device->default_pool, device)) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return engine.device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
 static CUresult init_once(void) {
-  char directory[sizeof engine.machine.directory];
-  static bool fork_handler;
-  if (machine_library_directory((const void *)&engine, directory, sizeof directory) != 0) return CUDA_ERROR_UNKNOWN;
-  int error = machine_open(&engine.machine, directory);
-  if (error) {
-    if (error == EPROTO) engine_say("%s/machine is not a simulated machine of layout %u", directory, SIM_LAYOUT_VERSION);
-    else engine_say("cannot open %s/machine: %s", directory, strerror(error));
-    return CUDA_ERROR_NO_DEVICE;
-  }
-  CUresult result = find_devices();
-  const struct sim_card *first = result == CUDA_SUCCESS ? engine.devices[0].card : NULL;
-  if (first && (error = machine_join(&engine.machine, atomic_load(&first->instance) ? first : NULL)) != 0) {
-    if (error == ENOSPC) engine_say("%u processes use this machine already", SIM_MAX_PROCESSES);
-    result = error == ENOSPC ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_NO_DEVICE; /* destroyed since we looked */
-  }
-  if (result != CUDA_SUCCESS) {
-    machine_close(&engine.machine);
-    return result;
-  }
-  if (!fork_handler) pthread_atfork(NULL, NULL, after_fork);
-  fork_handler = true;
-  return CUDA_SUCCESS;
+    char directory[sizeof engine.machine.directory];
+    static bool fork_handler;
+    if (machine_library_directory((const void *)&engine, directory, sizeof directory) != 0)
+        return CUDA_ERROR_UNKNOWN;
+    int error = machine_open(&engine.machine, directory);
+    if (error) {
+        if (error == EPROTO)
+            engine_say("%s/machine is not a simulated machine of layout %u", directory,
+                       SIM_LAYOUT_VERSION);
+        else
+            engine_say("cannot open %s/machine: %s", directory, strerror(error));
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    CUresult result = find_devices();
+    const struct sim_card *first = result == CUDA_SUCCESS ? engine.devices[0].card : NULL;
+    if (first && (error = machine_join(&engine.machine,
+                                       atomic_load(&first->instance) ? first : NULL)) != 0) {
+        if (error == ENOSPC) engine_say("%u processes use this machine already", SIM_MAX_PROCESSES);
+        /* destroyed since we looked */
+        result = error == ENOSPC ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_NO_DEVICE;
+    }
+    if (result != CUDA_SUCCESS) {
+        machine_close(&engine.machine);
+        return result;
+    }
+    if (!fork_handler) pthread_atfork(NULL, NULL, after_fork);
+    fork_handler = true;
+    return CUDA_SUCCESS;
 }
 
 CUresult engine_init(void) {
-  CUresult result = CUDA_SUCCESS;
-  if (atomic_load(&state) == 2) return CUDA_ERROR_NOT_INITIALIZED;
-  pthread_mutex_lock(&init_lock);
-  if (atomic_load(&state) == 0) {
-    result = init_once();
-    if (result == CUDA_SUCCESS) atomic_store(&state, 1);
-  }
-  pthread_mutex_unlock(&init_lock);
-  return result;
+    CUresult result = CUDA_SUCCESS;
+    if (atomic_load(&state) == 2) return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&init_lock);
+    if (atomic_load(&state) == 0) {
+        result = init_once();
+        if (result == CUDA_SUCCESS) atomic_store(&state, 1);
+    }
+    pthread_mutex_unlock(&init_lock);
+    return result;
 }
 
 bool engine_ready(void) { return atomic_load_explicit(&state, memory_order_acquire) == 1; }
 
 struct device *engine_device(CUdevice ordinal) {
-  return ordinal >= 0 && ordinal < engine.device_count ? &engine.devices[ordinal] : NULL;
+    return ordinal >= 0 && ordinal < engine.device_count ? &engine.devices[ordinal] : NULL;
 }
 
-/* ---- contexts ----------------------------------------------------------------------------------------------------- */
+/* ---- contexts ---- */
 
 CUresult context_activate(struct context *context) {
-  struct device *device = context->device;
-  const struct sim_card *board = machine_board_of(&engine.machine, device->card);
-  context->lost_seen = atomic_load(&board->lost);
-  context->ecc_seen = atomic_load(&board->ecc_uncorrected);
-  if (context->lost_seen & 1 || machine_add_context(&engine.machine, device->card) != 0) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  memory_init(&context->memory, &engine.machine, device->card, context);
-  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  if (memory_reserve(&context->memory, device->card->context_chunks) == 0)
-    result = stream_create(context, CU_STREAM_DEFAULT, 0, true, &context->legacy);
-  if (result != CUDA_SUCCESS) {
-    memory_clear(&context->memory);
-    machine_remove_context(&engine.machine, device->card);
-    return result;
-  }
-  static const size_t defaults[CU_LIMIT_MAX] = {
-      [CU_LIMIT_STACK_SIZE] = 1024, [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20, [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
-      [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2, [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
-      [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
-  };
-  memcpy(context->limits, defaults, sizeof defaults);
-  context->cancel = 0;
-  atomic_store(&context->peers, 0);
-  atomic_store(&context->error, CUDA_SUCCESS);
-  atomic_store(&context->alive, true);
-  return CUDA_SUCCESS;
+    struct device *device = context->device;
+    const struct sim_card *board = machine_board_of(&engine.machine, device->card);
+    context->lost_seen = atomic_load(&board->lost);
+    context->ecc_seen = atomic_load(&board->ecc_uncorrected);
+    if (context->lost_seen & 1 || machine_add_context(&engine.machine, device->card) != 0)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    memory_init(&context->memory, &engine.machine, device->card, context);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (memory_reserve(&context->memory, device->card->context_chunks) == 0)
+        result = stream_create(context, CU_STREAM_DEFAULT, 0, true, &context->legacy);
+    if (result != CUDA_SUCCESS) {
+        memory_clear(&context->memory);
+        machine_remove_context(&engine.machine, device->card);
+        return result;
+    }
+    static const size_t defaults[CU_LIMIT_MAX] = {
+        [CU_LIMIT_STACK_SIZE] = 1024,
+        [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
+        [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
+        [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
+        [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
+        [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
+    };
+    memcpy(context->limits, defaults, sizeof defaults);
+    context->cancel = 0;
+    atomic_store(&context->peers, 0);
+    atomic_store(&context->error, CUDA_SUCCESS);
+    atomic_store(&context->alive, true);
+    return CUDA_SUCCESS;
 }
 
 CUresult context_create(struct device *device, unsigned flags, bool primary, struct context **out) {
-  static _Atomic unsigned long long next_id = 1;
-  struct context *context = calloc(1, sizeof *context);
-  if (!context || !handle_add(context, HANDLE_CONTEXT)) {
-    free(context);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  context->device = device;
-  context->flags = flags;
-  context->primary = primary;
-  context->id = atomic_fetch_add(&next_id, 1);
-  pthread_mutex_init(&context->lock, NULL);
-  CUresult result = context_activate(context);
-  if (result != CUDA_SUCCESS) {
-    handle_remove(context);
-    free(context);
-    return result;
-  }
-  *out = context;
-  return CUDA_SUCCESS;
+    static _Atomic unsigned long long next_id = 1;
+    struct context *context = calloc(1, sizeof *context);
+    if (!context || !handle_add(context, HANDLE_CONTEXT)) {
+        free(context);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    context->device = device;
+    context->flags = flags;
+    context->primary = primary;
+    context->id = atomic_fetch_add(&next_id, 1);
+    pthread_mutex_init(&context->lock, NULL);
+    CUresult result = context_activate(context);
+    if (result != CUDA_SUCCESS) {
+        handle_remove(context);
+        free(context);
+        return result;
+    }
+    *out = context;
+    return CUDA_SUCCESS;
 }
 
 static void managed_gone(const struct extent *extent) {
-  const struct context *context = extent->owner;
-  if (extent->charged) machine_drop_evictable(&engine.machine, context->device->card, extent->charged);
+    const struct context *context = extent->owner;
+    if (extent->charged)
+        machine_drop_evictable(&engine.machine, context->device->card, extent->charged);
 }
 
 void context_look(struct context *context) {
-  const struct sim_card *card = machine_board_of(&engine.machine, context->device->card);
-  if (atomic_load_explicit(&card->lost, memory_order_relaxed) != context->lost_seen)
-    context_fail(context, CUDA_ERROR_UNKNOWN, "the card has fallen off the bus");
-  else if (atomic_load_explicit(&card->ecc_uncorrected, memory_order_relaxed) != context->ecc_seen)
-    context_fail(context, CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error");
+    const struct sim_card *card = machine_board_of(&engine.machine, context->device->card);
+    if (atomic_load_explicit(&card->lost, memory_order_relaxed) != context->lost_seen)
+        context_fail(context, CUDA_ERROR_UNKNOWN, "the card has fallen off the bus");
+    else if (atomic_load_explicit(&card->ecc_uncorrected, memory_order_relaxed) !=
+             context->ecc_seen)
+        context_fail(context, CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error");
 }
 
 /* The struct itself stays: other threads may still have it on their stacks, and find it dead. */
 CUresult context_destroy(struct context *context) {
-  bool was = true;
-  if (!atomic_compare_exchange_strong(&context->alive, &was, false)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (atomic_load(&context->error) != CUDA_SUCCESS) context->cancel = 1;
-  context_synchronize(context);
-  while (context->modules) module_unload(context->modules);
-  for (;;) {
-    pthread_mutex_lock(&context->lock);
-    struct stream *stream = context->streams;
-    if (stream) atomic_fetch_add(&stream->refs, 1);
-    pthread_mutex_unlock(&context->lock);
-    if (!stream) break;
-    stream_destroy(stream);
-    stream_unref(stream);
-  }
-  context->legacy = NULL;
-  pool_context_gone(context);
-  graph_memory_context_gone(context);
-  memory_clear(&context->memory);
-  memory_host_clear(context, managed_gone);
-  machine_remove_context(&engine.machine, context->device->card);
-  return CUDA_SUCCESS;
+    bool was = true;
+    if (!atomic_compare_exchange_strong(&context->alive, &was, false))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (atomic_load(&context->error) != CUDA_SUCCESS) context->cancel = 1;
+    context_synchronize(context);
+    while (context->modules) module_unload(context->modules);
+    for (;;) {
+        pthread_mutex_lock(&context->lock);
+        struct stream *stream = context->streams;
+        if (stream) atomic_fetch_add(&stream->refs, 1);
+        pthread_mutex_unlock(&context->lock);
+        if (!stream) break;
+        stream_destroy(stream);
+        stream_unref(stream);
+    }
+    context->legacy = NULL;
+    pool_context_gone(context);
+    graph_memory_context_gone(context);
+    memory_clear(&context->memory);
+    memory_host_clear(context, managed_gone);
+    machine_remove_context(&engine.machine, context->device->card);
+    return CUDA_SUCCESS;
 }
 
 void context_fail(struct context *context, CUresult error, const char *why) {
-  int none = CUDA_SUCCESS;
-  if (atomic_compare_exchange_strong(&context->error, &none, (int)error) && engine_verbose()) engine_say("%s", why);
+    int none = CUDA_SUCCESS;
+    if (atomic_compare_exchange_strong(&context->error, &none, (int)error) && engine_verbose())
+        engine_say("%s", why);
 }
 
 CUresult context_synchronize(struct context *context) {
-  /* Streams may come and go while we wait; nobody asks for the work that came after the call. */
-  for (;;) {
-    struct stream *busy = NULL;
-    uint64_t number = 0;
-    pthread_mutex_lock(&context->lock);
-    for (struct stream *stream = context->streams; stream && !busy; stream = stream->next)
-      if (stream_pending(stream, &number)) {
-        busy = stream;
-        atomic_fetch_add(&stream->refs, 1);
-      }
-    pthread_mutex_unlock(&context->lock);
-    if (!busy) break;
-    stream_wait(busy, number);
-    stream_unref(busy);
-  }
-  pool_synchronized(context->device);
-  return (CUresult)atomic_load(&context->error);
+    /* Streams may come and go while we wait; nobody asks for the work that came after the call. */
+    for (;;) {
+        struct stream *busy = NULL;
+        uint64_t number = 0;
+        pthread_mutex_lock(&context->lock);
+        for (struct stream *stream = context->streams; stream && !busy; stream = stream->next)
+            if (stream_pending(stream, &number)) {
+                busy = stream;
+                atomic_fetch_add(&stream->refs, 1);
+            }
+        pthread_mutex_unlock(&context->lock);
+        if (!busy) break;
+        stream_wait(busy, number);
+        stream_unref(busy);
+    }
+    pool_synchronized(context->device);
+    return (CUresult)atomic_load(&context->error);
 }
 
-/* ---- primary contexts ---------------------------------------------------------------------------------------------- */
+/* ---- primary contexts ---- */
 
 CUresult primary_retain(struct device *device, struct context **out) {
-  CUresult result = CUDA_SUCCESS;
-  pthread_mutex_lock(&engine.lock);
-  if (!device->primary) result = context_create(device, device->primary_flags, true, &device->primary);
-  else if (!atomic_load(&device->primary->alive)) result = context_activate(device->primary);
-  if (result == CUDA_SUCCESS) {
-    device->primary->flags = device->primary_flags;
-    device->primary_refs++;
-    *out = device->primary;
-  }
-  pthread_mutex_unlock(&engine.lock);
-  return result;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&engine.lock);
+    if (!device->primary)
+        result = context_create(device, device->primary_flags, true, &device->primary);
+    else if (!atomic_load(&device->primary->alive))
+        result = context_activate(device->primary);
+    if (result == CUDA_SUCCESS) {
+        device->primary->flags = device->primary_flags;
+        device->primary_refs++;
+        *out = device->primary;
+    }
+    pthread_mutex_unlock(&engine.lock);
+    return result;
 }
 
 CUresult primary_release(struct device *device) {
-  CUresult result = CUDA_SUCCESS;
-  pthread_mutex_lock(&engine.lock);
-  if (device->primary_refs == 0) result = CUDA_ERROR_INVALID_CONTEXT;
-  else if (--device->primary_refs == 0) context_destroy(device->primary);
-  pthread_mutex_unlock(&engine.lock);
-  return result;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&engine.lock);
+    if (device->primary_refs == 0)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--device->primary_refs == 0)
+        context_destroy(device->primary);
+    pthread_mutex_unlock(&engine.lock);
+    return result;
 }
 
 /* Everything the context owned is gone; a context that is still retained comes back empty. */
 CUresult primary_reset(struct device *device) {
-  CUresult result = CUDA_SUCCESS;
-  pthread_mutex_lock(&engine.lock);
-  if (device->primary && atomic_load(&device->primary->alive)) {
-    context_destroy(device->primary);
-    if (device->primary_refs > 0) result = context_activate(device->primary);
-  }
-  pthread_mutex_unlock(&engine.lock);
-  return result;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&engine.lock);
+    if (device->primary && atomic_load(&device->primary->alive)) {
+        context_destroy(device->primary);
+        if (device->primary_refs > 0) result = context_activate(device->primary);
+    }
+    pthread_mutex_unlock(&engine.lock);
+    return result;
 }
 
-/* ---- the thread's stack --------------------------------------------------------------------------------------------- */
+/* ---- the thread's stack ---- */
 
 struct context *context_current(void) { return depth ? stack[depth - 1] : NULL; }
 
 CUresult context_current_checked(struct context **out) {
-  if (!engine_ready()) return CUDA_ERROR_NOT_INITIALIZED;
-  struct context *context = context_current();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!atomic_load_explicit(&context->alive, memory_order_acquire)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  context_look(context);
-  int error = atomic_load_explicit(&context->error, memory_order_relaxed);
-  if (error != CUDA_SUCCESS) return (CUresult)error;
-  *out = context;
-  return CUDA_SUCCESS;
+    if (!engine_ready()) return CUDA_ERROR_NOT_INITIALIZED;
+    struct context *context = context_current();
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!atomic_load_explicit(&context->alive, memory_order_acquire))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    context_look(context);
+    int error = atomic_load_explicit(&context->error, memory_order_relaxed);
+    if (error != CUDA_SUCCESS) return (CUresult)error;
+    *out = context;
+    return CUDA_SUCCESS;
 }
 
 CUresult context_push(struct context *context) {
-  if (depth == CONTEXT_STACK) return CUDA_ERROR_INVALID_VALUE;
-  stack[depth++] = context;
-  return CUDA_SUCCESS;
+    if (depth == CONTEXT_STACK) return CUDA_ERROR_INVALID_VALUE;
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
 }
 
 CUresult context_pop(struct context **out) {
-  if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  *out = stack[--depth];
-  return CUDA_SUCCESS;
+    if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    *out = stack[--depth];
+    return CUDA_SUCCESS;
 }
 
 void context_set(struct context *context) {
-  if (!context) {
-    if (depth) depth--;
-  } else if (depth) stack[depth - 1] = context;
-  else stack[depth++] = context;
+    if (!context) {
+        if (depth) depth--;
+    } else if (depth)
+        stack[depth - 1] = context;
+    else
+        stack[depth++] = context;
 }
 
 CUresult context_check(CUcontext handle, struct context **out) {
-  struct context *context = (struct context *)handle;
-  if (handle_kind_of(context) != HANDLE_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!atomic_load(&context->alive)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  *out = context;
-  return CUDA_SUCCESS;
+    struct context *context = (struct context *)handle;
+    if (handle_kind_of(context) != HANDLE_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!atomic_load(&context->alive)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *out = context;
+    return CUDA_SUCCESS;
 }

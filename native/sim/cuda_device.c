@@ -6,177 +6,188 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- the driver itself ---------------------------------------------------------------------------------------------- */
+/* ---- the driver itself ---- */
 
 API CUresult cuInit(unsigned int flags) { return flags ? CUDA_ERROR_INVALID_VALUE : engine_init(); }
 
 /* Answers before cuInit as well, so it looks at the machine itself. */
 static int driver_version(void) {
-  static _Atomic int known;
-  int version = atomic_load(&known);
-  if (version) return version;
-  char directory[sizeof engine.machine.directory];
-  struct machine machine;
-  version = 13000;
-  if (machine_library_directory((const void *)&engine, directory, sizeof directory) == 0 &&
-      machine_open(&machine, directory) == 0) {
-    version = (int)machine.header->cuda_version;
-    machine_close(&machine);
-  }
-  atomic_store(&known, version);
-  return version;
+    static _Atomic int known;
+    int version = atomic_load(&known);
+    if (version) return version;
+    char directory[sizeof engine.machine.directory];
+    struct machine machine;
+    version = 13000;
+    if (machine_library_directory((const void *)&engine, directory, sizeof directory) == 0 &&
+        machine_open(&machine, directory) == 0) {
+        version = (int)machine.header->cuda_version;
+        machine_close(&machine);
+    }
+    atomic_store(&known, version);
+    return version;
 }
 
 API CUresult cuDriverGetVersion(int *version) {
-  NEED(version);
-  *version = driver_version();
-  return CUDA_SUCCESS;
+    NEED(version);
+    *version = driver_version();
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
-  (void)id;
-  if (table) *table = NULL;
-  if (engine_verbose()) engine_say("cuGetExportTable: undocumented tables are not simulated");
-  return CUDA_ERROR_NOT_FOUND;
+    (void)id;
+    if (table) *table = NULL;
+    if (engine_verbose()) engine_say("cuGetExportTable: undocumented tables are not simulated");
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 int egpu_driver_not_supported(const char *symbol) {
-  if (engine_verbose()) engine_say("%s is not simulated", symbol);
-  return CUDA_ERROR_NOT_SUPPORTED;
+    if (engine_verbose()) engine_say("%s is not simulated", symbol);
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 void *driver_entry(int id); /* cuda_entries.c */
 
 static CUresult look_up(const char *symbol, void **entry, int version, cuuint64_t flags,
                         CUdriverProcAddressQueryResult *status) {
-  if (!symbol || !*symbol || !entry || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-  egpu_driver_status found;
-  int known = driver_version();
-  const egpu_driver_fn *function = egpu_driver_query(symbol, version < known ? version : known,
-                                                     flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
-  *entry = function ? driver_entry((int)(function - egpu_driver_functions)) : NULL;
-  if (status) *status = (CUdriverProcAddressQueryResult)found;
-  return function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    if (!symbol || !*symbol || !entry || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+        return CUDA_ERROR_INVALID_VALUE;
+    egpu_driver_status found;
+    int known = driver_version();
+    const egpu_driver_fn *function =
+        egpu_driver_query(symbol, version < known ? version : known,
+                          flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &found);
+    *entry = function ? driver_entry((int)(function - egpu_driver_functions)) : NULL;
+    if (status) *status = (CUdriverProcAddressQueryResult)found;
+    return function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags,
                               CUdriverProcAddressQueryResult *status) {
-  return look_up(symbol, entry, version, flags, status);
+    return look_up(symbol, entry, version, flags, status);
 }
 
 #undef cuGetProcAddress
 API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags);
 API CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags) {
-  return look_up(symbol, entry, version, flags, NULL);
+    return look_up(symbol, entry, version, flags, NULL);
 }
 
-/* ---- devices -------------------------------------------------------------------------------------------------------- */
+/* ---- devices ---- */
 
 API CUresult cuDeviceGet(CUdevice *out, int ordinal) {
-  NEED(out);
-  NEED_DEVICE(device, ordinal);
-  *out = device->ordinal;
-  return CUDA_SUCCESS;
+    NEED(out);
+    NEED_DEVICE(device, ordinal);
+    *out = device->ordinal;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetCount(int *count) {
-  NEED_INIT();
-  NEED(count);
-  *count = engine.device_count;
-  return CUDA_SUCCESS;
+    NEED_INIT();
+    NEED(count);
+    *count = engine.device_count;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal) {
-  NEED(name && length > 0);
-  NEED_DEVICE(device, ordinal);
-  snprintf(name, (size_t)length, "%s", device->card->name);
-  return CUDA_SUCCESS;
+    NEED(name && length > 0);
+    NEED_DEVICE(device, ordinal);
+    snprintf(name, (size_t)length, "%s", device->card->name);
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
-  NEED(uuid);
-  NEED_DEVICE(device, ordinal);
-  memcpy(uuid->bytes, device->card->uuid, sizeof uuid->bytes);
-  return CUDA_SUCCESS;
+    NEED(uuid);
+    NEED_DEVICE(device, ordinal);
+    memcpy(uuid->bytes, device->card->uuid, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
 }
 
 /* The first version knows no instances. */
 #undef cuDeviceGetUuid
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal);
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
-  NEED(uuid);
-  NEED_DEVICE(device, ordinal);
-  memcpy(uuid->bytes, machine_board_of(&engine.machine, device->card)->uuid, sizeof uuid->bytes);
-  return CUDA_SUCCESS;
+    NEED(uuid);
+    NEED_DEVICE(device, ordinal);
+    memcpy(uuid->bytes, machine_board_of(&engine.machine, device->card)->uuid, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceTotalMem(size_t *bytes, CUdevice ordinal) {
-  NEED(bytes);
-  NEED_DEVICE(device, ordinal);
-  *bytes = device->card->memory_bytes;
-  return CUDA_SUCCESS;
+    NEED(bytes);
+    NEED_DEVICE(device, ordinal);
+    *bytes = device->card->memory_bytes;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal) {
-  NEED(major && minor);
-  NEED_DEVICE(device, ordinal);
-  *major = (int)device->card->cc_major;
-  *minor = (int)device->card->cc_minor;
-  return CUDA_SUCCESS;
+    NEED(major && minor);
+    NEED_DEVICE(device, ordinal);
+    *major = (int)device->card->cc_major;
+    *minor = (int)device->card->cc_minor;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetProperties(CUdevprop *out, CUdevice ordinal) {
-  NEED(out);
-  NEED_DEVICE(device, ordinal);
-  const struct sim_card *card = device->card;
-  *out = (CUdevprop){.maxThreadsPerBlock = 1024, .maxThreadsDim = {1024, 1024, 64}, .maxGridSize = {2147483647, 65535, 65535},
-                     .sharedMemPerBlock = (int)card->shared_per_block, .totalConstantMemory = 65536, .SIMDWidth = 32,
-                     .memPitch = 2147483647, .regsPerBlock = 65536, .clockRate = (int)card->sm_clock_mhz * 1000,
-                     .textureAlign = 512};
-  return CUDA_SUCCESS;
+    NEED(out);
+    NEED_DEVICE(device, ordinal);
+    const struct sim_card *card = device->card;
+    *out = (CUdevprop){.maxThreadsPerBlock = 1024,
+                       .maxThreadsDim = {1024, 1024, 64},
+                       .maxGridSize = {2147483647, 65535, 65535},
+                       .sharedMemPerBlock = (int)card->shared_per_block,
+                       .totalConstantMemory = 65536,
+                       .SIMDWidth = 32,
+                       .memPitch = 2147483647,
+                       .regsPerBlock = 65536,
+                       .clockRate = (int)card->sm_clock_mhz * 1000,
+                       .textureAlign = 512};
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice ordinal) {
-  NEED(text && length > 0);
-  NEED_DEVICE(device, ordinal);
-  const struct sim_card *card = device->card;
-  char full[32];
-  int needed = snprintf(full, sizeof full, "%04X:%02X:%02X.0", card->pci_domain, card->pci_bus, card->pci_device);
-  if (needed >= length) return CUDA_ERROR_INVALID_VALUE;
-  memcpy(text, full, (size_t)needed + 1);
-  return CUDA_SUCCESS;
+    NEED(text && length > 0);
+    NEED_DEVICE(device, ordinal);
+    const struct sim_card *card = device->card;
+    char full[32];
+    int needed = snprintf(full, sizeof full, "%04X:%02X:%02X.0", card->pci_domain, card->pci_bus,
+                          card->pci_device);
+    if (needed >= length) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(text, full, (size_t)needed + 1);
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetByPCIBusId(CUdevice *out, const char *text) {
-  NEED(out && text);
-  NEED_INIT();
-  unsigned domain = 0, bus, slot;
-  if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
-    domain = 0;
-    if (sscanf(text, "%x:%x", &bus, &slot) != 2) return CUDA_ERROR_INVALID_VALUE;
-  }
-  for (int i = 0; i < engine.device_count; i++) {
-    const struct sim_card *card = engine.devices[i].card;
-    if (card->pci_domain != domain || card->pci_bus != bus || card->pci_device != slot) continue;
-    *out = i;
+    NEED(out && text);
+    NEED_INIT();
+    unsigned domain = 0, bus, slot;
+    if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+        domain = 0;
+        if (sscanf(text, "%x:%x", &bus, &slot) != 2) return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (int i = 0; i < engine.device_count; i++) {
+        const struct sim_card *card = engine.devices[i].card;
+        if (card->pci_domain != domain || card->pci_bus != bus || card->pci_device != slot)
+            continue;
+        *out = i;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+API CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type,
+                                            CUdevice ordinal) {
+    (void)type;
+    NEED(supported);
+    NEED_DEVICE(device, ordinal);
+    *supported = 0;
     return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_DEVICE;
 }
 
-API CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice ordinal) {
-  (void)type;
-  NEED(supported);
-  NEED_DEVICE(device, ordinal);
-  *supported = 0;
-  return CUDA_SUCCESS;
-}
-
-/* What does not depend on the card. Attributes that are 0 on every simulated card are not listed: everything below
- * CU_DEVICE_ATTRIBUTE_MAX that is not named here is unsupported, and 0 says so. */
+/* What does not depend on the card. Attributes that are 0 on every simulated card are not listed:
+ * everything below CU_DEVICE_ATTRIBUTE_MAX that is not named here is unsupported, and 0 says so. */
 static const struct {
-  CUdevice_attribute attribute;
-  int value;
+    CUdevice_attribute attribute;
+    int value;
 } constant_attributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
@@ -220,11 +231,13 @@ static const struct {
 };
 
 static int card_attribute(const struct sim_card *card, CUdevice_attribute attribute) {
-  switch ((int)attribute) {
+    switch ((int)attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return (int)card->shared_per_block;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return (int)card->shared_per_block_optin;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+        return (int)card->shared_per_block_optin;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return (int)card->shared_per_sm;
-    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: return card->cc_major >= 8 ? 1024 : 0;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+        return card->cc_major >= 8 ? 1024 : 0;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return (int)card->sm_clock_mhz * 1000;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return (int)card->sm_count;
     case CU_DEVICE_ATTRIBUTE_ECC_ENABLED: return card->ecc == 1;
@@ -243,74 +256,77 @@ static int card_attribute(const struct sim_card *card, CUdevice_attribute attrib
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return (int)card->cc_minor;
     case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: return (int)card->fp64_ratio;
     default: return 0;
-  }
+    }
 }
 
 API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal) {
-  NEED(value);
-  NEED_DEVICE(device, ordinal);
-  if ((int)attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
-  for (size_t i = 0; i < sizeof constant_attributes / sizeof *constant_attributes; i++)
-    if (constant_attributes[i].attribute == attribute) {
-      *value = constant_attributes[i].value;
-      return CUDA_SUCCESS;
-    }
-  *value = card_attribute(device->card, attribute);
-  return CUDA_SUCCESS;
+    NEED(value);
+    NEED_DEVICE(device, ordinal);
+    if ((int)attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < sizeof constant_attributes / sizeof *constant_attributes; i++)
+        if (constant_attributes[i].attribute == attribute) {
+            *value = constant_attributes[i].value;
+            return CUDA_SUCCESS;
+        }
+    *value = card_attribute(device->card, attribute);
+    return CUDA_SUCCESS;
 }
 
-/* ---- peers ---------------------------------------------------------------------------------------------------------- */
+/* ---- peers ---- */
 
 static bool linked(const struct device *a, const struct device *b) {
-  return a != b && a->card->nvlink_to[b->card->index] > 0;
+    return a != b && a->card->nvlink_to[b->card->index] > 0;
 }
 
 API CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice peer_ordinal) {
-  NEED(can);
-  NEED_DEVICE(device, ordinal);
-  struct device *peer = engine_device(peer_ordinal);
-  if (!peer) return CUDA_ERROR_INVALID_DEVICE;
-  *can = linked(device, peer);
-  return CUDA_SUCCESS;
+    NEED(can);
+    NEED_DEVICE(device, ordinal);
+    struct device *peer = engine_device(peer_ordinal);
+    if (!peer) return CUDA_ERROR_INVALID_DEVICE;
+    *can = linked(device, peer);
+    return CUDA_SUCCESS;
 }
 
-API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice ordinal, CUdevice peer_ordinal) {
-  NEED(value);
-  NEED_DEVICE(device, ordinal);
-  struct device *peer = engine_device(peer_ordinal);
-  if (!peer || peer == device) return CUDA_ERROR_INVALID_DEVICE;
-  switch ((int)attribute) {
+API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice ordinal,
+                                     CUdevice peer_ordinal) {
+    NEED(value);
+    NEED_DEVICE(device, ordinal);
+    struct device *peer = engine_device(peer_ordinal);
+    if (!peer || peer == device) return CUDA_ERROR_INVALID_DEVICE;
+    switch ((int)attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = linked(device, peer) ? 0 : 1; break;
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = linked(device, peer); break;
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; break;
     default: return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
+    }
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
-  NEED_CONTEXT(context);
-  struct context *peer;
-  CUresult result = context_check(handle, &peer);
-  if (result != CUDA_SUCCESS) return result;
-  if (flags) return CUDA_ERROR_INVALID_VALUE;
-  if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
-  if (!linked(context->device, peer->device)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  uint32_t bit = UINT32_C(1) << peer->device->ordinal;
-  return atomic_fetch_or(&context->peers, bit) & bit ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
+    NEED_CONTEXT(context);
+    struct context *peer;
+    CUresult result = context_check(handle, &peer);
+    if (result != CUDA_SUCCESS) return result;
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
+    if (!linked(context->device, peer->device)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    uint32_t bit = UINT32_C(1) << peer->device->ordinal;
+    return atomic_fetch_or(&context->peers, bit) & bit ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+                                                       : CUDA_SUCCESS;
 }
 
 API CUresult cuCtxDisablePeerAccess(CUcontext handle) {
-  NEED_CONTEXT(context);
-  struct context *peer;
-  CUresult result = context_check(handle, &peer);
-  if (result != CUDA_SUCCESS) return result;
-  uint32_t bit = UINT32_C(1) << peer->device->ordinal;
-  return atomic_fetch_and(&context->peers, ~bit) & bit ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    NEED_CONTEXT(context);
+    struct context *peer;
+    CUresult result = context_check(handle, &peer);
+    if (result != CUDA_SUCCESS) return result;
+    uint32_t bit = UINT32_C(1) << peer->device->ordinal;
+    return atomic_fetch_and(&context->peers, ~bit) & bit ? CUDA_SUCCESS
+                                                         : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
-/* ---- ours: the clock of a machine made with clock="manual" ------------------------------------------------------------- */
+/* ---- ours: the clock of a machine made with clock="manual" ---- */
 
 /* Nanoseconds; 0 before cuInit. */
 API unsigned long long egpuSimClockNow(void);
@@ -318,9 +334,11 @@ API unsigned long long egpuSimClockNow(void) { return engine_ready() ? sim_now()
 
 /* Every process of the machine sees it. -1: time passes by itself here. */
 API int egpuSimClockAdvance(unsigned long long ns);
-API int egpuSimClockAdvance(unsigned long long ns) { return engine_ready() && sim_clock_advance(ns) ? 0 : -1; }
+API int egpuSimClockAdvance(unsigned long long ns) {
+    return engine_ready() && sim_clock_advance(ns) ? 0 : -1;
+}
 
 API void egpuSimClockSleepUntil(unsigned long long ns);
 API void egpuSimClockSleepUntil(unsigned long long ns) {
-  if (engine_ready()) sim_sleep_until(ns);
+    if (engine_ready()) sim_sleep_until(ns);
 }

@@ -1,5 +1,6 @@
-/* The simulated driver's own objects: devices, contexts, streams, events, modules. The C ABI (cuda_*.c) checks arguments and
- * calls in here; results are CUresult so that there is one vocabulary of failures.
+/* The simulated driver's own objects: devices, contexts, streams, events, modules. The C ABI
+ * (cuda_*.c) checks arguments and calls in here; results are CUresult so that there is one
+ * vocabulary of failures.
  */
 #ifndef EGPU_SIM_ENGINE_H
 #define EGPU_SIM_ENGINE_H
@@ -12,61 +13,77 @@
 
 #include <cuda.h>
 
-#define STREAM_DEPTH 1024   /* operations queued before the caller waits, as on the real driver */
-#define STAGED_BYTES 65536  /* pageable copies up to this size do not make the caller wait */
+#define STREAM_DEPTH 1024  /* operations queued before the caller waits, as on the real driver */
+#define STAGED_BYTES 65536 /* pageable copies up to this size do not make the caller wait */
 #define CONTEXT_STACK 64
 #define COOPERATIVE_BLOCKS 256 /* of one cooperative launch: each gets a thread */
 
-/* ---- handles: every pointer that a program gives us is looked up before it is followed --------------------------- */
+/* ---- handles: every pointer that a program gives us is looked up before it is followed ---- */
 
 enum handle_kind {
-  HANDLE_NONE, HANDLE_CONTEXT, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_LIBRARY, HANDLE_KERNEL,
-  HANDLE_POOL, HANDLE_PHYSICAL, HANDLE_EXTERNAL, HANDLE_ARRAY, HANDLE_MIPMAP, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC
+    HANDLE_NONE,
+    HANDLE_CONTEXT,
+    HANDLE_STREAM,
+    HANDLE_EVENT,
+    HANDLE_MODULE,
+    HANDLE_FUNCTION,
+    HANDLE_LIBRARY,
+    HANDLE_KERNEL,
+    HANDLE_POOL,
+    HANDLE_PHYSICAL,
+    HANDLE_EXTERNAL,
+    HANDLE_ARRAY,
+    HANDLE_MIPMAP,
+    HANDLE_GRAPH,
+    HANDLE_NODE,
+    HANDLE_EXEC
 };
 
 bool handle_add(const void *object, enum handle_kind kind); /* false: no memory */
 void handle_remove(const void *object);
 enum handle_kind handle_kind_of(const void *object);
 
-/* ---- devices ------------------------------------------------------------------------------------------------------ */
+/* ---- devices ---- */
 
 struct context;
 
 struct arena;
 
-/* Memory in stream order (pool.c). What is freed stays with the pool until somebody synchronises. */
+/* Memory in stream order (pool.c). What is freed stays with the pool until somebody
+ * synchronises. */
 struct pool {
-  struct device *device;
-  _Atomic uint64_t release_threshold; /* bytes it keeps then */
-  uint64_t max_bytes;                 /* 0: the card */
-  _Atomic uint64_t used, used_high, reserved, reserved_high;
-  uint32_t reuse; /* bit per CU_MEMPOOL_ATTR_REUSE_*; kept, changes nothing */
-  uint32_t access; /* other devices that may touch it */
-  atomic_bool destroyed;
-  pthread_mutex_t lock;
-  struct arena *arenas; /* one per context that allocates from it */
-  struct pool *next;    /* of the device */
+    struct device *device;
+    _Atomic uint64_t release_threshold; /* bytes it keeps then */
+    uint64_t max_bytes;                 /* 0: the card */
+    _Atomic uint64_t used, used_high, reserved, reserved_high;
+    uint32_t reuse;  /* bit per CU_MEMPOOL_ATTR_REUSE_*; kept, changes nothing */
+    uint32_t access; /* other devices that may touch it */
+    atomic_bool destroyed;
+    pthread_mutex_t lock;
+    struct arena *arenas; /* one per context that allocates from it */
+    struct pool *next;    /* of the device */
 };
 
 struct device {
-  struct sim_card *card;
-  int ordinal;
-  struct context *primary; /* made at the first retain, then kept */
-  int primary_refs;
-  unsigned primary_flags;
-  struct pool default_pool;
-  struct pool *current_pool;
-  struct pool *pools;   /* all of them */
-  struct memory mapped; /* memory at addresses that programs reserved: no context's */
-  _Atomic uint64_t graph_used, graph_used_high; /* bytes that graphs have allocated */
-  _Atomic uint64_t graph_reserved, graph_reserved_high; /* … and that launched ones will have, in chunks */
+    struct sim_card *card;
+    int ordinal;
+    struct context *primary; /* made at the first retain, then kept */
+    int primary_refs;
+    unsigned primary_flags;
+    struct pool default_pool;
+    struct pool *current_pool;
+    struct pool *pools;   /* all of them */
+    struct memory mapped; /* memory at addresses that programs reserved: no context's */
+    _Atomic uint64_t graph_used, graph_used_high; /* bytes that graphs have allocated */
+    /* … and that launched ones will have, in chunks */
+    _Atomic uint64_t graph_reserved, graph_reserved_high;
 };
 
 struct engine {
-  struct machine machine;
-  struct device devices[SIM_MAX_CARDS];
-  int device_count;
-  pthread_mutex_t lock; /* contexts coming and going */
+    struct machine machine;
+    struct device devices[SIM_MAX_CARDS];
+    int device_count;
+    pthread_mutex_t lock; /* contexts coming and going */
 };
 
 extern struct engine engine;
@@ -75,12 +92,14 @@ extern struct engine engine;
 int visible_devices(struct machine *machine, struct sim_card *chosen[SIM_MAX_CARDS]);
 
 CUresult engine_init(void);
-bool engine_ready(void); /* false before cuInit, and in a forked child of a process that called it */
+/* false before cuInit, and in a forked child of a process that called it */
+bool engine_ready(void);
 bool engine_verbose(void);
-void engine_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line on stderr */
-struct device *engine_device(CUdevice ordinal);                                  /* NULL: invalid */
+/* one line on stderr */
+void engine_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+struct device *engine_device(CUdevice ordinal); /* NULL: invalid */
 
-/* ---- pools (pool.c) ------------------------------------------------------------------------------------------------ */
+/* ---- pools (pool.c) ---- */
 
 bool pool_init(struct pool *pool, struct device *device);
 void pool_retire(struct pool *pool); /* allocations that are out stay; nothing is kept any more */
@@ -90,30 +109,31 @@ void pool_trim(struct pool *pool, uint64_t keep_bytes);
 void pool_synchronized(struct device *device);   /* every pool down to its threshold */
 void pool_context_gone(struct context *context); /* everything of that context is freed */
 
-/* ---- contexts ----------------------------------------------------------------------------------------------------- */
+/* ---- contexts ---- */
 
 struct stream;
 struct module;
 
 struct context {
-  struct device *device;
-  bool primary;
-  atomic_bool alive;
-  _Atomic int error; /* sticky CUresult */
-  unsigned flags;
-  unsigned long long id;
-  struct memory memory;
-  pthread_mutex_t lock; /* the lists */
-  struct stream *streams;
-  struct stream *legacy;
-  struct module *modules;
-  size_t limits[CU_LIMIT_MAX];
-  CUfunc_cache cache_config;
-  CUsharedconfig shared_config;
-  _Atomic uint32_t peers; /* bit per ordinal whose memory kernels may reach */
-  volatile int cancel;
-  uint32_t lost_seen;  /* the card's counts when the context was made: what happens later breaks it */
-  uint64_t ecc_seen;
+    struct device *device;
+    bool primary;
+    atomic_bool alive;
+    _Atomic int error; /* sticky CUresult */
+    unsigned flags;
+    unsigned long long id;
+    struct memory memory;
+    pthread_mutex_t lock; /* the lists */
+    struct stream *streams;
+    struct stream *legacy;
+    struct module *modules;
+    size_t limits[CU_LIMIT_MAX];
+    CUfunc_cache cache_config;
+    CUsharedconfig shared_config;
+    _Atomic uint32_t peers; /* bit per ordinal whose memory kernels may reach */
+    volatile int cancel;
+    /* the card's counts when the context was made: what happens later breaks it */
+    uint32_t lost_seen;
+    uint64_t ecc_seen;
 };
 
 CUresult context_create(struct device *device, unsigned flags, bool primary, struct context **out);
@@ -136,7 +156,7 @@ CUresult context_pop(struct context **out);
 void context_set(struct context *context);
 CUresult context_check(CUcontext handle, struct context **out);
 
-/* ---- streams and events ------------------------------------------------------------------------------------------- */
+/* ---- streams and events ---- */
 
 struct node;
 struct capture;
@@ -144,110 +164,152 @@ struct graph;
 struct plan;
 
 struct nodes {
-  struct node **list;
-  size_t count, room;
+    struct node **list;
+    size_t count, room;
 };
 
 struct event {
-  unsigned flags;
-  struct context *context;
-  _Atomic int refs;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  struct sim_shared *shared; /* of an event between processes: its state is there */
-  struct shared_ref ref;
-  struct capture *capture; /* recorded in a capture, behind these nodes; NULL: for real */
-  struct nodes captured;
-  uint64_t recorded; /* how often cuEventRecord was called */
-  uint64_t done;     /* … and the newest of those that the stream has passed */
-  uint64_t timestamp_ns;
+    unsigned flags;
+    struct context *context;
+    _Atomic int refs;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct sim_shared *shared; /* of an event between processes: its state is there */
+    struct shared_ref ref;
+    struct capture *capture; /* recorded in a capture, behind these nodes; NULL: for real */
+    struct nodes captured;
+    uint64_t recorded; /* how often cuEventRecord was called */
+    uint64_t done;     /* … and the newest of those that the stream has passed */
+    uint64_t timestamp_ns;
 };
 
-/* Bytes moved between two places, each a device or host address: `rows` of `width` bytes, `slices` of `rows`. */
+/* Bytes moved between two places, each a device or host address: `rows` of `width` bytes, `slices`
+ * of `rows`. */
 struct copy {
-  uint64_t destination, source;
-  size_t width, rows, slices;
-  size_t destination_pitch, destination_slice;
-  size_t source_pitch, source_slice;
-  bool destination_device, source_device; /* must be memory of ours; otherwise taken as the host's when unknown */
+    uint64_t destination, source;
+    size_t width, rows, slices;
+    size_t destination_pitch, destination_slice;
+    size_t source_pitch, source_slice;
+    /* must be memory of ours; otherwise taken as the host's when unknown */
+    bool destination_device, source_device;
 };
 
 struct fill {
-  uint64_t destination;
-  size_t pitch, width, rows; /* width in elements */
-  uint32_t value;
-  unsigned element; /* bytes */
+    uint64_t destination;
+    size_t pitch, width, rows; /* width in elements */
+    uint32_t value;
+    unsigned element; /* bytes */
 };
 
 struct function;
 
 struct launch {
-  struct function *function;
-  unsigned grid[3], block[3];
-  unsigned shared_bytes;
-  void *params;
-  size_t param_bytes;
-  bool cooperative; /* all blocks at once: they may wait for each other */
+    struct function *function;
+    unsigned grid[3], block[3];
+    unsigned shared_bytes;
+    void *params;
+    size_t param_bytes;
+    bool cooperative; /* all blocks at once: they may wait for each other */
 };
 
-enum op_kind { OP_NOTHING, OP_LAUNCH, OP_COPY, OP_FILL, OP_RECORD, OP_WAIT_EVENT, OP_WAIT_STREAM, OP_HOST, OP_CALLBACK, OP_FREE,
-               OP_GRAPH, OP_GRAPH_ALLOC, OP_GRAPH_FREE };
+enum op_kind {
+    OP_NOTHING,
+    OP_LAUNCH,
+    OP_COPY,
+    OP_FILL,
+    OP_RECORD,
+    OP_WAIT_EVENT,
+    OP_WAIT_STREAM,
+    OP_HOST,
+    OP_CALLBACK,
+    OP_FREE,
+    OP_GRAPH,
+    OP_GRAPH_ALLOC,
+    OP_GRAPH_FREE
+};
 
 struct op {
-  struct op *next;
-  enum op_kind kind;
-  uint64_t enqueued_ns;
-  union {
-    struct launch launch;
-    struct copy copy;
-    struct fill fill;
-    struct { struct event *event; uint64_t number; } event;
-    struct { struct stream *stream; uint64_t number; } after;
-    struct { CUhostFn function; void *data; } host;
-    struct { CUstreamCallback function; void *data; CUstream handle; } callback;
-    struct { uint64_t address; struct pool *pool; uint64_t size; } release;
-    struct { struct plan *plan; bool auto_free; } graph;
-    struct { struct context *context; uint64_t address, size; } graph_memory;
-  };
-  uint8_t *staged; /* freed with the operation */
+    struct op *next;
+    enum op_kind kind;
+    uint64_t enqueued_ns;
+    union {
+        struct launch launch;
+        struct copy copy;
+        struct fill fill;
+        struct {
+            struct event *event;
+            uint64_t number;
+        } event;
+        struct {
+            struct stream *stream;
+            uint64_t number;
+        } after;
+        struct {
+            CUhostFn function;
+            void *data;
+        } host;
+        struct {
+            CUstreamCallback function;
+            void *data;
+            CUstream handle;
+        } callback;
+        struct {
+            uint64_t address;
+            struct pool *pool;
+            uint64_t size;
+        } release;
+        struct {
+            struct plan *plan;
+            bool auto_free;
+        } graph;
+        struct {
+            struct context *context;
+            uint64_t address, size;
+        } graph_memory;
+    };
+    uint8_t *staged; /* freed with the operation */
 };
 
 struct stream {
-  struct context *context;
-  unsigned flags;
-  int priority;
-  unsigned long long id;
-  bool legacy;
-  struct stream *next, *previous; /* of the context */
-  _Atomic int refs;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  struct op *head, *tail;
-  size_t queued;
-  uint64_t submitted, completed; /* operations, ever */
-  bool worker;                   /* a thread is serving the queue */
-  bool closing;
-  bool in_graph;
-  bool runnable; /* the card's arbiter counts it */
-  struct capture *capture;   /* NULL: not capturing */
-  struct nodes captured;     /* what the next captured operation comes after */
-  _Atomic uint64_t last_end_ns; /* simulated time at which the newest finished operation ended */
+    struct context *context;
+    unsigned flags;
+    int priority;
+    unsigned long long id;
+    bool legacy;
+    struct stream *next, *previous; /* of the context */
+    _Atomic int refs;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct op *head, *tail;
+    size_t queued;
+    uint64_t submitted, completed; /* operations, ever */
+    bool worker;                   /* a thread is serving the queue */
+    bool closing;
+    bool in_graph;
+    bool runnable;                /* the card's arbiter counts it */
+    struct capture *capture;      /* NULL: not capturing */
+    struct nodes captured;        /* what the next captured operation comes after */
+    _Atomic uint64_t last_end_ns; /* simulated time at which the newest finished operation ended */
 };
 
-CUresult stream_create(struct context *context, unsigned flags, int priority, bool legacy, struct stream **out);
+CUresult stream_create(struct context *context, unsigned flags, int priority, bool legacy,
+                       struct stream **out);
 void stream_destroy(struct stream *stream); /* queued work still runs */
 void stream_unref(struct stream *stream);
 /* What a program's handle means; `per_thread`: what NULL means. */
-CUresult stream_resolve(CUstream handle, bool per_thread, struct context *context, struct stream **out);
+CUresult stream_resolve(CUstream handle, bool per_thread, struct context *context,
+                        struct stream **out);
 
 /* A queued free of just this size in this stream: take its memory over, in stream order. */
-bool stream_take_freed(struct stream *stream, const struct pool *pool, uint64_t size, uint64_t *address);
+bool stream_take_freed(struct stream *stream, const struct pool *pool, uint64_t size,
+                       uint64_t *address);
 bool stream_next_is_launch(struct stream *stream);
 
 struct op *op_new(enum op_kind kind);
 struct op *op_clone(const struct op *op);
 void op_free(struct op *op);
-/* Takes the operation. Default stream rules are kept by queueing waits before it. *number (may be NULL): to wait for. */
+/* Takes the operation. Default stream rules are kept by queueing waits before it. *number (may be
+ * NULL): to wait for. */
 CUresult stream_submit(struct stream *stream, struct op *op, uint64_t *number);
 void stream_wait(struct stream *stream, uint64_t number);
 CUresult stream_synchronize(struct stream *stream);
@@ -268,36 +330,38 @@ uint64_t event_recorded(struct event *event);
 uint64_t event_next(struct event *event); /* the number of one more record */
 uint64_t event_timestamp(struct event *event);
 
-/* ---- arrays (array.c) ------------------------------------------------------------------------------------------------ */
+/* ---- arrays (array.c) ---- */
 
 /* Rows of elements, one behind the other: the opaque layout of a real card is nobody's business. */
 struct array {
-  struct context *context;
-  CUDA_ARRAY3D_DESCRIPTOR descriptor;
-  uint64_t address;
-  size_t row_bytes, pitch, rows, slices, bytes;
-  bool of_mipmap; /* its memory is the mipmap's */
+    struct context *context;
+    CUDA_ARRAY3D_DESCRIPTOR descriptor;
+    uint64_t address;
+    size_t row_bytes, pitch, rows, slices, bytes;
+    bool of_mipmap; /* its memory is the mipmap's */
 };
 
 struct mipmap {
-  struct context *context;
-  CUDA_ARRAY3D_DESCRIPTOR descriptor;
-  uint64_t address;
-  size_t bytes;
-  unsigned level_count;
-  struct array *levels;
+    struct context *context;
+    CUDA_ARRAY3D_DESCRIPTOR descriptor;
+    uint64_t address;
+    size_t bytes;
+    unsigned level_count;
+    struct array *levels;
 };
 
-CUresult array_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct array **out);
+CUresult array_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                      struct array **out);
 void array_destroy(struct array *array);
-CUresult mipmap_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels, struct mipmap **out);
+CUresult mipmap_create(struct context *context, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                       unsigned levels, struct mipmap **out);
 void mipmap_destroy(struct mipmap *mipmap);
 
 /* What the driver's descriptions of copies mean, with the bounds of arrays checked. */
 CUresult copy_of_plane(const CUDA_MEMCPY2D *from, struct copy *copy);
 CUresult copy_of_volume(const CUDA_MEMCPY3D *from, struct copy *copy);
 
-/* ---- doing it (execute.c) ------------------------------------------------------------------------------------------ */
+/* ---- doing it (execute.c) ---- */
 
 /* CUDA_ERROR_INVALID_VALUE when the device side is not live memory that this context may touch. */
 CUresult copy_check(const struct context *context, const struct copy *copy);
@@ -307,47 +371,48 @@ CUresult fill_run(const struct context *context, const struct fill *fill);
 bool context_may_touch(const struct context *context, const struct extent *extent);
 void op_execute(struct stream *stream, struct op *op);
 
-/* ---- modules ------------------------------------------------------------------------------------------------------- */
+/* ---- modules ---- */
 
 struct function {
-  struct module *module;
-  const egpu_ptx_kernel *kernel;
-  const egpu_ptx_kernel_info *info;
-  int max_dynamic_shared;
-  int carveout;
-  _Atomic uint64_t duration_ns; /* 0: as the PTX says, or derived */
+    struct module *module;
+    const egpu_ptx_kernel *kernel;
+    const egpu_ptx_kernel_info *info;
+    int max_dynamic_shared;
+    int carveout;
+    _Atomic uint64_t duration_ns; /* 0: as the PTX says, or derived */
 };
 
 struct module {
-  struct context *context;
-  egpu_ptx_module *ptx;
-  struct function *functions;
-  size_t function_count;
-  struct module *next, *previous;
+    struct context *context;
+    egpu_ptx_module *ptx;
+    struct function *functions;
+    size_t function_count;
+    struct module *next, *previous;
 };
 
 struct module_options {
-  char *info_log, *error_log;
-  size_t info_log_size, error_log_size;
+    char *info_log, *error_log;
+    size_t info_log_size, error_log_size;
 };
 
-CUresult module_load(struct context *context, const void *image, const struct module_options *options,
-                     struct module **out);
+CUresult module_load(struct context *context, const void *image,
+                     const struct module_options *options, struct module **out);
 void module_unload(struct module *module);
 struct function *module_function(struct module *module, const char *name);
 
 struct library {
-  char *image;
-  size_t kernel_count;
-  struct kernel *kernels;
-  struct module *modules[SIM_MAX_CARDS]; /* per device, loaded into its primary or current context when first needed */
-  struct context *contexts[SIM_MAX_CARDS];
-  pthread_mutex_t lock;
+    char *image;
+    size_t kernel_count;
+    struct kernel *kernels;
+    /* per device, loaded into its primary or current context when first needed */
+    struct module *modules[SIM_MAX_CARDS];
+    struct context *contexts[SIM_MAX_CARDS];
+    pthread_mutex_t lock;
 };
 
 struct kernel {
-  struct library *library;
-  char *name;
+    struct library *library;
+    char *name;
 };
 
 CUresult library_load(const void *image, struct library **out);
@@ -356,11 +421,13 @@ CUresult library_module(struct library *library, struct context *context, struct
 CUresult kernel_function(struct kernel *kernel, struct context *context, struct function **out);
 
 /* Shape, shared memory and parameters checked as cuLaunchKernel does; then queued. */
-CUresult launch_prepare(struct function *function, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
-                        bool cooperative, void **params, void **extra, struct op **out);
-CUresult launch_submit(struct stream *stream, struct function *function, const unsigned grid[3], const unsigned block[3],
-                       unsigned shared_bytes, bool cooperative, void **params, void **extra);
-int occupancy_blocks_per_sm(const struct sim_card *card, const struct function *function, int block_size,
-                            size_t dynamic_shared);
+CUresult launch_prepare(struct function *function, const unsigned grid[3], const unsigned block[3],
+                        unsigned shared_bytes, bool cooperative, void **params, void **extra,
+                        struct op **out);
+CUresult launch_submit(struct stream *stream, struct function *function, const unsigned grid[3],
+                       const unsigned block[3], unsigned shared_bytes, bool cooperative,
+                       void **params, void **extra);
+int occupancy_blocks_per_sm(const struct sim_card *card, const struct function *function,
+                            int block_size, size_t dynamic_shared);
 
 #endif

@@ -3,401 +3,425 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- lists of nodes ------------------------------------------------------------------------------------------------ */
+/* ---- lists of nodes ---- */
 
 bool nodes_have(const struct nodes *nodes, const struct node *node) {
-  for (size_t i = 0; i < nodes->count; i++)
-    if (nodes->list[i] == node) return true;
-  return false;
+    for (size_t i = 0; i < nodes->count; i++)
+        if (nodes->list[i] == node) return true;
+    return false;
 }
 
 bool nodes_add(struct nodes *nodes, struct node *node) {
-  if (nodes_have(nodes, node)) return true;
-  if (nodes->count == nodes->room) {
-    size_t room = nodes->room ? nodes->room * 2 : 4;
-    struct node **list = realloc(nodes->list, room * sizeof *list);
-    if (!list) return false;
-    nodes->list = list;
-    nodes->room = room;
-  }
-  nodes->list[nodes->count++] = node;
-  return true;
+    if (nodes_have(nodes, node)) return true;
+    if (nodes->count == nodes->room) {
+        size_t room = nodes->room ? nodes->room * 2 : 4;
+        struct node **list = realloc(nodes->list, room * sizeof *list);
+        if (!list) return false;
+        nodes->list = list;
+        nodes->room = room;
+    }
+    nodes->list[nodes->count++] = node;
+    return true;
 }
 
 bool nodes_copy(struct nodes *to, const struct nodes *from) {
-  for (size_t i = 0; i < from->count; i++)
-    if (!nodes_add(to, from->list[i])) return false;
-  return true;
+    for (size_t i = 0; i < from->count; i++)
+        if (!nodes_add(to, from->list[i])) return false;
+    return true;
 }
 
 void nodes_remove(struct nodes *nodes, const struct node *node) {
-  for (size_t i = 0; i < nodes->count; i++)
-    if (nodes->list[i] == node) {
-      memmove(&nodes->list[i], &nodes->list[i + 1], (nodes->count - i - 1) * sizeof *nodes->list);
-      nodes->count--;
-      return;
-    }
+    for (size_t i = 0; i < nodes->count; i++)
+        if (nodes->list[i] == node) {
+            memmove(&nodes->list[i], &nodes->list[i + 1],
+                    (nodes->count - i - 1) * sizeof *nodes->list);
+            nodes->count--;
+            return;
+        }
 }
 
 void nodes_clear(struct nodes *nodes) {
-  free(nodes->list);
-  *nodes = (struct nodes){0};
+    free(nodes->list);
+    *nodes = (struct nodes){0};
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ---- */
 
 static _Atomic unsigned next_id = 1;
 
 struct graph *graph_create(void) {
-  struct graph *graph = calloc(1, sizeof *graph);
-  if (!graph || !handle_add(graph, HANDLE_GRAPH)) {
-    free(graph);
-    return NULL;
-  }
-  graph->id = atomic_fetch_add(&next_id, 1);
-  return graph;
+    struct graph *graph = calloc(1, sizeof *graph);
+    if (!graph || !handle_add(graph, HANDLE_GRAPH)) {
+        free(graph);
+        return NULL;
+    }
+    graph->id = atomic_fetch_add(&next_id, 1);
+    return graph;
 }
 
 static void append(struct graph *graph, struct node *node) {
-  node->next = NULL;
-  node->previous = graph->last;
-  if (graph->last) graph->last->next = node;
-  else graph->first = node;
-  graph->last = node;
+    node->next = NULL;
+    node->previous = graph->last;
+    if (graph->last)
+        graph->last->next = node;
+    else
+        graph->first = node;
+    graph->last = node;
 }
 
 static void node_free(struct node *node) {
-  handle_remove(node);
-  nodes_clear(&node->before);
-  if (node->op) op_free(node->op);
-  if (node->child) graph_destroy(node->child);
-  if (node->memory) graph_memory_release(node->memory);
-  free(node->param_pointers);
-  free(node);
+    handle_remove(node);
+    nodes_clear(&node->before);
+    if (node->op) op_free(node->op);
+    if (node->child) graph_destroy(node->child);
+    if (node->memory) graph_memory_release(node->memory);
+    free(node->param_pointers);
+    free(node);
 }
 
-struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct node *const *before, size_t count, struct op *op) {
-  struct node *node = calloc(1, sizeof *node);
-  bool fine = node && handle_add(node, HANDLE_NODE);
-  for (size_t i = 0; fine && i < count; i++) fine = nodes_add(&node->before, before[i]);
-  if (!fine) {
-    if (node) {
-      handle_remove(node);
-      nodes_clear(&node->before);
+struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct node *const *before,
+                       size_t count, struct op *op) {
+    struct node *node = calloc(1, sizeof *node);
+    bool fine = node && handle_add(node, HANDLE_NODE);
+    for (size_t i = 0; fine && i < count; i++) fine = nodes_add(&node->before, before[i]);
+    if (!fine) {
+        if (node) {
+            handle_remove(node);
+            nodes_clear(&node->before);
+        }
+        free(node);
+        if (op) op_free(op);
+        return NULL;
     }
-    free(node);
-    if (op) op_free(op);
-    return NULL;
-  }
-  node->type = type;
-  node->graph = graph;
-  node->op = op;
-  node->enabled = true;
-  node->id = graph->next_node_id++;
-  append(graph, node);
-  graph->count++;
-  return node;
+    node->type = type;
+    node->graph = graph;
+    node->op = op;
+    node->enabled = true;
+    node->id = graph->next_node_id++;
+    append(graph, node);
+    graph->count++;
+    return node;
 }
 
 void graph_remove(struct node *node) {
-  struct graph *graph = node->graph;
-  for (struct node *other = graph->first; other; other = other->next) nodes_remove(&other->before, node);
-  if (node->previous) node->previous->next = node->next;
-  else graph->first = node->next;
-  if (node->next) node->next->previous = node->previous;
-  else graph->last = node->previous;
-  graph->count--;
-  node_free(node);
+    struct graph *graph = node->graph;
+    for (struct node *other = graph->first; other; other = other->next)
+        nodes_remove(&other->before, node);
+    if (node->previous)
+        node->previous->next = node->next;
+    else
+        graph->first = node->next;
+    if (node->next)
+        node->next->previous = node->previous;
+    else
+        graph->last = node->previous;
+    graph->count--;
+    node_free(node);
 }
 
 void graph_destroy(struct graph *graph) {
-  handle_remove(graph);
-  while (graph->first) {
-    struct node *node = graph->first;
-    graph->first = node->next;
-    node_free(node);
-  }
-  free(graph);
+    handle_remove(graph);
+    while (graph->first) {
+        struct node *node = graph->first;
+        graph->first = node->next;
+        node_free(node);
+    }
+    free(graph);
 }
 
 static struct node *clone_of(const struct graph *clone, const struct node *original) {
-  for (struct node *node = clone->first; node; node = node->next)
-    if (node->original == original) return node;
-  return NULL;
+    for (struct node *node = clone->first; node; node = node->next)
+        if (node->original == original) return node;
+    return NULL;
 }
 
 static bool copy_pointers(struct node *to, const struct node *from) {
-  if (!from->param_pointers) return true;
-  uint32_t count = from->op->launch.function->info->param_count;
-  to->param_pointers = calloc(count + 1, sizeof *to->param_pointers);
-  if (!to->param_pointers) return false;
-  for (uint32_t i = 0; i < count; i++)
-    to->param_pointers[i] = (char *)to->op->launch.params + from->op->launch.function->info->params[i].offset;
-  to->params.kernel.kernelParams = to->param_pointers;
-  return true;
+    if (!from->param_pointers) return true;
+    uint32_t count = from->op->launch.function->info->param_count;
+    to->param_pointers = calloc(count + 1, sizeof *to->param_pointers);
+    if (!to->param_pointers) return false;
+    for (uint32_t i = 0; i < count; i++)
+        to->param_pointers[i] =
+            (char *)to->op->launch.params + from->op->launch.function->info->params[i].offset;
+    to->params.kernel.kernelParams = to->param_pointers;
+    return true;
 }
 
 static bool clone_node(struct graph *into, struct node *node) {
-  struct op *op = node->op ? op_clone(node->op) : NULL;
-  if (node->op && !op) return false;
-  struct node *clone = graph_add(into, node->type, NULL, 0, op);
-  if (!clone) return false;
-  clone->original = node;
-  clone->enabled = node->enabled;
-  clone->params = node->params;
-  clone->id = node->id;
-  clone->memory = node->memory;
-  if (clone->memory) atomic_fetch_add(&clone->memory->refs, 1);
-  if (!copy_pointers(clone, node)) return false;
-  if (node->child) {
-    clone->child = graph_clone(node->child);
-    if (!clone->child) return false;
-    clone->child->owned = true;
-  }
-  return true;
+    struct op *op = node->op ? op_clone(node->op) : NULL;
+    if (node->op && !op) return false;
+    struct node *clone = graph_add(into, node->type, NULL, 0, op);
+    if (!clone) return false;
+    clone->original = node;
+    clone->enabled = node->enabled;
+    clone->params = node->params;
+    clone->id = node->id;
+    clone->memory = node->memory;
+    if (clone->memory) atomic_fetch_add(&clone->memory->refs, 1);
+    if (!copy_pointers(clone, node)) return false;
+    if (node->child) {
+        clone->child = graph_clone(node->child);
+        if (!clone->child) return false;
+        clone->child->owned = true;
+    }
+    return true;
 }
 
 struct graph *graph_clone(struct graph *graph) {
-  struct graph *clone = graph_create();
-  if (!clone) return NULL;
-  bool fine = true;
-  clone->original = graph;
-  for (struct node *node = graph->first; node && fine; node = node->next) fine = clone_node(clone, node);
-  struct node *copy = clone->first;
-  for (struct node *node = graph->first; node && fine; node = node->next, copy = copy->next)
-    for (size_t i = 0; i < node->before.count && fine; i++)
-      fine = nodes_add(&copy->before, clone_of(clone, node->before.list[i]));
-  if (fine) return clone;
-  graph_destroy(clone);
-  return NULL;
+    struct graph *clone = graph_create();
+    if (!clone) return NULL;
+    bool fine = true;
+    clone->original = graph;
+    for (struct node *node = graph->first; node && fine; node = node->next)
+        fine = clone_node(clone, node);
+    struct node *copy = clone->first;
+    for (struct node *node = graph->first; node && fine; node = node->next, copy = copy->next)
+        for (size_t i = 0; i < node->before.count && fine; i++)
+            fine = nodes_add(&copy->before, clone_of(clone, node->before.list[i]));
+    if (fine) return clone;
+    graph_destroy(clone);
+    return NULL;
 }
 
 /* Depth first; 1: on the way down, 2: placed. */
 static bool place(struct graph *graph, struct node *node) {
-  if (node->mark == 2) return true;
-  if (node->mark == 1) return false;
-  node->mark = 1;
-  for (size_t i = 0; i < node->before.count; i++)
-    if (!place(graph, node->before.list[i])) return false;
-  node->mark = 2;
-  append(graph, node);
-  return true;
+    if (node->mark == 2) return true;
+    if (node->mark == 1) return false;
+    node->mark = 1;
+    for (size_t i = 0; i < node->before.count; i++)
+        if (!place(graph, node->before.list[i])) return false;
+    node->mark = 2;
+    append(graph, node);
+    return true;
 }
 
 bool graph_sort(struct graph *graph) {
-  size_t count = 0;
-  struct node **all = calloc(graph->count + 1, sizeof *all);
-  if (!all) return false;
-  bool fine = true;
-  for (struct node *node = graph->first; node; node = node->next) {
-    node->mark = 0;
-    all[count++] = node;
-    if (node->child && !graph_sort(node->child)) fine = false;
-  }
-  graph->first = graph->last = NULL;
-  for (size_t i = 0; i < count && fine; i++) fine = place(graph, all[i]);
-  if (!fine) { /* as it was: the caller may still look at it */
+    size_t count = 0;
+    struct node **all = calloc(graph->count + 1, sizeof *all);
+    if (!all) return false;
+    bool fine = true;
+    for (struct node *node = graph->first; node; node = node->next) {
+        node->mark = 0;
+        all[count++] = node;
+        if (node->child && !graph_sort(node->child)) fine = false;
+    }
     graph->first = graph->last = NULL;
-    for (size_t i = 0; i < count; i++) append(graph, all[i]);
-  }
-  free(all);
-  return fine;
+    for (size_t i = 0; i < count && fine; i++) fine = place(graph, all[i]);
+    if (!fine) { /* as it was: the caller may still look at it */
+        graph->first = graph->last = NULL;
+        for (size_t i = 0; i < count; i++) append(graph, all[i]);
+    }
+    free(all);
+    return fine;
 }
 
-/* ---- plans --------------------------------------------------------------------------------------------------------- */
+/* ---- plans ---- */
 
 struct plan *plan_create(struct graph *graph, CUresult *why) {
-  *why = CUDA_ERROR_OUT_OF_MEMORY;
-  struct plan *plan = calloc(1, sizeof *plan);
-  if (!plan) return NULL;
-  plan->graph = graph_clone(graph);
-  if (plan->graph && !graph_sort(plan->graph)) {
-    *why = CUDA_ERROR_INVALID_VALUE;
-    graph_destroy(plan->graph);
-    plan->graph = NULL;
-  }
-  if (!plan->graph) {
-    free(plan);
-    return NULL;
-  }
-  handle_remove(plan->graph);
-  atomic_store(&plan->refs, 1);
-  *why = CUDA_SUCCESS;
-  return plan;
+    *why = CUDA_ERROR_OUT_OF_MEMORY;
+    struct plan *plan = calloc(1, sizeof *plan);
+    if (!plan) return NULL;
+    plan->graph = graph_clone(graph);
+    if (plan->graph && !graph_sort(plan->graph)) {
+        *why = CUDA_ERROR_INVALID_VALUE;
+        graph_destroy(plan->graph);
+        plan->graph = NULL;
+    }
+    if (!plan->graph) {
+        free(plan);
+        return NULL;
+    }
+    handle_remove(plan->graph);
+    atomic_store(&plan->refs, 1);
+    *why = CUDA_SUCCESS;
+    return plan;
 }
 
 void plan_release(struct plan *plan) {
-  if (atomic_fetch_sub(&plan->refs, 1) != 1) return;
-  graph_destroy(plan->graph);
-  free(plan);
+    if (atomic_fetch_sub(&plan->refs, 1) != 1) return;
+    graph_destroy(plan->graph);
+    free(plan);
 }
 
-/* The nodes of a new plan stand for the same nodes of the program's graph as those of the old one. */
+/* The nodes of a new plan stand for the same nodes of the program's graph as those of the old
+ * one. */
 CUresult exec_own_plan(struct exec *exec) {
-  if (atomic_load(&exec->plan->refs) == 1) return CUDA_SUCCESS;
-  CUresult result;
-  struct plan *own = plan_create(exec->plan->graph, &result);
-  if (!own) return result;
-  for (struct node *node = own->graph->first; node; node = node->next) node->original = node->original->original;
-  plan_release(exec->plan);
-  exec->plan = own;
-  return CUDA_SUCCESS;
+    if (atomic_load(&exec->plan->refs) == 1) return CUDA_SUCCESS;
+    CUresult result;
+    struct plan *own = plan_create(exec->plan->graph, &result);
+    if (!own) return result;
+    for (struct node *node = own->graph->first; node; node = node->next)
+        node->original = node->original->original;
+    plan_release(exec->plan);
+    exec->plan = own;
+    return CUDA_SUCCESS;
 }
 
-struct node *exec_node(struct exec *exec, const struct node *original) { return clone_of(exec->plan->graph, original); }
+struct node *exec_node(struct exec *exec, const struct node *original) {
+    return clone_of(exec->plan->graph, original);
+}
 
 static void run_graph(struct stream *stream, struct graph *graph, bool auto_free) {
-  for (struct node *node = graph->first; node; node = node->next) {
-    if (node->child) run_graph(stream, node->child, auto_free);
-    if (!node->op || !node->enabled) continue;
-    if (auto_free && node->op->kind == OP_GRAPH_ALLOC) graph_memory_free(stream->context, node->op->graph_memory.address);
-    op_execute(stream, node->op);
-  }
+    for (struct node *node = graph->first; node; node = node->next) {
+        if (node->child) run_graph(stream, node->child, auto_free);
+        if (!node->op || !node->enabled) continue;
+        if (auto_free && node->op->kind == OP_GRAPH_ALLOC)
+            graph_memory_free(stream->context, node->op->graph_memory.address);
+        op_execute(stream, node->op);
+    }
 }
 
-void plan_run(struct stream *stream, struct plan *plan, bool auto_free) { run_graph(stream, plan->graph, auto_free); }
+void plan_run(struct stream *stream, struct plan *plan, bool auto_free) {
+    run_graph(stream, plan->graph, auto_free);
+}
 
-/* The driver has a graph's memory ready when a launch returns, long before the stream comes to it. */
+/* The driver has a graph's memory ready when a launch returns, long before the stream comes to
+ * it. */
 static void hold(struct graph_memory *memory) {
-  struct device *device = memory->device;
-  if (atomic_fetch_add(&memory->holds, 1) != 0) return;
-  uint64_t now = atomic_fetch_add(&device->graph_reserved, memory->bytes) + memory->bytes;
-  uint64_t high = atomic_load(&device->graph_reserved_high);
-  while (now > high && !atomic_compare_exchange_weak(&device->graph_reserved_high, &high, now)) {
-  }
+    struct device *device = memory->device;
+    if (atomic_fetch_add(&memory->holds, 1) != 0) return;
+    uint64_t now = atomic_fetch_add(&device->graph_reserved, memory->bytes) + memory->bytes;
+    uint64_t high = atomic_load(&device->graph_reserved_high);
+    while (now > high && !atomic_compare_exchange_weak(&device->graph_reserved_high, &high, now)) {
+    }
 }
 
 static void let_go(struct graph_memory *memory) {
-  if (atomic_fetch_sub(&memory->holds, 1) == 1) atomic_fetch_sub(&memory->device->graph_reserved, memory->bytes);
+    if (atomic_fetch_sub(&memory->holds, 1) == 1)
+        atomic_fetch_sub(&memory->device->graph_reserved, memory->bytes);
 }
 
 static void let_go_all(struct graph *graph) {
-  for (struct node *node = graph->first; node; node = node->next) {
-    if (node->child) let_go_all(node->child);
-    if (node->op && node->op->kind == OP_GRAPH_ALLOC) let_go(node->memory);
-  }
+    for (struct node *node = graph->first; node; node = node->next) {
+        if (node->child) let_go_all(node->child);
+        if (node->op && node->op->kind == OP_GRAPH_ALLOC) let_go(node->memory);
+    }
 }
 
 void plan_over(struct plan *plan) { let_go_all(plan->graph); }
 
 static CUresult account(struct graph *graph, bool auto_free, bool dry) {
-  for (struct node *node = graph->first; node; node = node->next) {
-    if (node->child) {
-      CUresult result = account(node->child, auto_free, dry);
-      if (result != CUDA_SUCCESS) return result;
+    for (struct node *node = graph->first; node; node = node->next) {
+        if (node->child) {
+            CUresult result = account(node->child, auto_free, dry);
+            if (result != CUDA_SUCCESS) return result;
+        }
+        if (!node->op) continue;
+        if (node->op->kind == OP_GRAPH_ALLOC) {
+            if (dry && !auto_free && atomic_load(&node->memory->allocated))
+                return CUDA_ERROR_INVALID_VALUE;
+            if (!dry) {
+                atomic_store(&node->memory->allocated, true);
+                hold(node->memory);
+            }
+        } else if (node->op->kind == OP_GRAPH_FREE && !dry)
+            graph_memory_forget(node->op->graph_memory.address);
     }
-    if (!node->op) continue;
-    if (node->op->kind == OP_GRAPH_ALLOC) {
-      if (dry && !auto_free && atomic_load(&node->memory->allocated)) return CUDA_ERROR_INVALID_VALUE;
-      if (!dry) {
-        atomic_store(&node->memory->allocated, true);
-        hold(node->memory);
-      }
-    } else if (node->op->kind == OP_GRAPH_FREE && !dry) graph_memory_forget(node->op->graph_memory.address);
-  }
-  return CUDA_SUCCESS;
+    return CUDA_SUCCESS;
 }
 
 CUresult plan_account(struct plan *plan, bool auto_free) {
-  CUresult result = account(plan->graph, auto_free, true);
-  return result == CUDA_SUCCESS ? account(plan->graph, auto_free, false) : result;
+    CUresult result = account(plan->graph, auto_free, true);
+    return result == CUDA_SUCCESS ? account(plan->graph, auto_free, false) : result;
 }
 
-/* ---- memory of graphs ----------------------------------------------------------------------------------------------- */
+/* ---- memory of graphs ---- */
 
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct graph_memory *memories;
 
 struct graph_memory *graph_memory_create(struct device *device, uint64_t bytes) {
-  struct graph_memory *memory = calloc(1, sizeof *memory);
-  if (!memory) return NULL;
-  memory->asked = bytes;
-  memory->bytes = (bytes + SIM_CHUNK_BYTES - 1) / SIM_CHUNK_BYTES * SIM_CHUNK_BYTES;
-  memory->device = device;
-  atomic_store(&memory->refs, 1);
-  memory->address = address_reserve(memory->bytes, 0, 0);
-  if (!memory->address) {
-    free(memory);
-    return NULL;
-  }
-  pthread_mutex_lock(&memory_lock);
-  memory->next = memories;
-  memories = memory;
-  pthread_mutex_unlock(&memory_lock);
-  return memory;
+    struct graph_memory *memory = calloc(1, sizeof *memory);
+    if (!memory) return NULL;
+    memory->asked = bytes;
+    memory->bytes = (bytes + SIM_CHUNK_BYTES - 1) / SIM_CHUNK_BYTES * SIM_CHUNK_BYTES;
+    memory->device = device;
+    atomic_store(&memory->refs, 1);
+    memory->address = address_reserve(memory->bytes, 0, 0);
+    if (!memory->address) {
+        free(memory);
+        return NULL;
+    }
+    pthread_mutex_lock(&memory_lock);
+    memory->next = memories;
+    memories = memory;
+    pthread_mutex_unlock(&memory_lock);
+    return memory;
 }
 
-/* Its graphs are gone. What is still allocated stays until it is freed, so its addresses are never used again. */
+/* Its graphs are gone. What is still allocated stays until it is freed, so its addresses are never
+ * used again. */
 void graph_memory_release(struct graph_memory *memory) {
-  pthread_mutex_lock(&memory_lock);
-  bool last = atomic_fetch_sub(&memory->refs, 1) == 1;
-  bool unused = last && !atomic_load(&memory->allocated) && atomic_load(&memory->holds) == 0;
-  if (unused) {
-    struct graph_memory **at = &memories;
-    while (*at != memory) at = &(*at)->next;
-    *at = memory->next;
-  }
-  pthread_mutex_unlock(&memory_lock);
-  struct extent extent;
-  if (!unused) return;
-  if (!memory_find(memory->address, &extent)) address_release(memory->address, memory->bytes);
-  free(memory);
+    pthread_mutex_lock(&memory_lock);
+    bool last = atomic_fetch_sub(&memory->refs, 1) == 1;
+    bool unused = last && !atomic_load(&memory->allocated) && atomic_load(&memory->holds) == 0;
+    if (unused) {
+        struct graph_memory **at = &memories;
+        while (*at != memory) at = &(*at)->next;
+        *at = memory->next;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    struct extent extent;
+    if (!unused) return;
+    if (!memory_find(memory->address, &extent)) address_release(memory->address, memory->bytes);
+    free(memory);
 }
 
 bool graph_memory_covers(uint64_t address, uint64_t bytes) {
-  bool found = false;
-  pthread_mutex_lock(&memory_lock);
-  for (struct graph_memory *memory = memories; memory && !found; memory = memory->next)
-    found = address - memory->address < memory->asked && bytes <= memory->asked - (address - memory->address);
-  pthread_mutex_unlock(&memory_lock);
-  return found;
+    bool found = false;
+    pthread_mutex_lock(&memory_lock);
+    for (struct graph_memory *memory = memories; memory && !found; memory = memory->next)
+        found = address - memory->address < memory->asked &&
+                bytes <= memory->asked - (address - memory->address);
+    pthread_mutex_unlock(&memory_lock);
+    return found;
 }
 
 bool graph_memory_forget(uint64_t address) {
-  bool was = false;
-  pthread_mutex_lock(&memory_lock);
-  for (struct graph_memory *memory = memories; memory && !was; memory = memory->next)
-    if (memory->address == address) was = atomic_exchange(&memory->allocated, false);
-  pthread_mutex_unlock(&memory_lock);
-  return was;
+    bool was = false;
+    pthread_mutex_lock(&memory_lock);
+    for (struct graph_memory *memory = memories; memory && !was; memory = memory->next)
+        if (memory->address == address) was = atomic_exchange(&memory->allocated, false);
+    pthread_mutex_unlock(&memory_lock);
+    return was;
 }
 
 static struct graph_memory *memory_at(uint64_t address) {
-  struct graph_memory *memory = memories;
-  while (memory && memory->address != address) memory = memory->next;
-  return memory;
+    struct graph_memory *memory = memories;
+    while (memory && memory->address != address) memory = memory->next;
+    return memory;
 }
 
 void graph_memory_mapped(uint64_t address) {
-  pthread_mutex_lock(&memory_lock);
-  struct graph_memory *memory = memory_at(address);
-  if (memory) hold(memory);
-  pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_lock(&memory_lock);
+    struct graph_memory *memory = memory_at(address);
+    if (memory) hold(memory);
+    pthread_mutex_unlock(&memory_lock);
 }
 
 /* With the lock. */
 static void unmap(struct context *context, struct graph_memory *memory) {
-  struct extent extent;
-  if (!memory_find(memory->address, &extent) || extent.block_kind != BLOCK_GRAPH) return;
-  if (memory_unmap(memory->address, BLOCK_GRAPH) != 0) return;
-  atomic_fetch_sub(&context->device->graph_used, extent.size);
-  let_go(memory);
+    struct extent extent;
+    if (!memory_find(memory->address, &extent) || extent.block_kind != BLOCK_GRAPH) return;
+    if (memory_unmap(memory->address, BLOCK_GRAPH) != 0) return;
+    atomic_fetch_sub(&context->device->graph_used, extent.size);
+    let_go(memory);
 }
 
 void graph_memory_free(struct context *context, uint64_t address) {
-  pthread_mutex_lock(&memory_lock);
-  struct graph_memory *memory = memory_at(address);
-  if (memory) unmap(context, memory);
-  pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_lock(&memory_lock);
+    struct graph_memory *memory = memory_at(address);
+    if (memory) unmap(context, memory);
+    pthread_mutex_unlock(&memory_lock);
 }
 
 void graph_memory_context_gone(struct context *context) {
-  struct extent extent;
-  pthread_mutex_lock(&memory_lock);
-  for (struct graph_memory *memory = memories; memory; memory = memory->next)
-    if (memory_find(memory->address, &extent) && extent.owner == context) {
-      atomic_store(&memory->allocated, false);
-      unmap(context, memory);
-    }
-  pthread_mutex_unlock(&memory_lock);
+    struct extent extent;
+    pthread_mutex_lock(&memory_lock);
+    for (struct graph_memory *memory = memories; memory; memory = memory->next)
+        if (memory_find(memory->address, &extent) && extent.owner == context) {
+            atomic_store(&memory->allocated, false);
+            unmap(context, memory);
+        }
+    pthread_mutex_unlock(&memory_lock);
 }

@@ -1,4 +1,5 @@
-/* Graphs: nodes and what they come after; plans, which are graphs put in order for launching; captures, which write graphs. */
+/* Graphs: nodes and what they come after; plans, which are graphs put in order for launching;
+ * captures, which write graphs. */
 #ifndef EGPU_SIM_GRAPH_H
 #define EGPU_SIM_GRAPH_H
 
@@ -6,60 +7,63 @@
 
 /* An address that a graph's allocation will have each time it is launched. */
 struct graph_memory {
-  struct device *device;
-  uint64_t address, bytes, asked;
-  _Atomic int refs;      /* nodes, in graphs and in plans */
-  atomic_bool allocated; /* as far as has been asked for, in the order of the calls */
-  _Atomic int holds;     /* launches that are not over, and one while it is on the card: then it counts as reserved */
-  struct graph_memory *next;
+    struct device *device;
+    uint64_t address, bytes, asked;
+    _Atomic int refs;      /* nodes, in graphs and in plans */
+    atomic_bool allocated; /* as far as has been asked for, in the order of the calls */
+    /* launches that are not over, and one while it is on the card: then it counts as reserved */
+    _Atomic int holds;
+    struct graph_memory *next;
 };
 
 struct node {
-  CUgraphNodeType type;
-  struct graph *graph;
-  struct node *next, *previous; /* of the graph, in the order of creation; of a plan, in the order of execution */
-  struct nodes before;          /* what it comes after */
-  struct op *op;                /* what it does; NULL: nothing, or a child graph */
-  struct graph *child;
-  struct graph_memory *memory;  /* an allocation's */
-  struct node *original;        /* in a clone */
-  unsigned id;
-  bool enabled;
-  int mark;
-  /* As given, for those who ask. */
-  union {
-    CUDA_KERNEL_NODE_PARAMS kernel;
-    CUDA_MEMCPY3D copy;
-    CUDA_MEMSET_NODE_PARAMS fill;
-    CUDA_HOST_NODE_PARAMS host;
-    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-    CUdeviceptr free;
-    CUevent event;
-  } params;
-  void **param_pointers; /* kernels: into op->launch.params */
+    CUgraphNodeType type;
+    struct graph *graph;
+    /* of the graph, in the order of creation; of a plan, in the order of execution */
+    struct node *next, *previous;
+    struct nodes before; /* what it comes after */
+    struct op *op;       /* what it does; NULL: nothing, or a child graph */
+    struct graph *child;
+    struct graph_memory *memory; /* an allocation's */
+    struct node *original;       /* in a clone */
+    unsigned id;
+    bool enabled;
+    int mark;
+    /* As given, for those who ask. */
+    union {
+        CUDA_KERNEL_NODE_PARAMS kernel;
+        CUDA_MEMCPY3D copy;
+        CUDA_MEMSET_NODE_PARAMS fill;
+        CUDA_HOST_NODE_PARAMS host;
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+        CUdeviceptr free;
+        CUevent event;
+    } params;
+    void **param_pointers; /* kernels: into op->launch.params */
 };
 
 struct graph {
-  struct node *first, *last;
-  size_t count;
-  unsigned id, next_node_id;
-  struct graph *original;
-  bool owned; /* a child: it goes with its node */
+    struct node *first, *last;
+    size_t count;
+    unsigned id, next_node_id;
+    struct graph *original;
+    bool owned; /* a child: it goes with its node */
 };
 
 struct plan {
-  struct graph *graph;
-  _Atomic int refs;
+    struct graph *graph;
+    _Atomic int refs;
 };
 
 struct exec {
-  pthread_mutex_t lock;
-  struct plan *plan;
-  unsigned long long flags;
-  unsigned id;
+    pthread_mutex_t lock;
+    struct plan *plan;
+    unsigned long long flags;
+    unsigned id;
 };
 
-bool nodes_add(struct nodes *nodes, struct node *node); /* false: no memory; a second time changes nothing */
+/* false: no memory; a second time changes nothing */
+bool nodes_add(struct nodes *nodes, struct node *node);
 bool nodes_copy(struct nodes *to, const struct nodes *from);
 bool nodes_have(const struct nodes *nodes, const struct node *node);
 void nodes_remove(struct nodes *nodes, const struct node *node);
@@ -69,18 +73,21 @@ struct graph *graph_create(void);
 void graph_destroy(struct graph *graph);
 struct graph *graph_clone(struct graph *graph);
 /* Takes the operation, also when it fails (NULL). */
-struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct node *const *before, size_t count, struct op *op);
+struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct node *const *before,
+                       size_t count, struct op *op);
 void graph_remove(struct node *node);
 /* Into an order in which everything comes after what it depends on. False: there is a cycle. */
 bool graph_sort(struct graph *graph);
 
 struct plan *plan_create(struct graph *graph, CUresult *why);
 void plan_release(struct plan *plan);
-/* A plan that nobody else has, so that it may be changed: queued launches keep the one they were made with. */
+/* A plan that nobody else has, so that it may be changed: queued launches keep the one they were
+ * made with. */
 CUresult exec_own_plan(struct exec *exec);
 struct node *exec_node(struct exec *exec, const struct node *original);
 void plan_run(struct stream *stream, struct plan *plan, bool auto_free);
-/* Notes what the graph allocates and frees. CUDA_ERROR_INVALID_VALUE: an allocation of an earlier launch was not freed. */
+/* Notes what the graph allocates and frees. CUDA_ERROR_INVALID_VALUE: an allocation of an earlier
+ * launch was not freed. */
 CUresult plan_account(struct plan *plan, bool auto_free);
 void plan_over(struct plan *plan); /* a launch that was accounted is over, or never began */
 
@@ -90,7 +97,8 @@ struct graph_memory *graph_memory_create(struct device *device, uint64_t bytes);
 void graph_memory_release(struct graph_memory *memory);
 /* Is it a graph's, allocated now or not? */
 bool graph_memory_covers(uint64_t address, uint64_t bytes);
-/* Is this an address that a graph allocated and nobody freed? If so note that it is freed from now on. */
+/* Is this an address that a graph allocated and nobody freed? If so note that it is freed from now
+ * on. */
 bool graph_memory_forget(uint64_t address);
 void graph_memory_mapped(uint64_t address);                        /* it is on the card now */
 void graph_memory_free(struct context *context, uint64_t address); /* now */
@@ -99,19 +107,20 @@ void graph_memory_context_gone(struct context *context);
 /* ---- captures ---- */
 
 struct capture {
-  struct graph *graph;
-  struct context *context;
-  struct stream *origin;
-  CUstreamCaptureMode mode;
-  CUstreamCaptureStatus status; /* NONE: it has ended */
-  cuuint64_t id;
-  uint64_t thread;
-  bool foreign; /* the graph is the program's own */
-  _Atomic int refs; /* streams and events */
-  struct capture *next; /* of those that go on */
+    struct graph *graph;
+    struct context *context;
+    struct stream *origin;
+    CUstreamCaptureMode mode;
+    CUstreamCaptureStatus status; /* NONE: it has ended */
+    cuuint64_t id;
+    uint64_t thread;
+    bool foreign;         /* the graph is the program's own */
+    _Atomic int refs;     /* streams and events */
+    struct capture *next; /* of those that go on */
 };
 
-CUresult capture_begin(struct stream *stream, CUstreamCaptureMode mode, struct graph *graph, struct node *const *before, size_t count);
+CUresult capture_begin(struct stream *stream, CUstreamCaptureMode mode, struct graph *graph,
+                       struct node *const *before, size_t count);
 CUresult capture_end(struct stream *stream, struct graph **out);
 CUresult capture_submit(struct stream *stream, struct op *op); /* takes the operation */
 CUresult capture_add(struct stream *stream, CUgraphNodeType type, struct op *op, struct node **out);
@@ -119,7 +128,8 @@ CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event);
 void capture_forget_event(struct event *event);
 void capture_forget_stream(struct stream *stream); /* it is destroyed */
-/* May this stream, which is not captured, do something now? The default stream may not while streams that follow it are. */
+/* May this stream, which is not captured, do something now? The default stream may not while
+ * streams that follow it are. */
 CUresult capture_allows(struct stream *stream);
 /* For calls that cannot be captured: synchronising, and what would make captured streams wait. */
 CUresult capture_forbids(struct stream *stream);

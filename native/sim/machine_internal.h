@@ -10,10 +10,13 @@ void machine_table_unlock(struct machine *machine);
 /* With the table locked: */
 _Atomic uint32_t *machine_chunk_table(struct machine *machine, const struct sim_card *card);
 void machine_recount(struct machine *machine);
-void machine_punch(struct machine *machine, const struct sim_card *card, uint32_t first, uint32_t count);
-/* What a process uses of a card, or of an instance that it runs on; NULL: it does not run on that instance. */
+void machine_punch(struct machine *machine, const struct sim_card *card, uint32_t first,
+                   uint32_t count);
+/* What a process uses of a card, or of an instance that it runs on; NULL: it does not run on that
+ * instance. */
 struct sim_usage *machine_usage(struct machine *machine, int slot, const struct sim_card *card);
-/* All records that count memory: cards, and GPU instances in the place of cards in MIG mode. NULL: that was the last one. */
+/* All records that count memory: cards, and GPU instances in the place of cards in MIG mode. NULL:
+ * that was the last one. */
 struct sim_card *machine_next_memory(struct machine *machine, const struct sim_card *after);
 void machine_reap_locked(struct machine *machine);
 

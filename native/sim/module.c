@@ -7,366 +7,400 @@
 
 #define LOG_BYTES 4096
 
-/* ---- loading ------------------------------------------------------------------------------------------------------- */
+/* ---- loading ---- */
 
-static bool allocate_global(void *argument, uint64_t size, uint64_t align, uint64_t *address, void **host) {
-  struct context *context = argument;
-  struct extent extent;
-  (void)align; /* allocations begin at 512 bytes or better; PTX asks for 256 at most */
-  if (memory_alloc(&context->memory, size ? size : 1, address) != 0) return false;
-  if (!memory_find(*address, &extent) || memory_populate(&extent, *address, extent.size, NULL, NULL) != 0) {
-    memory_free(*address);
-    return false;
-  }
-  /* Slabs are shared with what was freed before: the memory of a module's variables starts as zeros. */
-  memset((void *)(uintptr_t)*address, 0, size);
-  *host = (void *)(uintptr_t)*address;
-  return true;
+static bool allocate_global(void *argument, uint64_t size, uint64_t align, uint64_t *address,
+                            void **host) {
+    struct context *context = argument;
+    struct extent extent;
+    (void)align; /* allocations begin at 512 bytes or better; PTX asks for 256 at most */
+    if (memory_alloc(&context->memory, size ? size : 1, address) != 0) return false;
+    if (!memory_find(*address, &extent) ||
+        memory_populate(&extent, *address, extent.size, NULL, NULL) != 0) {
+        memory_free(*address);
+        return false;
+    }
+    /* Slabs are shared with what was freed before: the memory of a module's variables starts as
+     * zeros. */
+    memset((void *)(uintptr_t)*address, 0, size);
+    *host = (void *)(uintptr_t)*address;
+    return true;
 }
 
 static void release_global(void *argument, uint64_t address, uint64_t size) {
-  (void)argument;
-  (void)size;
-  memory_free(address);
+    (void)argument;
+    (void)size;
+    memory_free(address);
 }
 
 /* Compiled code cannot run here; say which kind it was. */
 static const char *compiled_kind(const void *image) {
-  static const unsigned char elf[4] = {0x7f, 'E', 'L', 'F'};
-  static const unsigned char fatbin[4] = {0x50, 0xed, 0x55, 0xba};
-  static const unsigned char wrapper[4] = {0xb1, 0x43, 0x62, 0x46};
-  if (memcmp(image, elf, 4) == 0) return "a cubin";
-  if (memcmp(image, fatbin, 4) == 0 || memcmp(image, wrapper, 4) == 0) return "a fat binary";
-  return NULL;
+    static const unsigned char elf[4] = {0x7f, 'E', 'L', 'F'};
+    static const unsigned char fatbin[4] = {0x50, 0xed, 0x55, 0xba};
+    static const unsigned char wrapper[4] = {0xb1, 0x43, 0x62, 0x46};
+    if (memcmp(image, elf, 4) == 0) return "a cubin";
+    if (memcmp(image, fatbin, 4) == 0 || memcmp(image, wrapper, 4) == 0) return "a fat binary";
+    return NULL;
 }
 
 static void write_log(char *buffer, size_t size, const char *text) {
-  if (!buffer || !size) return;
-  size_t length = strlen(text);
-  if (length >= size) length = size - 1;
-  memcpy(buffer, text, length);
-  buffer[length] = '\0';
+    if (!buffer || !size) return;
+    size_t length = strlen(text);
+    if (length >= size) length = size - 1;
+    memcpy(buffer, text, length);
+    buffer[length] = '\0';
 }
 
 static CUresult refuse(const struct module_options *options, CUresult result, const char *why) {
-  if (options) write_log(options->error_log, options->error_log_size, why);
-  if (engine_verbose()) engine_say("module refused: %s", why);
-  return result;
+    if (options) write_log(options->error_log, options->error_log_size, why);
+    if (engine_verbose()) engine_say("module refused: %s", why);
+    return result;
 }
 
 static CUresult of_load(egpu_ptx_status status) {
-  switch (status) {
+    switch (status) {
     case EGPU_PTX_OK: return CUDA_SUCCESS;
     case EGPU_PTX_SYNTAX: return CUDA_ERROR_INVALID_PTX;
     case EGPU_PTX_UNSUPPORTED: return CUDA_ERROR_NOT_SUPPORTED;
     case EGPU_PTX_UNRESOLVED: return CUDA_ERROR_INVALID_PTX;
     default: return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+    }
 }
 
-static CUresult check_target(const struct context *context, const egpu_ptx_module *ptx, char *why, size_t size) {
-  const struct sim_card *card = context->device->card;
-  for (size_t i = 0; i < egpu_ptx_kernel_count(ptx); i++) {
-    unsigned target = egpu_ptx_kernel_describe(egpu_ptx_kernel_at(ptx, i))->target;
-    if (target <= card->cc_major * 10 + card->cc_minor) continue;
-    snprintf(why, size, "PTX is for sm_%u, the card is sm_%u%u", target, card->cc_major, card->cc_minor);
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  }
-  return CUDA_SUCCESS;
+static CUresult check_target(const struct context *context, const egpu_ptx_module *ptx, char *why,
+                             size_t size) {
+    const struct sim_card *card = context->device->card;
+    for (size_t i = 0; i < egpu_ptx_kernel_count(ptx); i++) {
+        unsigned target = egpu_ptx_kernel_describe(egpu_ptx_kernel_at(ptx, i))->target;
+        if (target <= card->cc_major * 10 + card->cc_minor) continue;
+        snprintf(why, size, "PTX is for sm_%u, the card is sm_%u%u", target, card->cc_major,
+                 card->cc_minor);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    return CUDA_SUCCESS;
 }
 
-CUresult module_load(struct context *context, const void *image, const struct module_options *options,
-                     struct module **out) {
-  char log[LOG_BYTES] = "";
-  const char *kind = compiled_kind(image);
-  if (kind) {
-    snprintf(log, sizeof log, "%s: the simulated card runs PTX text only", kind);
-    return refuse(options, CUDA_ERROR_NO_BINARY_FOR_GPU, log);
-  }
-  struct module *module = calloc(1, sizeof *module);
-  if (!module) return CUDA_ERROR_OUT_OF_MEMORY;
-  egpu_ptx_allocator allocator = {.ctx = context, .alloc = allocate_global, .release = release_global};
-  CUresult result = of_load(egpu_ptx_load(image, 0, &allocator, log, sizeof log, &module->ptx));
-  if (result == CUDA_SUCCESS) result = check_target(context, module->ptx, log, sizeof log);
-  if (result == CUDA_SUCCESS) {
-    module->context = context;
-    module->function_count = egpu_ptx_kernel_count(module->ptx);
-    module->functions = calloc(module->function_count + 1, sizeof *module->functions);
-    if (!module->functions || !handle_add(module, HANDLE_MODULE)) result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  for (size_t i = 0; result == CUDA_SUCCESS && i < module->function_count; i++) {
-    struct function *function = &module->functions[i];
-    function->module = module;
-    function->kernel = egpu_ptx_kernel_at(module->ptx, i);
-    function->info = egpu_ptx_kernel_describe(function->kernel);
-    /* Without the opt-in attribute a block's static and dynamic shared memory share the 48 KiB. */
-    int limit = (int)context->device->card->shared_per_block - (int)function->info->static_shared_bytes;
-    function->max_dynamic_shared = limit > 0 ? limit : 0;
-    function->carveout = -1;
-    if (!handle_add(function, HANDLE_FUNCTION)) result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (result != CUDA_SUCCESS) {
-    handle_remove(module);
-    for (size_t i = 0; module->functions && i < module->function_count; i++) handle_remove(&module->functions[i]);
-    egpu_ptx_unload(module->ptx);
-    free(module->functions);
-    free(module);
-    return refuse(options, result, log);
-  }
-  pthread_mutex_lock(&context->lock);
-  module->next = context->modules;
-  if (module->next) module->next->previous = module;
-  context->modules = module;
-  pthread_mutex_unlock(&context->lock);
-  if (options) write_log(options->info_log, options->info_log_size, "");
-  *out = module;
-  return CUDA_SUCCESS;
+CUresult module_load(struct context *context, const void *image,
+                     const struct module_options *options, struct module **out) {
+    char log[LOG_BYTES] = "";
+    const char *kind = compiled_kind(image);
+    if (kind) {
+        snprintf(log, sizeof log, "%s: the simulated card runs PTX text only", kind);
+        return refuse(options, CUDA_ERROR_NO_BINARY_FOR_GPU, log);
+    }
+    struct module *module = calloc(1, sizeof *module);
+    if (!module) return CUDA_ERROR_OUT_OF_MEMORY;
+    egpu_ptx_allocator allocator = {
+        .ctx = context, .alloc = allocate_global, .release = release_global};
+    CUresult result = of_load(egpu_ptx_load(image, 0, &allocator, log, sizeof log, &module->ptx));
+    if (result == CUDA_SUCCESS) result = check_target(context, module->ptx, log, sizeof log);
+    if (result == CUDA_SUCCESS) {
+        module->context = context;
+        module->function_count = egpu_ptx_kernel_count(module->ptx);
+        module->functions = calloc(module->function_count + 1, sizeof *module->functions);
+        if (!module->functions || !handle_add(module, HANDLE_MODULE))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (size_t i = 0; result == CUDA_SUCCESS && i < module->function_count; i++) {
+        struct function *function = &module->functions[i];
+        function->module = module;
+        function->kernel = egpu_ptx_kernel_at(module->ptx, i);
+        function->info = egpu_ptx_kernel_describe(function->kernel);
+        /* Without the opt-in attribute a block's static and dynamic shared memory share the 48
+         * KiB. */
+        int limit =
+            (int)context->device->card->shared_per_block - (int)function->info->static_shared_bytes;
+        function->max_dynamic_shared = limit > 0 ? limit : 0;
+        function->carveout = -1;
+        if (!handle_add(function, HANDLE_FUNCTION)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result != CUDA_SUCCESS) {
+        handle_remove(module);
+        for (size_t i = 0; module->functions && i < module->function_count; i++)
+            handle_remove(&module->functions[i]);
+        egpu_ptx_unload(module->ptx);
+        free(module->functions);
+        free(module);
+        return refuse(options, result, log);
+    }
+    pthread_mutex_lock(&context->lock);
+    module->next = context->modules;
+    if (module->next) module->next->previous = module;
+    context->modules = module;
+    pthread_mutex_unlock(&context->lock);
+    if (options) write_log(options->info_log, options->info_log_size, "");
+    *out = module;
+    return CUDA_SUCCESS;
 }
 
 void module_unload(struct module *module) {
-  struct context *context = module->context;
-  context_synchronize(context);
-  pthread_mutex_lock(&context->lock);
-  if (module->previous) module->previous->next = module->next;
-  else context->modules = module->next;
-  if (module->next) module->next->previous = module->previous;
-  pthread_mutex_unlock(&context->lock);
-  handle_remove(module);
-  for (size_t i = 0; i < module->function_count; i++) handle_remove(&module->functions[i]);
-  egpu_ptx_unload(module->ptx);
-  free(module->functions);
-  free(module);
+    struct context *context = module->context;
+    context_synchronize(context);
+    pthread_mutex_lock(&context->lock);
+    if (module->previous)
+        module->previous->next = module->next;
+    else
+        context->modules = module->next;
+    if (module->next) module->next->previous = module->previous;
+    pthread_mutex_unlock(&context->lock);
+    handle_remove(module);
+    for (size_t i = 0; i < module->function_count; i++) handle_remove(&module->functions[i]);
+    egpu_ptx_unload(module->ptx);
+    free(module->functions);
+    free(module);
 }
 
 struct function *module_function(struct module *module, const char *name) {
-  for (size_t i = 0; i < module->function_count; i++)
-    if (strcmp(module->functions[i].info->name, name) == 0) return &module->functions[i];
-  return NULL;
+    for (size_t i = 0; i < module->function_count; i++)
+        if (strcmp(module->functions[i].info->name, name) == 0) return &module->functions[i];
+    return NULL;
 }
 
-/* ---- libraries: modules that load themselves into whichever context needs them -------------------------------------- */
+/* ---- libraries: modules that load themselves into whichever context needs them ---- */
 
-/* Parsed once without a device, to know the kernels' names: a library is loaded before there is a context. */
+/* Parsed once without a device, to know the kernels' names: a library is loaded before there is a
+ * context. */
 struct scratch {
-  void *pages[256];
-  size_t count;
+    void *pages[256];
+    size_t count;
 };
 
-static bool scratch_alloc(void *argument, uint64_t size, uint64_t align, uint64_t *address, void **host) {
-  struct scratch *scratch = argument;
-  (void)align;
-  if (scratch->count == sizeof scratch->pages / sizeof *scratch->pages) return false;
-  void *page = aligned_alloc(512, (size + 512) & ~(uint64_t)511);
-  if (!page) return false;
-  memset(page, 0, (size + 512) & ~(uint64_t)511);
-  scratch->pages[scratch->count++] = page;
-  *host = page;
-  *address = (uint64_t)(uintptr_t)page;
-  return true;
+static bool scratch_alloc(void *argument, uint64_t size, uint64_t align, uint64_t *address,
+                          void **host) {
+    struct scratch *scratch = argument;
+    (void)align;
+    if (scratch->count == sizeof scratch->pages / sizeof *scratch->pages) return false;
+    void *page = aligned_alloc(512, (size + 512) & ~(uint64_t)511);
+    if (!page) return false;
+    memset(page, 0, (size + 512) & ~(uint64_t)511);
+    scratch->pages[scratch->count++] = page;
+    *host = page;
+    *address = (uint64_t)(uintptr_t)page;
+    return true;
 }
 
 static void scratch_release(void *argument, uint64_t address, uint64_t size) {
-  (void)argument;
-  (void)address;
-  (void)size;
+    (void)argument;
+    (void)address;
+    (void)size;
 }
 
 static CUresult name_kernels(struct library *library) {
-  struct scratch scratch = {.count = 0};
-  egpu_ptx_allocator allocator = {.ctx = &scratch, .alloc = scratch_alloc, .release = scratch_release};
-  egpu_ptx_module *ptx;
-  char log[LOG_BYTES] = "";
-  CUresult result = of_load(egpu_ptx_load(library->image, 0, &allocator, log, sizeof log, &ptx));
-  if (result == CUDA_SUCCESS) {
-    library->kernel_count = egpu_ptx_kernel_count(ptx);
-    library->kernels = calloc(library->kernel_count + 1, sizeof *library->kernels);
-    if (!library->kernels) result = CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; result == CUDA_SUCCESS && i < library->kernel_count; i++) {
-      struct kernel *kernel = &library->kernels[i];
-      kernel->library = library;
-      kernel->name = strdup(egpu_ptx_kernel_describe(egpu_ptx_kernel_at(ptx, i))->name);
-      if (!kernel->name || !handle_add(kernel, HANDLE_KERNEL)) result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    egpu_ptx_unload(ptx);
-  } else if (engine_verbose()) engine_say("library refused: %s", log);
-  for (size_t i = 0; i < scratch.count; i++) free(scratch.pages[i]);
-  return result;
+    struct scratch scratch = {.count = 0};
+    egpu_ptx_allocator allocator = {
+        .ctx = &scratch, .alloc = scratch_alloc, .release = scratch_release};
+    egpu_ptx_module *ptx;
+    char log[LOG_BYTES] = "";
+    CUresult result = of_load(egpu_ptx_load(library->image, 0, &allocator, log, sizeof log, &ptx));
+    if (result == CUDA_SUCCESS) {
+        library->kernel_count = egpu_ptx_kernel_count(ptx);
+        library->kernels = calloc(library->kernel_count + 1, sizeof *library->kernels);
+        if (!library->kernels) result = CUDA_ERROR_OUT_OF_MEMORY;
+        for (size_t i = 0; result == CUDA_SUCCESS && i < library->kernel_count; i++) {
+            struct kernel *kernel = &library->kernels[i];
+            kernel->library = library;
+            kernel->name = strdup(egpu_ptx_kernel_describe(egpu_ptx_kernel_at(ptx, i))->name);
+            if (!kernel->name || !handle_add(kernel, HANDLE_KERNEL))
+                result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        egpu_ptx_unload(ptx);
+    } else if (engine_verbose())
+        engine_say("library refused: %s", log);
+    for (size_t i = 0; i < scratch.count; i++) free(scratch.pages[i]);
+    return result;
 }
 
 static void library_free(struct library *library) {
-  handle_remove(library);
-  for (size_t i = 0; library->kernels && i < library->kernel_count; i++) {
-    handle_remove(&library->kernels[i]);
-    free(library->kernels[i].name);
-  }
-  free(library->kernels);
-  free(library->image);
-  free(library);
+    handle_remove(library);
+    for (size_t i = 0; library->kernels && i < library->kernel_count; i++) {
+        handle_remove(&library->kernels[i]);
+        free(library->kernels[i].name);
+    }
+    free(library->kernels);
+    free(library->image);
+    free(library);
 }
 
 CUresult library_load(const void *image, struct library **out) {
-  const char *kind = compiled_kind(image);
-  if (kind) {
-    if (engine_verbose()) engine_say("library refused: %s; the simulated card runs PTX text only", kind);
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  }
-  struct library *library = calloc(1, sizeof *library);
-  if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_init(&library->lock, NULL);
-  library->image = strdup(image);
-  CUresult result = library->image && handle_add(library, HANDLE_LIBRARY) ? name_kernels(library)
-                                                                          : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result != CUDA_SUCCESS) {
-    library_free(library);
-    return result;
-  }
-  *out = library;
-  return CUDA_SUCCESS;
+    const char *kind = compiled_kind(image);
+    if (kind) {
+        if (engine_verbose())
+            engine_say("library refused: %s; the simulated card runs PTX text only", kind);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    struct library *library = calloc(1, sizeof *library);
+    if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_init(&library->lock, NULL);
+    library->image = strdup(image);
+    CUresult result = library->image && handle_add(library, HANDLE_LIBRARY)
+                          ? name_kernels(library)
+                          : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
+        library_free(library);
+        return result;
+    }
+    *out = library;
+    return CUDA_SUCCESS;
 }
 
 /* A context that was destroyed took its modules with it. */
 static bool still_loaded(const struct library *library, int ordinal) {
-  return handle_kind_of(library->modules[ordinal]) == HANDLE_MODULE &&
-         library->modules[ordinal]->context == library->contexts[ordinal];
+    return handle_kind_of(library->modules[ordinal]) == HANDLE_MODULE &&
+           library->modules[ordinal]->context == library->contexts[ordinal];
 }
 
 void library_unload(struct library *library) {
-  for (int i = 0; i < SIM_MAX_CARDS; i++)
-    if (still_loaded(library, i)) module_unload(library->modules[i]);
-  library_free(library);
+    for (int i = 0; i < SIM_MAX_CARDS; i++)
+        if (still_loaded(library, i)) module_unload(library->modules[i]);
+    library_free(library);
 }
 
 CUresult library_module(struct library *library, struct context *context, struct module **out) {
-  int ordinal = context->device->ordinal;
-  CUresult result = CUDA_SUCCESS;
-  pthread_mutex_lock(&library->lock);
-  if (!still_loaded(library, ordinal) || library->contexts[ordinal] != context) {
-    result = module_load(context, library->image, NULL, &library->modules[ordinal]);
-    library->contexts[ordinal] = context;
-  }
-  *out = library->modules[ordinal];
-  pthread_mutex_unlock(&library->lock);
-  return result;
+    int ordinal = context->device->ordinal;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&library->lock);
+    if (!still_loaded(library, ordinal) || library->contexts[ordinal] != context) {
+        result = module_load(context, library->image, NULL, &library->modules[ordinal]);
+        library->contexts[ordinal] = context;
+    }
+    *out = library->modules[ordinal];
+    pthread_mutex_unlock(&library->lock);
+    return result;
 }
 
 CUresult kernel_function(struct kernel *kernel, struct context *context, struct function **out) {
-  struct module *module;
-  CUresult result = library_module(kernel->library, context, &module);
-  if (result != CUDA_SUCCESS) return result;
-  *out = module_function(module, kernel->name);
-  return *out ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    struct module *module;
+    CUresult result = library_module(kernel->library, context, &module);
+    if (result != CUDA_SUCCESS) return result;
+    *out = module_function(module, kernel->name);
+    return *out ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* ---- launching ----------------------------------------------------------------------------------------------------- */
+/* ---- launching ---- */
 
-static CUresult check_shape(const struct function *function, const unsigned grid[3], const unsigned block[3],
-                            unsigned shared_bytes) {
-  static const unsigned max_grid[3] = {2147483647, 65535, 65535};
-  static const unsigned max_block[3] = {1024, 1024, 64};
-  uint64_t threads = 1;
-  for (int i = 0; i < 3; i++) {
-    if (grid[i] == 0 || grid[i] > max_grid[i] || block[i] == 0 || block[i] > max_block[i]) return CUDA_ERROR_INVALID_VALUE;
-    if (function->info->required_block[0] && block[i] != function->info->required_block[i]) return CUDA_ERROR_INVALID_VALUE;
-    threads *= block[i];
-  }
-  if (threads > 1024) return CUDA_ERROR_INVALID_VALUE;
-  if (threads > function->info->max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  if (shared_bytes > (unsigned)function->max_dynamic_shared) return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_SUCCESS;
+static CUresult check_shape(const struct function *function, const unsigned grid[3],
+                            const unsigned block[3], unsigned shared_bytes) {
+    static const unsigned max_grid[3] = {2147483647, 65535, 65535};
+    static const unsigned max_block[3] = {1024, 1024, 64};
+    uint64_t threads = 1;
+    for (int i = 0; i < 3; i++) {
+        if (grid[i] == 0 || grid[i] > max_grid[i] || block[i] == 0 || block[i] > max_block[i])
+            return CUDA_ERROR_INVALID_VALUE;
+        if (function->info->required_block[0] && block[i] != function->info->required_block[i])
+            return CUDA_ERROR_INVALID_VALUE;
+        threads *= block[i];
+    }
+    if (threads > 1024) return CUDA_ERROR_INVALID_VALUE;
+    if (threads > function->info->max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (shared_bytes > (unsigned)function->max_dynamic_shared) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
-/* All blocks of a cooperative launch are on the card at once, and here each has a thread of this process. */
-static CUresult check_cooperative(const struct function *function, const unsigned grid[3], const unsigned block[3],
-                                  unsigned shared_bytes) {
-  const struct sim_card *card = function->module->context->device->card;
-  uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
-  int threads = (int)(block[0] * block[1] * block[2]);
-  if (blocks > (uint64_t)occupancy_blocks_per_sm(card, function, threads, shared_bytes) * card->sm_count)
-    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-  if (blocks <= COOPERATIVE_BLOCKS) return CUDA_SUCCESS;
-  engine_say("%s: a cooperative launch of %llu blocks is not simulated; %d is the most", function->info->name,
-             (unsigned long long)blocks, COOPERATIVE_BLOCKS);
-  return CUDA_ERROR_NOT_SUPPORTED;
+/* All blocks of a cooperative launch are on the card at once, and here each has a thread of this
+ * process. */
+static CUresult check_cooperative(const struct function *function, const unsigned grid[3],
+                                  const unsigned block[3], unsigned shared_bytes) {
+    const struct sim_card *card = function->module->context->device->card;
+    uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+    int threads = (int)(block[0] * block[1] * block[2]);
+    if (blocks >
+        (uint64_t)occupancy_blocks_per_sm(card, function, threads, shared_bytes) * card->sm_count)
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    if (blocks <= COOPERATIVE_BLOCKS) return CUDA_SUCCESS;
+    engine_say("%s: a cooperative launch of %llu blocks is not simulated; %d is the most",
+               function->info->name, (unsigned long long)blocks, COOPERATIVE_BLOCKS);
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE; anything else in the list is a mistake. */
 static CUresult unpack_extra(void **extra, const void **buffer, size_t *size) {
-  *buffer = NULL;
-  *size = 0;
-  for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
-    if (i > 8) return CUDA_ERROR_INVALID_VALUE;
-    if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) *buffer = extra[i + 1];
-    else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE && extra[i + 1]) *size = *(const size_t *)extra[i + 1];
-    else return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
+    *buffer = NULL;
+    *size = 0;
+    for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+        if (i > 8) return CUDA_ERROR_INVALID_VALUE;
+        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            *buffer = extra[i + 1];
+        else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE && extra[i + 1])
+            *size = *(const size_t *)extra[i + 1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
 }
 
 static CUresult pack(const egpu_ptx_kernel_info *info, void **params, void **extra, char *packed) {
-  if (extra) {
-    const void *buffer;
-    size_t size;
-    CUresult result = unpack_extra(extra, &buffer, &size);
-    if (result != CUDA_SUCCESS) return result;
-    if (size < info->param_bytes || (size && !buffer)) return CUDA_ERROR_INVALID_VALUE;
-    if (info->param_bytes) memcpy(packed, buffer, info->param_bytes);
+    if (extra) {
+        const void *buffer;
+        size_t size;
+        CUresult result = unpack_extra(extra, &buffer, &size);
+        if (result != CUDA_SUCCESS) return result;
+        if (size < info->param_bytes || (size && !buffer)) return CUDA_ERROR_INVALID_VALUE;
+        if (info->param_bytes) memcpy(packed, buffer, info->param_bytes);
+        return CUDA_SUCCESS;
+    }
+    for (uint32_t i = 0; i < info->param_count; i++) {
+        if (!params[i]) return CUDA_ERROR_INVALID_VALUE;
+        memcpy(packed + info->params[i].offset, params[i], info->params[i].size);
+    }
     return CUDA_SUCCESS;
-  }
-  for (uint32_t i = 0; i < info->param_count; i++) {
-    if (!params[i]) return CUDA_ERROR_INVALID_VALUE;
-    memcpy(packed + info->params[i].offset, params[i], info->params[i].size);
-  }
-  return CUDA_SUCCESS;
 }
 
-CUresult launch_prepare(struct function *function, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
-                        bool cooperative, void **params, void **extra, struct op **out) {
-  const egpu_ptx_kernel_info *info = function->info;
-  CUresult result = check_shape(function, grid, block, shared_bytes);
-  if (result == CUDA_SUCCESS && cooperative) result = check_cooperative(function, grid, block, shared_bytes);
-  if (result != CUDA_SUCCESS) return result;
-  if ((params && extra) || (info->param_count && !params && !extra)) return CUDA_ERROR_INVALID_VALUE;
-  struct op *op = op_new(OP_LAUNCH);
-  if (!op) return CUDA_ERROR_OUT_OF_MEMORY;
-  op->launch.function = function;
-  memcpy(op->launch.grid, grid, sizeof op->launch.grid);
-  memcpy(op->launch.block, block, sizeof op->launch.block);
-  op->launch.shared_bytes = shared_bytes;
-  op->launch.cooperative = cooperative;
-  op->launch.param_bytes = info->param_bytes;
-  op->launch.params = calloc(1, info->param_bytes + 1);
-  result = op->launch.params ? pack(info, params, extra, op->launch.params) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS) *out = op;
-  else op_free(op);
-  return result;
+CUresult launch_prepare(struct function *function, const unsigned grid[3], const unsigned block[3],
+                        unsigned shared_bytes, bool cooperative, void **params, void **extra,
+                        struct op **out) {
+    const egpu_ptx_kernel_info *info = function->info;
+    CUresult result = check_shape(function, grid, block, shared_bytes);
+    if (result == CUDA_SUCCESS && cooperative)
+        result = check_cooperative(function, grid, block, shared_bytes);
+    if (result != CUDA_SUCCESS) return result;
+    if ((params && extra) || (info->param_count && !params && !extra))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct op *op = op_new(OP_LAUNCH);
+    if (!op) return CUDA_ERROR_OUT_OF_MEMORY;
+    op->launch.function = function;
+    memcpy(op->launch.grid, grid, sizeof op->launch.grid);
+    memcpy(op->launch.block, block, sizeof op->launch.block);
+    op->launch.shared_bytes = shared_bytes;
+    op->launch.cooperative = cooperative;
+    op->launch.param_bytes = info->param_bytes;
+    op->launch.params = calloc(1, info->param_bytes + 1);
+    result =
+        op->launch.params ? pack(info, params, extra, op->launch.params) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        *out = op;
+    else
+        op_free(op);
+    return result;
 }
 
-CUresult launch_submit(struct stream *stream, struct function *function, const unsigned grid[3], const unsigned block[3],
-                       unsigned shared_bytes, bool cooperative, void **params, void **extra) {
-  if (function->module->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
-  struct op *op;
-  CUresult result = launch_prepare(function, grid, block, shared_bytes, cooperative, params, extra, &op);
-  return result == CUDA_SUCCESS ? stream_submit(stream, op, NULL) : result;
+CUresult launch_submit(struct stream *stream, struct function *function, const unsigned grid[3],
+                       const unsigned block[3], unsigned shared_bytes, bool cooperative,
+                       void **params, void **extra) {
+    if (function->module->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    struct op *op;
+    CUresult result =
+        launch_prepare(function, grid, block, shared_bytes, cooperative, params, extra, &op);
+    return result == CUDA_SUCCESS ? stream_submit(stream, op, NULL) : result;
 }
 
-int occupancy_blocks_per_sm(const struct sim_card *card, const struct function *function, int block_size,
-                            size_t dynamic_shared) {
-  const egpu_ptx_kernel_info *info = function->info;
-  if (block_size <= 0 || (uint32_t)block_size > info->max_threads) return 0;
-  uint32_t warps = ((uint32_t)block_size + 31) / 32;
-  uint32_t blocks = card->max_blocks_per_sm;
-  uint32_t by_threads = card->max_threads_per_sm / (warps * 32);
-  if (by_threads < blocks) blocks = by_threads;
-  uint32_t registers = (info->registers + 7) / 8 * 8; /* allocated per warp in units of 256 */
-  if (registers) {
-    uint32_t by_registers = 65536 / (registers * 32 * warps);
-    if (by_registers < blocks) blocks = by_registers;
-  }
-  uint64_t reserved = card->cc_major >= 8 ? 1024 : 0;
-  uint64_t shared = (info->static_shared_bytes + dynamic_shared + 127) / 128 * 128 + reserved;
-  if (shared) {
-    uint64_t by_shared = card->shared_per_sm / shared;
-    if (by_shared < blocks) blocks = (uint32_t)by_shared;
-  }
-  return (int)blocks;
+int occupancy_blocks_per_sm(const struct sim_card *card, const struct function *function,
+                            int block_size, size_t dynamic_shared) {
+    const egpu_ptx_kernel_info *info = function->info;
+    if (block_size <= 0 || (uint32_t)block_size > info->max_threads) return 0;
+    uint32_t warps = ((uint32_t)block_size + 31) / 32;
+    uint32_t blocks = card->max_blocks_per_sm;
+    uint32_t by_threads = card->max_threads_per_sm / (warps * 32);
+    if (by_threads < blocks) blocks = by_threads;
+    uint32_t registers = (info->registers + 7) / 8 * 8; /* allocated per warp in units of 256 */
+    if (registers) {
+        uint32_t by_registers = 65536 / (registers * 32 * warps);
+        if (by_registers < blocks) blocks = by_registers;
+    }
+    uint64_t reserved = card->cc_major >= 8 ? 1024 : 0;
+    uint64_t shared = (info->static_shared_bytes + dynamic_shared + 127) / 128 * 128 + reserved;
+    if (shared) {
+        uint64_t by_shared = card->shared_per_sm / shared;
+        if (by_shared < blocks) blocks = (uint32_t)by_shared;
+    }
+    return (int)blocks;
 }

@@ -1,15 +1,18 @@
 /* The shared state of one simulated machine: a file in /dev/shm, little-endian, fixed layout.
  *
  *   0                     struct sim_header
- *   cards_offset          struct sim_card[SIM_MAX_RECORDS]: the cards, then the MIG instances of each (mig.c)
+ *   cards_offset          struct sim_card[SIM_MAX_RECORDS]: the cards, then the MIG instances of
+ *                         each (mig.c)
  *   processes_offset      struct sim_process[SIM_MAX_PROCESSES]
- *   shared_offset         struct sim_shared[SIM_MAX_SHARED]: memory that several processes hold, and events they share
- *   card.chunk_offset     uint32 per 2 MiB chunk of the card's memory: 0 free, else whose it is (SIM_OWNER_*)
+ *   shared_offset         struct sim_shared[SIM_MAX_SHARED]: memory that several processes hold,
+ *                         and events they share
+ *   card.chunk_offset     uint32 per 2 MiB chunk of the card's memory: 0 free, else whose it is
+ *                         (SIM_OWNER_*)
  *   card.memory_offset    the card's memory itself (sparse; a freed chunk is punched out)
  *
- * egpu.adapters.simulator writes headers and cards with `struct`; everything dynamic starts as zeros.
- * Locks are OFD locks on bytes far beyond the data: the table lock, and one byte per live process, so that
- * SIGKILL can leave neither a held lock nor a living-looking corpse.
+ * egpu.adapters.simulator writes headers and cards with `struct`; everything dynamic starts as
+ * zeros. Locks are OFD locks on bytes far beyond the data: the table lock, and one byte per live
+ * process, so that SIGKILL can leave neither a held lock nor a living-looking corpse.
  */
 #ifndef EGPU_SIM_MACHINE_H
 #define EGPU_SIM_MACHINE_H
@@ -38,188 +41,204 @@
 #define SIM_LOCK_PROCESS (SIM_LOCK_TABLE + 1)
 
 /* Whose a chunk is: slot + 1 of a process, or one of these. */
-#define SIM_OWNER_SHARED UINT32_C(0x80000000)    /* | index of the sim_shared */
-#define SIM_OWNER_EVICTABLE UINT32_C(0x40000000) /* | slot + 1: managed memory; anybody who needs the chunk takes it */
+#define SIM_OWNER_SHARED UINT32_C(0x80000000) /* | index of the sim_shared */
+#define SIM_OWNER_EVICTABLE \
+    UINT32_C(0x40000000) /* | slot + 1: managed memory; anybody who needs the chunk takes it */
 
 /* sim_header.flags */
 #define SIM_FLAG_MANUAL_CLOCK 1u /* time goes on only when somebody advances it */
 #define SIM_FLAG_FIFO 2u         /* kernels run whole, in the order in which they came */
 
 struct sim_header {
-  char magic[8];
-  uint32_t version;
-  uint32_t header_bytes;
-  uint32_t card_count;
-  uint32_t max_processes;
-  uint64_t cards_offset;
-  uint64_t processes_offset;
-  uint64_t file_bytes;
-  uint64_t created_unix_ns;
-  uint32_t cuda_version; /* 13000 = 13.0 */
-  uint32_t flags;
-  char driver_version[64];
-  char node_name[256];
-  uint64_t shared_offset;
-  uint64_t creator_start_ticks;   /* whoever made the machine; all 0: it stays until it is destroyed */
-  uint64_t creator_pid_namespace;
-  uint32_t creator_pid;
-  uint32_t pad0;
-  uint8_t pad[1024 - 416];
-  _Atomic uint32_t writer; /* slot + 1 (or UINT32_MAX) of whoever is changing the tables; survives its death */
-  uint32_t pad1;
-  _Atomic uint64_t clock_ns;       /* manual clock: now */
-  _Atomic uint32_t clock_changes;  /* … how often it was advanced; a futex */
-  _Atomic uint32_t clock_sleepers; /* … threads that now wait for it (may count some that were killed) */
-  uint8_t pad2[2048 - 1048];
-  _Atomic uint8_t process_state[SIM_MAX_PROCESSES]; /* enum sim_process_state, beside each other: lists scan them */
-  uint8_t pad_end[4096 - 2048 - SIM_MAX_PROCESSES];
+    char magic[8];
+    uint32_t version;
+    uint32_t header_bytes;
+    uint32_t card_count;
+    uint32_t max_processes;
+    uint64_t cards_offset;
+    uint64_t processes_offset;
+    uint64_t file_bytes;
+    uint64_t created_unix_ns;
+    uint32_t cuda_version; /* 13000 = 13.0 */
+    uint32_t flags;
+    char driver_version[64];
+    char node_name[256];
+    uint64_t shared_offset;
+    /* whoever made the machine; all 0: it stays until it is destroyed */
+    uint64_t creator_start_ticks;
+    uint64_t creator_pid_namespace;
+    uint32_t creator_pid;
+    uint32_t pad0;
+    uint8_t pad[1024 - 416];
+    /* slot + 1 (or UINT32_MAX) of whoever is changing the tables; survives its death */
+    _Atomic uint32_t writer;
+    uint32_t pad1;
+    _Atomic uint64_t clock_ns;      /* manual clock: now */
+    _Atomic uint32_t clock_changes; /* … how often it was advanced; a futex */
+    /* … threads that now wait for it (may count some that were killed) */
+    _Atomic uint32_t clock_sleepers;
+    uint8_t pad2[2048 - 1048];
+    /* enum sim_process_state, beside each other: lists scan them */
+    _Atomic uint8_t process_state[SIM_MAX_PROCESSES];
+    uint8_t pad_end[4096 - 2048 - SIM_MAX_PROCESSES];
 };
 
-/* Busy nanoseconds per 16.8 ms bucket: high 32 bits the bucket's number, low 32 bits the nanoseconds. */
+/* Busy nanoseconds per 16.8 ms bucket: high 32 bits the bucket's number, low 32 bits the
+ * nanoseconds. */
 struct sim_busy {
-  _Atomic uint64_t total_ns;
-  _Atomic uint64_t buckets[SIM_BUCKETS];
+    _Atomic uint64_t total_ns;
+    _Atomic uint64_t buckets[SIM_BUCKETS];
 };
 
-enum sim_fault_kind { SIM_FAULT_XID = 1, SIM_FAULT_ECC_CORRECTED = 2, SIM_FAULT_ECC_UNCORRECTED = 3 };
+enum sim_fault_kind {
+    SIM_FAULT_XID = 1,
+    SIM_FAULT_ECC_CORRECTED = 2,
+    SIM_FAULT_ECC_UNCORRECTED = 3
+};
 
 struct sim_fault {
-  uint64_t time_unix_ns;
-  uint32_t kind;
-  uint32_t data; /* XID: its number */
+    uint64_t time_unix_ns;
+    uint32_t kind;
+    uint32_t data; /* XID: its number */
 };
 
 /* A shape of GPU instance that a card can be cut into. */
 struct sim_mig_profile {
-  uint32_t profile;    /* NVML_GPU_INSTANCE_PROFILE_* */
-  uint32_t id;         /* the driver's number for it; 0 is one */
-  uint32_t slices;     /* of compute; 0: no profile */
-  uint32_t gigabytes;  /* in its name */
-  uint32_t media_extensions; /* its name says so too */
-  uint32_t memory_chunks;
-  uint32_t sm_count;
-  uint32_t size;       /* memory slices */
-  uint32_t starts;     /* bit per memory slice at which one may begin */
-  uint32_t instances;  /* at most, at a time */
-  uint32_t copy_engines;
-  uint32_t decoders;
-  uint32_t jpegs;
-  uint32_t ofas;
-  uint32_t pad[2];
+    uint32_t profile;          /* NVML_GPU_INSTANCE_PROFILE_* */
+    uint32_t id;               /* the driver's number for it; 0 is one */
+    uint32_t slices;           /* of compute; 0: no profile */
+    uint32_t gigabytes;        /* in its name */
+    uint32_t media_extensions; /* its name says so too */
+    uint32_t memory_chunks;
+    uint32_t sm_count;
+    uint32_t size;      /* memory slices */
+    uint32_t starts;    /* bit per memory slice at which one may begin */
+    uint32_t instances; /* at most, at a time */
+    uint32_t copy_engines;
+    uint32_t decoders;
+    uint32_t jpegs;
+    uint32_t ofas;
+    uint32_t pad[2];
 };
 
 enum sim_instance_kind { SIM_INSTANCE_NONE = 0, SIM_INSTANCE_GPU = 1, SIM_INSTANCE_COMPUTE = 2 };
 
-/* A card. A MIG instance is one as well: its window of the card's memory and chunk table, and time of its own. */
+/* A card. A MIG instance is one as well: its window of the card's memory and chunk table, and time
+ * of its own. */
 struct sim_card {
-  uint8_t uuid[16];
-  char name[96];
-  uint32_t index;
-  uint32_t minor;
-  uint32_t pci_domain;
-  uint32_t pci_bus;
-  uint32_t pci_device;
-  uint32_t pci_device_id;    /* device << 16 | vendor, as NVML reports it */
-  uint32_t pci_subsystem_id;
-  int32_t numa_node;
-  uint64_t memory_bytes;
-  uint64_t memory_offset;
-  uint64_t chunk_offset;
-  uint32_t chunk_count;
-  uint32_t context_chunks;   /* chunks that the existence of a context costs */
-  uint32_t cc_major;
-  uint32_t cc_minor;
-  uint32_t sm_count;
-  uint32_t cores_per_sm;     /* fp32 lanes; a kernel's derived duration uses it */
-  uint32_t max_threads_per_sm;
-  uint32_t max_blocks_per_sm;
-  uint32_t shared_per_block;
-  uint32_t shared_per_block_optin;
-  uint32_t shared_per_sm;
-  uint32_t l2_bytes;
-  uint32_t sm_clock_mhz;     /* boost */
-  uint32_t memory_clock_mhz;
-  uint32_t memory_bus_bits;
-  uint32_t fp64_ratio;       /* fp32 rate : fp64 rate */
-  uint32_t async_engines;
-  uint32_t power_idle_mw;
-  uint32_t power_limit_mw;
-  uint32_t power_min_mw;
-  uint32_t temperature_idle_c;
-  uint32_t temperature_slowdown_c;
-  uint32_t pcie_generation;
-  uint32_t pcie_width;
-  uint32_t ecc;              /* 1: on, 0: off, 2: the card has none */
-  uint32_t mig_capable;
-  uint32_t brand;            /* nvmlBrandType_t */
-  uint32_t architecture;     /* nvmlDeviceArchitecture_t */
-  uint32_t nvlink_version;   /* 0: no links */
-  uint32_t nvlink_count;     /* links in all */
-  uint32_t nvlink_to[SIM_MAX_CARDS]; /* links to the card of that index */
-  float tflops_fp32;
-  float tflops_fp16;
-  uint64_t memory_bandwidth; /* bytes per second */
-  uint64_t pcie_bandwidth;   /* bytes per second and direction */
-  uint64_t timeslice_ns;     /* a kernel yields the card to other processes after this long */
-  struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
-  uint8_t pad[1024 - 384 - SIM_MAX_MIG_PROFILES * sizeof(struct sim_mig_profile)];
-  /* dynamic */
-  _Atomic uint64_t busy_until_ns; /* CLOCK_MONOTONIC; the card's time is given away up to here */
-  _Atomic uint32_t used_chunks;   /* derived from the chunk table, recounted after a death */
-  uint32_t pad2;
-  struct sim_busy busy;
-  _Atomic uint64_t slice; /* who has the card and since when: see arbiter.c */
-  _Atomic uint32_t lost;  /* it fell off the bus */
-  _Atomic uint32_t mig_enabled;
-  _Atomic uint64_t fault_count;                 /* faults ever reported; the newest are in `faults` */
-  struct sim_fault faults[SIM_MAX_FAULTS];      /* number n is at n % SIM_MAX_FAULTS */
-  _Atomic uint64_t ecc_corrected, ecc_uncorrected;
-  uint32_t utilization_window_ms;
-  _Atomic uint32_t mig_pending; /* what was asked for last */
-  /* of an instance */
-  _Atomic uint32_t instance; /* enum sim_instance_kind; written last, so that a death leaves no half of one */
-  uint32_t board;            /* index of the card it is of */
-  uint32_t memory_record;    /* compute instance: index of its GPU instance, which has the memory */
-  uint32_t instance_id;
-  uint32_t mig_profile;      /* GPU instance: index in mig_profiles, compute instance: its GPU instance's */
-  uint32_t first_slice;      /* of memory, or of its GPU instance's compute slices */
-  uint32_t slice_count;
-  uint32_t pad3;
-  uint8_t pad_end[4096 - 2152 - SIM_MAX_FAULTS * sizeof(struct sim_fault)];
+    uint8_t uuid[16];
+    char name[96];
+    uint32_t index;
+    uint32_t minor;
+    uint32_t pci_domain;
+    uint32_t pci_bus;
+    uint32_t pci_device;
+    uint32_t pci_device_id; /* device << 16 | vendor, as NVML reports it */
+    uint32_t pci_subsystem_id;
+    int32_t numa_node;
+    uint64_t memory_bytes;
+    uint64_t memory_offset;
+    uint64_t chunk_offset;
+    uint32_t chunk_count;
+    uint32_t context_chunks; /* chunks that the existence of a context costs */
+    uint32_t cc_major;
+    uint32_t cc_minor;
+    uint32_t sm_count;
+    uint32_t cores_per_sm; /* fp32 lanes; a kernel's derived duration uses it */
+    uint32_t max_threads_per_sm;
+    uint32_t max_blocks_per_sm;
+    uint32_t shared_per_block;
+    uint32_t shared_per_block_optin;
+    uint32_t shared_per_sm;
+    uint32_t l2_bytes;
+    uint32_t sm_clock_mhz; /* boost */
+    uint32_t memory_clock_mhz;
+    uint32_t memory_bus_bits;
+    uint32_t fp64_ratio; /* fp32 rate : fp64 rate */
+    uint32_t async_engines;
+    uint32_t power_idle_mw;
+    uint32_t power_limit_mw;
+    uint32_t power_min_mw;
+    uint32_t temperature_idle_c;
+    uint32_t temperature_slowdown_c;
+    uint32_t pcie_generation;
+    uint32_t pcie_width;
+    uint32_t ecc; /* 1: on, 0: off, 2: the card has none */
+    uint32_t mig_capable;
+    uint32_t brand;                    /* nvmlBrandType_t */
+    uint32_t architecture;             /* nvmlDeviceArchitecture_t */
+    uint32_t nvlink_version;           /* 0: no links */
+    uint32_t nvlink_count;             /* links in all */
+    uint32_t nvlink_to[SIM_MAX_CARDS]; /* links to the card of that index */
+    float tflops_fp32;
+    float tflops_fp16;
+    uint64_t memory_bandwidth; /* bytes per second */
+    uint64_t pcie_bandwidth;   /* bytes per second and direction */
+    uint64_t timeslice_ns;     /* a kernel yields the card to other processes after this long */
+    struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
+    uint8_t pad[1024 - 384 - SIM_MAX_MIG_PROFILES * sizeof(struct sim_mig_profile)];
+    /* dynamic */
+    _Atomic uint64_t busy_until_ns; /* CLOCK_MONOTONIC; the card's time is given away up to here */
+    _Atomic uint32_t used_chunks;   /* derived from the chunk table, recounted after a death */
+    uint32_t pad2;
+    struct sim_busy busy;
+    _Atomic uint64_t slice; /* who has the card and since when: see arbiter.c */
+    _Atomic uint32_t lost;  /* it fell off the bus */
+    _Atomic uint32_t mig_enabled;
+    /* faults ever reported; the newest are in `faults` */
+    _Atomic uint64_t fault_count;
+    struct sim_fault faults[SIM_MAX_FAULTS]; /* number n is at n % SIM_MAX_FAULTS */
+    _Atomic uint64_t ecc_corrected, ecc_uncorrected;
+    uint32_t utilization_window_ms;
+    _Atomic uint32_t mig_pending; /* what was asked for last */
+    /* of an instance */
+    /* enum sim_instance_kind; written last, so that a death leaves no half of one */
+    _Atomic uint32_t instance;
+    uint32_t board; /* index of the card it is of */
+    /* compute instance: index of its GPU instance, which has the memory */
+    uint32_t memory_record;
+    uint32_t instance_id;
+    /* GPU instance: index in mig_profiles, compute instance: its GPU instance's */
+    uint32_t mig_profile;
+    uint32_t first_slice; /* of memory, or of its GPU instance's compute slices */
+    uint32_t slice_count;
+    uint32_t pad3;
+    uint8_t pad_end[4096 - 2152 - SIM_MAX_FAULTS * sizeof(struct sim_fault)];
 };
 
 /* What one process uses of one card. */
 struct sim_usage {
-  _Atomic uint32_t contexts;
-  _Atomic uint32_t chunks; /* derived, like used_chunks */
-  _Atomic uint32_t runnable; /* streams with a kernel that runs or waits for the card */
-  uint32_t reserved;
-  struct sim_busy busy;
+    _Atomic uint32_t contexts;
+    _Atomic uint32_t chunks;   /* derived, like used_chunks */
+    _Atomic uint32_t runnable; /* streams with a kernel that runs or waits for the card */
+    uint32_t reserved;
+    struct sim_busy busy;
 };
 
 enum sim_process_state { SIM_PROCESS_FREE = 0, SIM_PROCESS_LIVE = 1 };
 
 struct sim_process {
-  uint32_t instance;      /* index of the compute instance that it runs on; 0: on cards */
-  uint32_t pid;           /* as its own pid namespace counts */
-  uint64_t start_ticks;   /* field 22 of /proc/pid/stat */
-  uint64_t pid_namespace; /* inode */
-  char name[104];
-  struct sim_usage cards[SIM_MAX_CARDS + 1]; /* the last one: of its instance (CUDA sees no more than one) */
+    uint32_t instance;      /* index of the compute instance that it runs on; 0: on cards */
+    uint32_t pid;           /* as its own pid namespace counts */
+    uint64_t start_ticks;   /* field 22 of /proc/pid/stat */
+    uint64_t pid_namespace; /* inode */
+    char name[104];
+    /* the last one: of its instance (CUDA sees no more than one) */
+    struct sim_usage cards[SIM_MAX_CARDS + 1];
 };
 
 /* Memory or an event that several processes hold. */
 enum sim_shared_kind { SIM_SHARED_FREE = 0, SIM_SHARED_MEMORY = 1, SIM_SHARED_EVENT = 2 };
 
 struct sim_shared {
-  _Atomic uint32_t kind;
-  uint32_t generation; /* of this entry: old references are refused */
-  uint32_t card;
-  uint32_t creator;    /* slot; memory is charged to it as long as it holds it */
-  _Atomic uint64_t recorded, done, timestamp_ns; /* events */
-  _Atomic uint32_t recorder; /* slot + 1 of who recorded last; when it dies, its event is over */
-  uint32_t event_flags;
-  _Atomic uint64_t holders[SIM_MAX_PROCESSES / 64];
+    _Atomic uint32_t kind;
+    uint32_t generation; /* of this entry: old references are refused */
+    uint32_t card;
+    uint32_t creator; /* slot; memory is charged to it as long as it holds it */
+    _Atomic uint64_t recorded, done, timestamp_ns; /* events */
+    _Atomic uint32_t recorder; /* slot + 1 of who recorded last; when it dies, its event is over */
+    uint32_t event_flags;
+    _Atomic uint64_t holders[SIM_MAX_PROCESSES / 64];
 };
 
 static_assert(sizeof(struct sim_shared) == 176, "sim_shared");
@@ -240,7 +259,8 @@ static_assert(offsetof(struct sim_card, busy_until_ns) == 1024, "sim_card.busy_u
 static_assert(sizeof(struct sim_card) == 4096, "sim_card");
 static_assert(offsetof(struct sim_card, slice) == 2072, "sim_card.slice");
 static_assert(offsetof(struct sim_card, fault_count) == 2088, "sim_card.fault_count");
-static_assert(offsetof(struct sim_card, utilization_window_ms) == 2096 + 64 * 16 + 16, "sim_card.utilization_window_ms");
+static_assert(offsetof(struct sim_card, utilization_window_ms) == 2096 + 64 * 16 + 16,
+              "sim_card.utilization_window_ms");
 static_assert(sizeof(struct sim_usage) == 1048, "sim_usage");
 static_assert(sizeof(struct sim_process) == 128 + 17 * 1048, "sim_process");
 

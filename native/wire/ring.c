@@ -12,23 +12,30 @@
 #include <time.h>
 #include <unistd.h>
 
-_Static_assert(offsetof(struct shared_control, requests) == 128 && offsetof(struct shared_control, request_head) == 256 &&
-                   offsetof(struct shared_control, executor) == 384 && offsetof(struct shared_control, replies) == 512 &&
-                   offsetof(struct shared_control, reply_head) == 640 && offsetof(struct shared_control, client) == 768 &&
+#include "common/clock.h"
+#include "common/thread.h"
+
+_Static_assert(offsetof(struct shared_control, requests) == 128 &&
+                   offsetof(struct shared_control, request_head) == 256 &&
+                   offsetof(struct shared_control, executor) == 384 &&
+                   offsetof(struct shared_control, replies) == 512 &&
+                   offsetof(struct shared_control, reply_head) == 640 &&
+                   offsetof(struct shared_control, client) == 768 &&
                    sizeof(struct shared_control) <= 4096,
                "the control page is as docs/wire.md says");
 
-/* A ping-pong partner answers within a few microseconds; longer spinning would take a core away from it. */
+/* A ping-pong partner answers within a few microseconds; longer spinning would take a core away
+ * from it. */
 #define SPIN_NS 20000
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* A writer stores its tail and then looks whether the reader sleeps; a reader says that it sleeps and then looks at the tail. Each needs its
- * two steps seen in this order. A fence would do it, but it waits for the cache line of the frame, at every call; so where the kernel can run
- * a barrier on the other processors it is the reader that pays, when it goes to sleep. Writers register for that. */
+/* Nobody must sleep on a frame that is there. The writer stores its tail and then reads `sleeps`;
+ * the reader sets `sleeps` and then reads the tail. Each side needs its store to be visible before
+ * its load. A fence in the writer would cost a cache miss at every call, so where the kernel offers
+ * a barrier on all processors (membarrier) the reader runs that when it goes to sleep, and writers
+ * only register for it. */
 static bool registered;
-
-extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 and later */
 
 static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
 
@@ -41,10 +48,12 @@ int shared_create(void) {
 }
 
 static uint8_t *map_twice(int fd, off_t offset, uint32_t bytes) {
-    uint8_t *room = mmap(NULL, 2 * (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *room = mmap(NULL, 2 * (size_t)bytes, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return NULL;
     for (int i = 0; i < 2; i++)
-        if (mmap(room + (size_t)i * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, offset) == MAP_FAILED) {
+        if (mmap(room + (size_t)i * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                 fd, offset) == MAP_FAILED) {
             munmap(room, 2 * (size_t)bytes);
             return NULL;
         }
@@ -64,13 +73,16 @@ bool shared_map(struct shared *shared, int fd) {
     *shared = (struct shared){0};
     /* Unsealed memory could be cut off under a reader's feet. */
     int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of a kind that cannot be sealed */
-    if (fstat(fd, &status) != 0 || status.st_size != SHARED_BYTES || seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
+    if (fstat(fd, &status) != 0 || status.st_size != SHARED_BYTES || seals < 0 ||
+        (seals & F_SEAL_SHRINK) == 0)
+        return false;
     void *control = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (control == MAP_FAILED) return false;
     shared->control = control;
     shared->requests = map_twice(fd, 4096, SHARED_RING_BYTES);
     shared->replies = map_twice(fd, 4096 + SHARED_RING_BYTES, SHARED_RING_BYTES);
-    void *bulk = mmap(NULL, SHARED_BULK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4096 + 2 * (off_t)SHARED_RING_BYTES);
+    void *bulk = mmap(NULL, SHARED_BULK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                      4096 + 2 * (off_t)SHARED_RING_BYTES);
     shared->bulk = bulk == MAP_FAILED ? NULL : bulk;
     if (shared->requests && shared->replies && shared->bulk) {
         shared_register();
@@ -88,60 +100,68 @@ void shared_unmap(struct shared *shared) {
     *shared = (struct shared){0};
 }
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void copy_words(void *to, const void *from, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += 8) memcpy((uint8_t *)to + at, (const uint8_t *)from + at, 8);
+    for (size_t at = 0; at < bytes; at += 8)
+        memcpy((uint8_t *)to + at, (const uint8_t *)from + at, 8);
 }
 
-void shared_publish_short(struct shared_tail *tail, uint64_t end, const uint64_t frame[SHARED_SHORT_WORDS], size_t bytes, uint8_t *slot) {
+void shared_publish_short(struct shared_tail *tail, uint64_t end,
+                          const uint64_t frame[SHARED_SHORT_WORDS], size_t bytes, uint8_t *slot) {
     atomic_store_explicit(&tail->beside, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    for (size_t i = 0; 8 * i < bytes; i++) atomic_store_explicit(&tail->frame[i], frame[i], memory_order_relaxed);
+    for (size_t i = 0; 8 * i < bytes; i++)
+        atomic_store_explicit(&tail->frame[i], frame[i], memory_order_relaxed);
     atomic_store_explicit(&tail->beside, end, memory_order_release);
     shared_publish(tail, end);
-    /* Into the ring only now: getting hold of its cache line would have kept the reader waiting. Whoever does not find the frame beside
-     * the tail finds what comes next there, and that is written after this. */
+    /* Into the ring only now: the reader should not wait for that cache line. A reader that misses
+     * the frame beside the tail does so because another frame has replaced it, and that is written
+     * after this copy. */
     copy_words(slot, frame, bytes);
 }
 
-bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end, uint64_t frame[SHARED_SHORT_WORDS]) {
-    if (end - start > SHARED_SHORT_BYTES || atomic_load_explicit(&tail->beside, memory_order_acquire) != end) return false;
-    for (size_t i = 0; 8 * i < end - start; i++) frame[i] = atomic_load_explicit(&tail->frame[i], memory_order_relaxed);
+bool shared_beside(struct shared_tail *tail, uint64_t start, uint64_t end,
+                   uint64_t frame[SHARED_SHORT_WORDS]) {
+    if (end - start > SHARED_SHORT_BYTES ||
+        atomic_load_explicit(&tail->beside, memory_order_acquire) != end)
+        return false;
+    for (size_t i = 0; 8 * i < end - start; i++)
+        frame[i] = atomic_load_explicit(&tail->frame[i], memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
-    if (atomic_load_explicit(&tail->beside, memory_order_relaxed) != end) return false; /* the writer has gone on: the frame is in the ring */
-    return shared_frame(frame[0] >> 32) == end - start; /* its length; else others are before it */
+    /* the writer has gone on: the frame is in the ring */
+    if (atomic_load_explicit(&tail->beside, memory_order_relaxed) != end) return false;
+    /* the header's length; where it differs, other frames come before this one */
+    return shared_frame(frame[0] >> 32) == end - start;
 }
 
 void shared_register(void) {
-    if (!registered && &__libc_single_threaded != NULL && __libc_single_threaded) registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+    if (!registered && thread_alone())
+        registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
 }
 
 void shared_reader_init(struct shared_reader *reader) {
     int known = membarrier(MEMBARRIER_CMD_QUERY);
-    atomic_store(&reader->barriers, known > 0 && known & MEMBARRIER_CMD_GLOBAL_EXPEDITED && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0);
+    atomic_store(&reader->barriers, known > 0 && known & MEMBARRIER_CMD_GLOBAL_EXPEDITED &&
+                                        membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0);
 }
 
-bool shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds) {
+bool shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader,
+                 int milliseconds) {
     uint64_t end = 0;
     for (uint32_t i = 0;; i++) {
         if (atomic_load_explicit(&tail->at, memory_order_acquire) != seen) return true;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
+        thread_pause();
         if (i % 64 == 63) {
-            uint64_t now = now_ns();
+            uint64_t now = clock_now_ns();
             if (end == 0) end = now + SPIN_NS;
             if (now > end) break;
         }
     }
     atomic_store(&reader->sleeps, 1);
-    if (atomic_load_explicit(&reader->barriers, memory_order_relaxed) && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) {
-        atomic_store(&reader->barriers, 0); /* forbidden since: the writer has fences from now on, but may just have gone without one */
+    if (atomic_load_explicit(&reader->barriers, memory_order_relaxed) &&
+        membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) {
+        /* No longer allowed here. From now on the writer uses fences, but it may just have written
+         * without one: sleep briefly. */
+        atomic_store(&reader->barriers, 0);
         milliseconds = 1;
     }
     if (atomic_load(&tail->at) == seen) {

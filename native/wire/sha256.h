@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void egpu_sha256(const void *data, size_t bytes, uint8_t digest[32]) __attribute__((visibility("hidden")));
+void egpu_sha256(const void *data, size_t bytes, uint8_t digest[32])
+    __attribute__((visibility("hidden")));
 
 #endif

@@ -1,10 +1,12 @@
-/* Operations whose parameters do not follow from the driver table: one struct each, which begins the payload. */
+/* Operations whose parameters do not follow from the driver table: one struct each, which begins
+ * the payload. */
 #ifndef EGPU_WIRE_SPECIAL_H
 #define EGPU_WIRE_SPECIAL_H
 
 #include "wire.h"
 
-/* COPY_IN: host to device. `bytes` of data follow. stream and wait as in the struct: wait = the call was not an Async one. */
+/* COPY_IN: host to device. `bytes` of data follow. stream and wait as in the struct: wait = the
+ * call was not an Async one. */
 struct wire_copy_in {
     uint64_t to, stream;
     uint32_t bytes, wait;
@@ -49,14 +51,16 @@ struct wire_image {
     uint32_t bytes, zero;
 };
 
-/* MODULE_LOAD, LIBRARY_LOAD: of a known image, or of the `inline_bytes` that follow. The reply: see wire_loaded. */
+/* MODULE_LOAD, LIBRARY_LOAD: of a known image, or of the `inline_bytes` that follow. The reply: see
+ * wire_loaded. */
 struct wire_load {
     uint8_t digest[32];
     uint64_t total, handle;
     uint32_t inline_bytes, log_bytes; /* log_bytes: room for each of the JIT's logs */
 };
 
-/* Reply of a load: `known` = 0: send the image and ask again. Otherwise functions follow, then the logs as blocks (info, error). */
+/* Reply of a load: `known` = 0: send the image and ask again. Otherwise functions follow, then the
+ * logs as blocks (info, error). */
 struct wire_loaded {
     uint32_t known, functions;
 };
@@ -76,7 +80,8 @@ struct wire_function_info {
 
 enum { WIRE_LAUNCH_COOPERATIVE = 1, WIRE_LAUNCH_EX = 2 };
 
-/* LAUNCH: then attribute_count CUlaunchAttributes and argument_bytes of arguments, packed as the kernel declares them. */
+/* LAUNCH: then attribute_count CUlaunchAttributes and argument_bytes of arguments, packed as the
+ * kernel declares them. */
 struct wire_launch {
     uint64_t function, stream;
     uint32_t grid[3], block[3];
@@ -84,14 +89,15 @@ struct wire_launch {
     uint32_t attribute_count, argument_bytes;
 };
 
-/* HOST_CALLBACK: cuLaunchHostFunc or cuStreamAddCallback; the client runs callback `id` when CALLBACK says so. */
+/* HOST_CALLBACK: cuLaunchHostFunc or cuStreamAddCallback; the client runs callback `id` when
+ * CALLBACK says so. */
 struct wire_host_callback {
     uint64_t id, stream;
     uint32_t with_status, zero;
 };
 
-/* HOST_MAP: the memfd comes over the socket, before this frame, in the same order. It lies at the same address in both
- * processes, far from where libraries and stacks are. */
+/* HOST_MAP: the memfd comes over the socket, before this frame, in the same order. It lies at the
+ * same address in both processes, far from where libraries and stacks are. */
 #ifdef __SANITIZE_THREAD__ /* there ThreadSanitizer keeps its own */
 #define WIRE_HOST_LOWEST UINT64_C(0x7e8000000000)
 #define WIRE_HOST_HIGHEST UINT64_C(0x7f0000000000)
@@ -107,7 +113,8 @@ struct wire_host_unmap {
     uint64_t address;
 };
 
-/* DEVICE_STATUS: what NVML says of a card, as the slice sees it. The reply: wire_device_status, then `processes` times wire_process. */
+/* DEVICE_STATUS: what NVML says of a card, as the slice sees it. The reply: wire_device_status,
+ * then `processes` times wire_process. */
 struct wire_device_status_ask {
     uint32_t device, zero;
 };

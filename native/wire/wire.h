@@ -1,4 +1,5 @@
-/* The wire between remote client and executor: docs/wire.md in C. Both sides include this and nothing else about bytes. */
+/* The wire between remote client and executor: docs/wire.md in C. Both sides include this and
+ * nothing else about bytes. */
 #ifndef EGPU_WIRE_H
 #define EGPU_WIRE_H
 
@@ -16,14 +17,14 @@
 
 #define WIRE_MAGIC "EGPUWIRE"
 #define WIRE_VERSION 1u
-#define WIRE_MAX_BULK (1u << 20)               /* data in one frame */
+#define WIRE_MAX_BULK (1u << 20) /* data in one frame */
 #define WIRE_MAX_PAYLOAD (WIRE_MAX_BULK + (64u << 10))
 #define WIRE_MAX_TOKEN 128u
-#define WIRE_MAX_IMAGE (256u << 20)            /* a module, in IMAGE frames */
+#define WIRE_MAX_IMAGE (256u << 20) /* a module, in IMAGE frames */
 #define WIRE_MAX_SNAPSHOT (64u << 10)
-#define WIRE_MAX_ARRAY 16u                     /* structs in one array */
-#define WIRE_MAX_ARGUMENTS 32768u              /* bytes of kernel arguments */
-#define WIRE_SMALL_IMAGE (32u << 10)           /* comes along without being asked for */
+#define WIRE_MAX_ARRAY 16u           /* structs in one array */
+#define WIRE_MAX_ARGUMENTS 32768u    /* bytes of kernel arguments */
+#define WIRE_SMALL_IMAGE (32u << 10) /* comes along without being asked for */
 
 enum wire_control {
     WIRE_HELLO = 1,
@@ -41,7 +42,8 @@ enum wire_control {
 enum wire_flags {
     WIRE_REPLY_WANTED = 1,
     WIRE_IS_REPLY = 2,
-    WIRE_CONCURRENT = 4, /* other threads of the client use the session, too: a wait must not hold them up */
+    /* other threads of the client use the session, too: a wait must not hold them up */
+    WIRE_CONCURRENT = 4,
 };
 
 enum wire_status {
@@ -117,29 +119,36 @@ struct wire_device { /* attributes follow: i32[attribute_count], padded to 8 byt
 };
 static_assert(sizeof(struct wire_device) == 120, "wire device");
 
-/* ---- handles: server 4 | kind 8 | chosen by the executor 1 | generation 24 | index 20 -------------------------------------- */
+/* ---- handles: server 4 | kind 8 | chosen by the executor 1 | generation 24 | index 20 ---- */
 
 #define WIRE_INDEX_BITS 20
 #define WIRE_INDEXES (1u << WIRE_INDEX_BITS)
 #define WIRE_GENERATIONS (1u << 24)
 
-static inline uint64_t wire_handle(unsigned kind, bool executors, uint32_t generation, uint32_t index) {
-    return (uint64_t)kind << 45 | (uint64_t)executors << 44 | (uint64_t)(generation & (WIRE_GENERATIONS - 1)) << WIRE_INDEX_BITS | index;
+static inline uint64_t wire_handle(unsigned kind, bool executors, uint32_t generation,
+                                   uint32_t index) {
+    return (uint64_t)kind << 45 | (uint64_t)executors << 44 |
+           (uint64_t)(generation & (WIRE_GENERATIONS - 1)) << WIRE_INDEX_BITS | index;
 }
 static inline uint32_t wire_index(uint64_t handle) { return handle & (WIRE_INDEXES - 1); }
 static inline bool wire_is_executors(uint64_t handle) { return handle >> 44 & 1; }
 static inline unsigned wire_kind_of(uint64_t handle) { return handle >> 45 & 0xff; }
 static inline unsigned wire_server(uint64_t handle) { return handle >> 53 & 0xf; }
-static inline uint64_t wire_with_server(uint64_t handle, unsigned server) { return handle | (uint64_t)server << 53; }
-static inline uint64_t wire_without_server(uint64_t handle) { return handle & ((UINT64_C(1) << 53) - 1); }
+static inline uint64_t wire_with_server(uint64_t handle, unsigned server) {
+    return handle | (uint64_t)server << 53;
+}
+static inline uint64_t wire_without_server(uint64_t handle) {
+    return handle & ((UINT64_C(1) << 53) - 1);
+}
 
-/* A header, written as the two words that it is: what has been written in parts is slow to be read as a whole. */
+/* A header, written as the two words that it is: what has been written in parts is slow to be read
+ * as a whole. */
 static inline void put_header(void *at, uint16_t op, unsigned flags, uint32_t len, uint64_t seq) {
     uint64_t words[2] = {(uint64_t)op | (uint64_t)flags << 16 | (uint64_t)len << 32, seq};
     memcpy(at, words, sizeof words);
 }
 
-/* ---- payloads ---------------------------------------------------------------------------------------------------------- */
+/* ---- payloads ---- */
 
 static inline size_t padded(size_t bytes) { return (bytes + 7) & ~(size_t)7; }
 
@@ -201,7 +210,8 @@ static inline size_t get_block(struct reader *in, void *to, size_t room) {
     return bytes;
 }
 
-/* A string, in place: its NUL is among the bytes of the padding, which a sender always leaves room for. */
+/* A string, in place: its NUL is among the bytes of the padding, which a sender always leaves room
+ * for. */
 static inline const char *get_string(struct reader *in) {
     uint64_t length = get_word(in);
     const char *here = length >= in->left ? NULL : take(in, length + 1);
@@ -237,7 +247,9 @@ static inline void put_bytes(struct writer *out, const void *from, size_t bytes)
     if (to != NULL) memcpy(to, from, bytes);
 }
 
-static inline void put_word(struct writer *out, uint64_t word) { put_bytes(out, &word, sizeof word); }
+static inline void put_word(struct writer *out, uint64_t word) {
+    put_bytes(out, &word, sizeof word);
+}
 
 static inline void put_block(struct writer *out, const void *from, size_t bytes) {
     put_word(out, bytes);

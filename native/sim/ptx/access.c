@@ -4,34 +4,34 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const space_names[] = {"global", "shared", "local", "param", "const", "shared::cta", "param::entry",
-                                          "param::func", NULL};
+static const char *const space_names[] = {"global",       "shared",      "local",
+                                          "param",        "const",       "shared::cta",
+                                          "param::entry", "param::func", NULL};
 static const enum space space_values[] = {SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_PARAM,
-                                          SPACE_CONST, SPACE_SHARED, SPACE_PARAM, SPACE_PARAM};
+                                          SPACE_CONST,  SPACE_SHARED, SPACE_PARAM, SPACE_PARAM};
 
-static enum space space_of(struct parser *p)
-{
+static enum space space_of(struct parser *p) {
     int i = mod_of(p, space_names);
     return i < 0 ? SPACE_GENERIC : space_values[i];
 }
 
 /* Where an access really goes, given what its address is built on. */
-static const char *access_space(struct parser *p, enum space space, const struct address *a)
-{
+static const char *access_space(struct parser *p, enum space space, const struct address *a) {
     if (a->symbol && a->symbol->kind == SYM_FRAME) {
         if (space != (a->symbol->param ? SPACE_PARAM : SPACE_LOCAL) && space != SPACE_GENERIC)
             syntax(p, "'%s' is not in that state space", a->symbol->name);
         return "frame";
     }
     if (a->symbol && a->symbol->kind == SYM_ENTRY_PARAM) {
-        if (space != SPACE_PARAM)
-            syntax(p, "'%s' is a parameter", a->symbol->name);
+        if (space != SPACE_PARAM) syntax(p, "'%s' is a parameter", a->symbol->name);
         return "param";
     }
     if (a->symbol) {
         bool shared = a->symbol->variable->kind == VAR_SHARED;
         bool constant_space = a->symbol->variable->kind == VAR_CONST;
-        if (space != SPACE_GENERIC && space != (shared ? SPACE_SHARED : constant_space ? SPACE_CONST : SPACE_GLOBAL))
+        if (space != SPACE_GENERIC && space != (shared           ? SPACE_SHARED
+                                                : constant_space ? SPACE_CONST
+                                                                 : SPACE_GLOBAL))
             syntax(p, "'%s' is not in that state space", a->symbol->name);
         return shared ? "shared" : "global";
     }
@@ -45,11 +45,27 @@ static const char *access_space(struct parser *p, enum space space, const struct
 }
 
 /* Caching hints mean nothing here; memory order is kept by fences around the access. */
-static void cache_hints(struct parser *p)
-{
-    static const char *const hints[] = {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "L1::evict_normal", "L1::evict_unchanged",
-                                        "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B",
-                                        "L2::256B", "L2::evict_normal", "L2::evict_first", "L2::evict_last", NULL};
+static void cache_hints(struct parser *p) {
+    static const char *const hints[] = {"ca",
+                                        "cg",
+                                        "cs",
+                                        "lu",
+                                        "cv",
+                                        "wb",
+                                        "wt",
+                                        "nc",
+                                        "L1::evict_normal",
+                                        "L1::evict_unchanged",
+                                        "L1::evict_first",
+                                        "L1::evict_last",
+                                        "L1::no_allocate",
+                                        "L2::64B",
+                                        "L2::128B",
+                                        "L2::256B",
+                                        "L2::evict_normal",
+                                        "L2::evict_first",
+                                        "L2::evict_last",
+                                        NULL};
     while (mod_of(p, hints) >= 0) {
     }
 }
@@ -58,8 +74,7 @@ struct order {
     bool before, after;
 };
 
-static struct order memory_order(struct parser *p)
-{
+static struct order memory_order(struct parser *p) {
     static const char *const scopes[] = {"cta", "cluster", "gpu", "sys", NULL};
     struct order o = {false, false};
     if (mod(p, "acquire"))
@@ -74,30 +89,24 @@ static struct order memory_order(struct parser *p)
     return o;
 }
 
-static void fence_if(struct parser *p, bool wanted)
-{
-    if (wanted)
-        emit(p, OP_fence, 0, 0, 0, 0, 0, 0);
+static void fence_if(struct parser *p, bool wanted) {
+    if (wanted) emit(p, OP_fence, 0, 0, 0, 0, 0, 0);
 }
 
-static unsigned cache_place(struct parser *p, const char *space)
-{
+static unsigned cache_place(struct parser *p, const char *space) {
     return space[0] == 'g' ? p->build->memory_ops++ % 32 : 0; /* RANGE_CACHE */
 }
 
-void compile_ld_st(struct parser *p)
-{
+void compile_ld_st(struct parser *p) {
     bool load = p->base[0] == 'l';
     struct order order = memory_order(p);
     enum space space = space_of(p);
     cache_hints(p);
     unsigned count = mod(p, "v2") ? 2 : mod(p, "v4") ? 4 : 1;
     enum type t = next_type(p);
-    if (t == TYPE_PRED || (!load && space == SPACE_CONST))
-        unknown(p);
+    if (t == TYPE_PRED || (!load && space == SPACE_CONST)) unknown(p);
     unsigned bytes = type_bytes(t);
-    if (count * bytes > 16)
-        unknown(p);
+    if (count * bytes > 16) unknown(p);
     struct vector v = {.count = 1};
     enum type actual[4] = {TYPE_NONE, TYPE_NONE, TYPE_NONE, TYPE_NONE};
     struct address a;
@@ -105,15 +114,12 @@ void compile_ld_st(struct parser *p)
         a = address(p);
         comma(p);
     }
-    if (count > 1)
-        expect(p, '{');
+    if (count > 1) expect(p, '{');
     for (unsigned i = 0; i < count; i++) {
-        if (i)
-            comma(p);
+        if (i) comma(p);
         v.slot[i] = load ? dst_wider(p, t, &actual[i], true) : src_wider(p, t, true);
     }
-    if (count > 1)
-        expect(p, '}');
+    if (count > 1) expect(p, '}');
     if (load) {
         comma(p);
         a = address(p);
@@ -121,23 +127,27 @@ void compile_ld_st(struct parser *p)
     const char *where = access_space(p, space, &a);
     fence_if(p, order.before);
     if (count > 1) {
-        emit(p, op_named("%sv_%s", load ? "ld" : "st", where), cache_place(p, where), 0, a.slot, 0, 0, a.imm);
-        emit(p, OP_ext, bytes, v.slot[0], v.slot[1], count > 2 ? v.slot[2] : 0, count > 2 ? v.slot[3] : 0, (int32_t)count);
+        emit(p, op_named("%sv_%s", load ? "ld" : "st", where), cache_place(p, where), 0, a.slot, 0,
+             0, a.imm);
+        emit(p, OP_ext, bytes, v.slot[0], v.slot[1], count > 2 ? v.slot[2] : 0,
+             count > 2 ? v.slot[3] : 0, (int32_t)count);
     } else {
-        enum op op = op_named("%s_%s_%s", load ? "ld" : "st", where, type_name(unsigned_type(bytes)));
-        emit(p, op, cache_place(p, where), load ? v.slot[0] : 0, a.slot, load ? 0 : v.slot[0], 0, a.imm);
+        enum op op =
+            op_named("%s_%s_%s", load ? "ld" : "st", where, type_name(unsigned_type(bytes)));
+        emit(p, op, cache_place(p, where), load ? v.slot[0] : 0, a.slot, load ? 0 : v.slot[0], 0,
+             a.imm);
     }
     fence_if(p, order.after);
     for (unsigned i = 0; load && type_is_signed(t) && i < count; i++)
         if (type_bytes(actual[i]) > bytes)
-            emit(p, op_named("cvt_%s_%s", type_bytes(actual[i]) == 8 ? "s64" : "s32", type_name(t)), 0, v.slot[i], v.slot[i],
-                 0, 0, 0);
+            emit(p, op_named("cvt_%s_%s", type_bytes(actual[i]) == 8 ? "s64" : "s32", type_name(t)),
+                 0, v.slot[i], v.slot[i], 0, 0, 0);
     finish(p);
 }
 
-void compile_atomic(struct parser *p)
-{
-    static const char *const names[] = {"add", "min", "max", "exch", "cas", "inc", "dec", "and", "or", "xor", NULL};
+void compile_atomic(struct parser *p) {
+    static const char *const names[] = {"add", "min", "max", "exch", "cas", "inc",
+                                        "dec", "and", "or",  "xor",  NULL};
     bool returns = p->base[0] == 'a';
     struct order order = memory_order(p);
     enum space space = space_of(p);
@@ -147,13 +157,13 @@ void compile_atomic(struct parser *p)
     if (which < 0 || (space != SPACE_GENERIC && space != SPACE_GLOBAL && space != SPACE_SHARED))
         unknown(p);
     bool swap = strcmp(names[which], "cas") == 0;
-    if (!returns && (swap || strcmp(names[which], "exch") == 0))
-        unknown(p);
+    if (!returns && (swap || strcmp(names[which], "exch") == 0)) unknown(p);
     const char *suffix = type_name(t);
     if (which == 0)
         suffix = type_is_bits(t) ? "" : unsigned_name(t);
     else if (which == 3 || which == 4 || which >= 7)
-        suffix = type_is_float(t) && which < 7 ? (type_bytes(t) == 4 ? "b32" : "b64") : bits_name(t);
+        suffix =
+            type_is_float(t) && which < 7 ? (type_bytes(t) == 4 ? "b32" : "b64") : bits_name(t);
     char full[16];
     snprintf(full, sizeof full, "atom_%s", names[which]);
     enum op op = op_or_fail(p, full, suffix);
@@ -170,40 +180,36 @@ void compile_atomic(struct parser *p)
         c = src(p, t);
     }
     const char *where = access_space(p, space, &a);
-    enum space final = where[0] == 's' ? SPACE_SHARED : strcmp(where, "global") == 0 ? SPACE_GLOBAL : SPACE_GENERIC;
-    if (strcmp(where, "frame") == 0)
-        unknown(p);
+    enum space final = where[0] == 's'                ? SPACE_SHARED
+                       : strcmp(where, "global") == 0 ? SPACE_GLOBAL
+                                                      : SPACE_GENERIC;
+    if (strcmp(where, "frame") == 0) unknown(p);
     fence_if(p, order.before);
     emit(p, op, final, d, a.slot, b, c, a.imm);
     fence_if(p, order.after);
     finish(p);
 }
 
-static unsigned window_of(enum space space)
-{
-    return space == SPACE_SHARED ? WINDOW_SHARED >> WINDOW_SHIFT
+static unsigned window_of(enum space space) {
+    return space == SPACE_SHARED  ? WINDOW_SHARED >> WINDOW_SHIFT
            : space == SPACE_LOCAL ? WINDOW_LOCAL >> WINDOW_SHIFT
            : space == SPACE_PARAM ? WINDOW_PARAM >> WINDOW_SHIFT
                                   : 0;
 }
 
-void compile_cvta(struct parser *p)
-{
+void compile_cvta(struct parser *p) {
     bool to = mod(p, "to");
     enum space space = space_of(p);
     enum type t = next_type(p);
-    if (type_bytes(t) != 8 || space == SPACE_GENERIC)
-        unknown(p);
+    if (type_bytes(t) != 8 || space == SPACE_GENERIC) unknown(p);
     if (space == SPACE_PARAM && !p->build->function->entry)
         space = SPACE_LOCAL; /* a device function's parameters lie in its frame */
     plain(p, to ? OP_cvta_to : OP_cvta, window_of(space), t, t, TYPE_NONE, TYPE_NONE);
 }
 
-void compile_isspacep(struct parser *p)
-{
+void compile_isspacep(struct parser *p) {
     enum space space = space_of(p);
-    if (space == SPACE_GENERIC || space == SPACE_CONST)
-        unknown(p);
+    if (space == SPACE_GENERIC || space == SPACE_CONST) unknown(p);
     plain(p, OP_isspacep, window_of(space), TYPE_PRED, TYPE_B64, TYPE_NONE, TYPE_NONE);
 }
 
@@ -217,9 +223,9 @@ void compile_prefetch(struct parser *p) /* has no effect that a program can see 
     finish(p);
 }
 
-void compile_fence(struct parser *p)
-{
-    static const char *const words[] = {"sc", "acq_rel", "cta", "gl", "sys", "gpu", "cluster", NULL};
+void compile_fence(struct parser *p) {
+    static const char *const words[] = {"sc",  "acq_rel", "cta",     "gl",
+                                        "sys", "gpu",     "cluster", NULL};
     while (mod_of(p, words) >= 0) {
     }
     emit(p, OP_fence, 0, 0, 0, 0, 0, 0);

@@ -16,16 +16,13 @@ enum { CHUNK_BYTES = 64 * 1024 };
 
 struct arena *arena_new(void) { return calloc(1, sizeof(struct arena)); }
 
-void *arena_alloc(struct arena *arena, size_t size)
-{
-    if (size > SIZE_MAX / 4)
-        return NULL;
+void *arena_alloc(struct arena *arena, size_t size) {
+    if (size > SIZE_MAX / 4) return NULL;
     size = (size + 15) & ~(size_t)15;
     if (!arena->chunks || arena->size - arena->used < size) {
         size_t want = size > CHUNK_BYTES ? size : CHUNK_BYTES;
         struct chunk *chunk = calloc(1, sizeof *chunk + want);
-        if (!chunk)
-            return NULL;
+        if (!chunk) return NULL;
         chunk->next = arena->chunks;
         arena->chunks = chunk;
         arena->used = 0;
@@ -36,10 +33,8 @@ void *arena_alloc(struct arena *arena, size_t size)
     return memory;
 }
 
-void arena_free(struct arena *arena)
-{
-    if (!arena)
-        return;
+void arena_free(struct arena *arena) {
+    if (!arena) return;
     for (struct chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
         next = chunk->next;
         free(chunk);

@@ -21,14 +21,13 @@ struct block {
 
 /* ---- memory of threads ---- */
 
-static struct window *window_new(const egpu_ptx_kernel *kernel)
-{
-    size_t slots = kernel->stack_slots * sizeof(union slot), frames = kernel->stack_frames * sizeof(struct frame);
+static struct window *window_new(const egpu_ptx_kernel *kernel) {
+    size_t slots = kernel->stack_slots * sizeof(union slot),
+           frames = kernel->stack_frames * sizeof(struct frame);
     size_t head = (sizeof(struct window) + 15) & ~(size_t)15;
     size_t local = ((size_t)kernel->stack_bytes + 15) & ~(size_t)15;
     unsigned char *memory = calloc(1, head + slots + frames + local);
-    if (!memory)
-        return NULL;
+    if (!memory) return NULL;
     struct window *w = (struct window *)memory;
     w->slots = (union slot *)(memory + head);
     w->local = memory + head + slots;
@@ -36,8 +35,7 @@ static struct window *window_new(const egpu_ptx_kernel *kernel)
     return w;
 }
 
-static bool start_thread(struct block *b, struct thread *t)
-{
+static bool start_thread(struct block *b, struct thread *t) {
     struct exec *x = b->x;
     const struct function *function = x->kernel->function;
     struct window *w = b->free_windows;
@@ -51,12 +49,12 @@ static bool start_thread(struct block *b, struct thread *t)
     w->frames[0] = (struct frame){.function = function, .registers = w->slots};
     memcpy(w->slots, x->templates[function->index], function->const_count * sizeof(union slot));
     for (uint32_t i = 0; i < function->special_count; i++)
-        w->slots[function->specials[i].slot].u64 = special_value(x, t->index, function->specials[i].which);
+        w->slots[function->specials[i].slot].u64 =
+            special_value(x, t->index, function->specials[i].which);
     return true;
 }
 
-static void end_thread(struct block *b, struct thread *t)
-{
+static void end_thread(struct block *b, struct thread *t) {
     t->window->next = b->free_windows;
     b->free_windows = t->window;
     t->window = NULL;
@@ -65,8 +63,7 @@ static void end_thread(struct block *b, struct thread *t)
 
 /* ---- barriers ---- */
 
-static void arrive(struct block *b, struct thread *t)
-{
+static void arrive(struct block *b, struct thread *t) {
     const struct ins *at = t->pc;
     const union slot *r = thread_registers(t);
     struct barrier *barrier = &b->barriers[r[at->a].u32 & (BARRIERS - 1)];
@@ -79,8 +76,7 @@ static void arrive(struct block *b, struct thread *t)
     }
 }
 
-static void release(struct block *b, uint32_t id)
-{
+static void release(struct block *b, uint32_t id) {
     bool all = true;
     uint32_t set = 0;
     for (uint32_t i = 0; i < b->count; i++) {
@@ -93,10 +89,11 @@ static void release(struct block *b, uint32_t id)
     }
     for (uint32_t i = 0; i < b->count; i++) {
         struct thread *t = &b->threads[i];
-        if (t->state != THREAD_AT_BARRIER || t->barrier != id)
-            continue;
+        if (t->state != THREAD_AT_BARRIER || t->barrier != id) continue;
         if (t->pc->aux >= BAR_AND)
-            thread_registers(t)[t->pc->d].u64 = t->pc->aux == BAR_AND ? all : t->pc->aux == BAR_OR ? set != 0 : set;
+            thread_registers(t)[t->pc->d].u64 = t->pc->aux == BAR_AND  ? all
+                                                : t->pc->aux == BAR_OR ? set != 0
+                                                                       : set;
         t->pc += 2;
         t->state = THREAD_READY;
     }
@@ -104,8 +101,7 @@ static void release(struct block *b, uint32_t id)
     b->x->stats.barriers++;
 }
 
-static bool release_complete(struct block *b)
-{
+static bool release_complete(struct block *b) {
     bool any = false;
     for (uint32_t id = 0; id < BARRIERS; id++) {
         struct barrier *barrier = &b->barriers[id];
@@ -120,8 +116,7 @@ static bool release_complete(struct block *b)
 
 /* ---- the schedule ---- */
 
-static bool run_one(struct block *b, struct thread *t)
-{
+static bool run_one(struct block *b, struct thread *t) {
     struct exec *x = b->x;
     if (!t->window && !start_thread(b, t)) {
         x->status = EGPU_PTX_NO_MEMORY;
@@ -150,9 +145,9 @@ static bool run_one(struct block *b, struct thread *t)
     return true;
 }
 
-/* Run a warp's threads until all of them have ended, wait for other warps, or have used their slices. */
-static bool run_warp(struct block *b, struct thread *threads, uint32_t count, bool *progress)
-{
+/* Run a warp's threads until all of them have ended, wait for other warps, or have used their
+ * slices. */
+static bool run_warp(struct block *b, struct thread *threads, uint32_t count, bool *progress) {
     bool again = true;
     /* Bounded, because a warp may be waiting, vote after vote, for what another warp will write. */
     for (int round = 0; again && round < WARP_ROUNDS; round++) {
@@ -160,8 +155,7 @@ static bool run_warp(struct block *b, struct thread *threads, uint32_t count, bo
         for (uint32_t i = 0; i < count; i++) {
             struct thread *t = &threads[i];
             if (t->state == THREAD_READY) {
-                if (!run_one(b, t))
-                    return false;
+                if (!run_one(b, t)) return false;
                 *progress = true;
                 sliced = sliced || t->state == THREAD_READY;
             }
@@ -173,10 +167,8 @@ static bool run_warp(struct block *b, struct thread *threads, uint32_t count, bo
     return true;
 }
 
-static bool run_block(struct block *b)
-{
-    for (uint32_t i = 0; i < b->count; i++)
-        b->threads[i] = (struct thread){.index = i};
+static bool run_block(struct block *b) {
+    for (uint32_t i = 0; i < b->count; i++) b->threads[i] = (struct thread){.index = i};
     b->live = b->count;
     memset(b->barriers, 0, sizeof b->barriers);
     memset(b->x->shared, 0, b->x->shared_bytes);
@@ -184,11 +176,9 @@ static bool run_block(struct block *b)
         bool progress = false;
         for (uint32_t first = 0; first < b->count; first += WARP_SIZE) {
             uint32_t count = b->count - first < WARP_SIZE ? b->count - first : WARP_SIZE;
-            if (!run_warp(b, b->threads + first, count, &progress))
-                return false;
+            if (!run_warp(b, b->threads + first, count, &progress)) return false;
         }
-        if (release_complete(b))
-            progress = true;
+        if (release_complete(b)) progress = true;
         if (!progress && b->live) {
             b->x->status = EGPU_PTX_DEADLOCK;
             return false;
@@ -199,17 +189,16 @@ static bool run_block(struct block *b)
 
 /* ---- the launch ---- */
 
-static bool fits(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch, uint64_t *shared)
-{
-    static const uint32_t grid_limit[3] = {INT32_MAX, 65535, 65535}, block_limit[3] = {1024, 1024, 64};
+static bool fits(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch, uint64_t *shared) {
+    static const uint32_t grid_limit[3] = {INT32_MAX, 65535, 65535},
+                          block_limit[3] = {1024, 1024, 64};
     const egpu_ptx_kernel_info *info = &kernel->info;
     uint64_t threads = 1;
     for (int i = 0; i < 3; i++) {
         if (launch->grid[i] == 0 || launch->grid[i] > grid_limit[i] || launch->block[i] == 0 ||
             launch->block[i] > block_limit[i])
             return false;
-        if (info->required_block[0] && launch->block[i] != info->required_block[i])
-            return false;
+        if (info->required_block[0] && launch->block[i] != info->required_block[i]) return false;
         threads *= launch->block[i];
     }
     *shared = (uint64_t)info->static_shared_bytes + launch->dynamic_shared_bytes;
@@ -218,38 +207,34 @@ static bool fits(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch, u
            (info->param_bytes == 0 || (launch->params && launch->param_bytes >= info->param_bytes));
 }
 
-/* The constants of every function that can run, with this kernel's places in shared memory. One allocation. */
-static union slot **make_templates(const egpu_ptx_kernel *kernel)
-{
+/* The constants of every function that can run, with this kernel's places in shared memory. One
+ * allocation. */
+static union slot **make_templates(const egpu_ptx_kernel *kernel) {
     size_t slots = 0;
     for (uint32_t i = 0; i < kernel->reachable_count; i++)
         slots += kernel->reachable[i]->const_count;
     size_t head = (kernel->module->function_count * sizeof(union slot *) + 15) & ~(size_t)15;
     unsigned char *memory = calloc(1, head + slots * sizeof(union slot));
-    if (!memory)
-        return NULL;
+    if (!memory) return NULL;
     union slot **templates = (union slot **)memory, *next = (union slot *)(memory + head);
     for (uint32_t i = 0; i < kernel->reachable_count; i++) {
         const struct function *f = kernel->reachable[i];
         templates[f->index] = next;
-        if (f->const_count)
-            memcpy(next, f->constants, f->const_count * sizeof(union slot));
+        if (f->const_count) memcpy(next, f->constants, f->const_count * sizeof(union slot));
         for (uint32_t r = 0; r < f->reloc_count; r++) {
             const struct const_reloc *reloc = &f->relocs[r];
-            if (reloc->target->kind != VAR_SHARED)
-                continue;
+            if (reloc->target->kind != VAR_SHARED) continue;
             for (uint32_t v = 0; v < kernel->shared_count; v++)
                 if (kernel->shared[v] == reloc->target)
-                    next[reloc->slot].u64 =
-                        kernel->shared_offsets[v] + reloc->addend + (reloc->generic ? WINDOW_SHARED : 0);
+                    next[reloc->slot].u64 = kernel->shared_offsets[v] + reloc->addend +
+                                            (reloc->generic ? WINDOW_SHARED : 0);
         }
         next += f->const_count;
     }
     return templates;
 }
 
-static void run_grid(struct block *b, const egpu_ptx_launch *launch)
-{
+static void run_grid(struct block *b, const egpu_ptx_launch *launch) {
     uint64_t total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
     uint64_t last = launch->block_count && launch->block_count < total - launch->first_block
                         ? launch->first_block + launch->block_count
@@ -258,14 +243,12 @@ static void run_grid(struct block *b, const egpu_ptx_launch *launch)
         b->x->block[0] = (uint32_t)(i % launch->grid[0]);
         b->x->block[1] = (uint32_t)(i / launch->grid[0] % launch->grid[1]);
         b->x->block[2] = (uint32_t)(i / launch->grid[0] / launch->grid[1]);
-        if (!run_block(b))
-            return;
+        if (!run_block(b)) return;
     }
 }
 
-egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch, egpu_ptx_stats *stats,
-                             egpu_ptx_fault *fault)
-{
+egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launch *launch,
+                             egpu_ptx_stats *stats, egpu_ptx_fault *fault) {
     uint64_t shared;
     if (!fits(kernel, launch, &shared) ||
         launch->first_block >= (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2])
@@ -274,7 +257,8 @@ egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launc
         .kernel = kernel,
         .launch = launch,
         .shared_bytes = shared,
-        .fuel = launch->max_instructions ? launch->max_instructions : EGPU_PTX_DEFAULT_MAX_INSTRUCTIONS,
+        .fuel =
+            launch->max_instructions ? launch->max_instructions : EGPU_PTX_DEFAULT_MAX_INSTRUCTIONS,
     };
     struct block b = {.x = &x, .count = launch->block[0] * launch->block[1] * launch->block[2]};
     x.templates = make_templates(kernel);
@@ -285,8 +269,7 @@ egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launc
     else
         x.status = EGPU_PTX_NO_MEMORY;
 
-    for (uint32_t i = 0; b.threads && i < b.count; i++)
-        free(b.threads[i].window);
+    for (uint32_t i = 0; b.threads && i < b.count; i++) free(b.threads[i].window);
     for (struct window *w = b.free_windows, *next; w; w = next) {
         next = w->next;
         free(w);
@@ -301,15 +284,23 @@ egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launc
         stats->atomics += x.stats.atomics;
         stats->barriers += x.stats.barriers;
     }
-    if (fault && x.status != EGPU_PTX_OK)
-        *fault = x.fault;
+    if (fault && x.status != EGPU_PTX_OK) *fault = x.fault;
     return x.status;
 }
 
-const char *egpu_ptx_status_name(egpu_ptx_status status)
-{
-    static const char *const names[] = {
-        "ok", "syntax error", "unsupported", "unresolved symbol", "out of memory", "invalid launch", "illegal address",
-        "misaligned address", "stack overflow", "trap", "deadlock", "instruction limit reached", "cancelled"};
+const char *egpu_ptx_status_name(egpu_ptx_status status) {
+    static const char *const names[] = {"ok",
+                                        "syntax error",
+                                        "unsupported",
+                                        "unresolved symbol",
+                                        "out of memory",
+                                        "invalid launch",
+                                        "illegal address",
+                                        "misaligned address",
+                                        "stack overflow",
+                                        "trap",
+                                        "deadlock",
+                                        "instruction limit reached",
+                                        "cancelled"};
     return (size_t)status < sizeof names / sizeof *names ? names[status] : "unknown status";
 }

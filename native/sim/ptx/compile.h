@@ -1,11 +1,20 @@
-/* Between the compilers of single instructions (arithmetic.c, logic.c, …), what they read with, and their table in compile.c. */
+/* Between the compilers of single instructions (arithmetic.c, logic.c, …), what they read with, and
+ * their table in compile.c. */
 #ifndef EGPU_PTX_COMPILE_H
 #define EGPU_PTX_COMPILE_H
 
 #include "parse.h"
 
 /* Temporaries 0–3 hold sources, RESULT what is narrowed afterwards, SINK results nobody wants. */
-enum { RESULT = 7, SCRATCH = 8, SCRATCH2 = 9, CLOCK_VALUE = 10, NEGATED = 11, ADDRESS_VALUE = 12, SINK = 15 };
+enum {
+    RESULT = 7,
+    SCRATCH = 8,
+    SCRATCH2 = 9,
+    CLOCK_VALUE = 10,
+    NEGATED = 11,
+    ADDRESS_VALUE = 12,
+    SINK = 15
+};
 
 struct address {
     uint16_t slot;
@@ -18,7 +27,8 @@ struct vector {
     unsigned count;
 };
 
-/* operands.c: modifiers are used up as they are asked for; what is left at the end is refused by finish(). */
+/* operands.c: modifiers are used up as they are asked for; what is left at the end is refused by
+ * finish(). */
 bool mod(struct parser *p, const char *name);
 int mod_of(struct parser *p, const char *const *names);
 _Noreturn void unknown(struct parser *p);
@@ -38,9 +48,11 @@ uint16_t src(struct parser *p, enum type t);
 uint16_t predicate(struct parser *p);
 struct address address(struct parser *p);
 void finish(struct parser *p);
-void plain(struct parser *p, enum op op, unsigned aux, enum type d, enum type a, enum type b, enum type c);
+void plain(struct parser *p, enum op op, unsigned aux, enum type d, enum type a, enum type b,
+           enum type c);
 void same_type(struct parser *p, enum op op, enum type t, unsigned sources);
-uint16_t widened(struct parser *p, uint16_t slot, enum type from, enum type to, bool ftz, unsigned which);
+uint16_t widened(struct parser *p, uint16_t slot, enum type from, enum type to, bool ftz,
+                 unsigned which);
 struct vector vector_of(struct parser *p, enum type t, bool write, bool wider);
 
 /* One for each kind of instruction; the mnemonic has been read. */

@@ -6,8 +6,7 @@
 
 /* ---- control ---- */
 
-void compile_simple(struct parser *p)
-{
+void compile_simple(struct parser *p) {
     static const struct {
         const char *name;
         enum op op;
@@ -15,37 +14,34 @@ void compile_simple(struct parser *p)
     mod(p, "uni");
     for (unsigned i = 0; i < 4; i++)
         if (strcmp(p->base, table[i].name) == 0)
-            emit(p, p->build->function->entry && table[i].op == OP_ret ? OP_exit : table[i].op, 0, 0, 0, 0, 0, 0);
+            emit(p, p->build->function->entry && table[i].op == OP_ret ? OP_exit : table[i].op, 0,
+                 0, 0, 0, 0, 0);
     finish(p);
 }
 
-void compile_nanosleep(struct parser *p) /* "suspends for about t": other threads get their turn anyway */
-{
+/* "suspends for about t": other threads get their turn anyway */
+void compile_nanosleep(struct parser *p) {
     enum type t = next_type(p);
     src(p, t);
     emit(p, OP_nop, 0, 0, 0, 0, 0, 0);
     finish(p);
 }
 
-void compile_bra(struct parser *p, enum op op, uint16_t condition)
-{
+void compile_bra(struct parser *p, enum op op, uint16_t condition) {
     mod(p, "uni");
     const char *label = expect_word(p, "a label");
     branch_fixup(p, label, emit(p, op, 0, 0, condition, 0, 0, 0), -1, 0);
     finish(p);
 }
 
-void compile_brx(struct parser *p)
-{
+void compile_brx(struct parser *p) {
     mod(p, "uni");
-    if (!mod(p, "idx"))
-        unknown(p);
+    if (!mod(p, "idx")) unknown(p);
     uint16_t index = src(p, TYPE_U32);
     comma(p);
     const char *name = expect_word(p, "a list of targets");
     const struct symbol *s = find(p, name);
-    if (!s || s->kind != SYM_TARGETS)
-        syntax(p, "'%s' is no list of branch targets", name);
+    if (!s || s->kind != SYM_TARGETS) syntax(p, "'%s' is no list of branch targets", name);
     emit(p, OP_brx, 0, 0, index, 0, 0, (int32_t)s->number);
     finish(p);
 }
@@ -54,8 +50,7 @@ struct actuals {
     LIST(struct actual) list;
 };
 
-static void parse_actuals(struct parser *p, struct actuals *to, bool returned)
-{
+static void parse_actuals(struct parser *p, struct actuals *to, bool returned) {
     expect(p, '(');
     while (!accept(p, ')')) {
         struct actual a = {.in_register = true, .size = 8};
@@ -69,13 +64,11 @@ static void parse_actuals(struct parser *p, struct actuals *to, bool returned)
             a.slot = src(p, TYPE_NONE);
         }
         APPEND(p, to->list, a);
-        if (!is_punct(p, ')'))
-            expect(p, ',');
+        if (!is_punct(p, ')')) expect(p, ',');
     }
 }
 
-void compile_call(struct parser *p)
-{
+void compile_call(struct parser *p) {
     mod(p, "uni");
     struct call_site site = {0};
     struct actuals actuals = {0};
@@ -99,8 +92,7 @@ void compile_call(struct parser *p)
     if (accept(p, ',')) {
         if (is_punct(p, '(')) {
             parse_actuals(p, &actuals, false);
-            if (accept(p, ','))
-                expect_word(p, "a prototype");
+            if (accept(p, ',')) expect_word(p, "a prototype");
         } else {
             expect_word(p, "a prototype");
         }
@@ -115,16 +107,13 @@ void compile_call(struct parser *p)
 
 /* ---- threads together ---- */
 
-void compile_shfl(struct parser *p)
-{
+void compile_shfl(struct parser *p) {
     static const char *const modes[] = {"up", "down", "bfly", "idx", NULL};
     int mode = mod_of(p, modes);
-    if (mode < 0 || !mod(p, "sync") || type_bytes(next_type(p)) != 4)
-        unknown(p);
+    if (mode < 0 || !mod(p, "sync") || type_bytes(next_type(p)) != 4) unknown(p);
     uint16_t d = dst(p, TYPE_B32), inside = 0;
     bool has = accept(p, '|');
-    if (has)
-        inside = dst(p, TYPE_PRED);
+    if (has) inside = dst(p, TYPE_PRED);
     comma(p);
     uint16_t a = src(p, TYPE_B32);
     comma(p);
@@ -138,15 +127,12 @@ void compile_shfl(struct parser *p)
     finish(p);
 }
 
-void compile_vote(struct parser *p)
-{
+void compile_vote(struct parser *p) {
     static const char *const modes[] = {"all", "any", "uni", "ballot", NULL};
     int mode = mod_of(p, modes);
-    if (mode < 0 || !mod(p, "sync"))
-        unknown(p);
+    if (mode < 0 || !mod(p, "sync")) unknown(p);
     enum type t = next_type(p);
-    if (mode == VOTE_BALLOT ? t != TYPE_B32 : t != TYPE_PRED)
-        unknown(p);
+    if (mode == VOTE_BALLOT ? t != TYPE_B32 : t != TYPE_PRED) unknown(p);
     uint16_t d = dst(p, t);
     comma(p);
     uint16_t a = predicate(p);
@@ -157,18 +143,14 @@ void compile_vote(struct parser *p)
     finish(p);
 }
 
-void compile_match(struct parser *p)
-{
+void compile_match(struct parser *p) {
     bool all = mod(p, "all");
-    if ((!all && !mod(p, "any")) || !mod(p, "sync"))
-        unknown(p);
+    if ((!all && !mod(p, "any")) || !mod(p, "sync")) unknown(p);
     enum type t = next_type(p);
-    if (t != TYPE_B32 && t != TYPE_B64)
-        unknown(p);
+    if (t != TYPE_B32 && t != TYPE_B64) unknown(p);
     uint16_t d = dst(p, TYPE_B32), same = 0;
     bool has = all && accept(p, '|');
-    if (has)
-        same = dst(p, TYPE_PRED);
+    if (has) same = dst(p, TYPE_PRED);
     comma(p);
     uint16_t a = src(p, t);
     comma(p);
@@ -178,18 +160,19 @@ void compile_match(struct parser *p)
     finish(p);
 }
 
-void compile_redux(struct parser *p)
-{
+void compile_redux(struct parser *p) {
     static const char *const names[] = {"add", "min", "max", "and", "or", "xor", NULL};
     int which = mod_of(p, names);
-    if (which < 0 || !mod(p, "sync"))
-        unknown(p);
+    if (which < 0 || !mod(p, "sync")) unknown(p);
     enum type t = next_type(p);
-    if (type_bytes(t) != 4 || type_is_float(t) || (which > 2) != (t == TYPE_B32))
-        unknown(p);
+    if (type_bytes(t) != 4 || type_is_float(t) || (which > 2) != (t == TYPE_B32)) unknown(p);
     bool sign = type_is_signed(t);
-    enum redux_mode modes[] = {REDUX_ADD, sign ? REDUX_MIN_S : REDUX_MIN_U, sign ? REDUX_MAX_S : REDUX_MAX_U, REDUX_AND,
-                               REDUX_OR, REDUX_XOR};
+    enum redux_mode modes[] = {REDUX_ADD,
+                               sign ? REDUX_MIN_S : REDUX_MIN_U,
+                               sign ? REDUX_MAX_S : REDUX_MAX_U,
+                               REDUX_AND,
+                               REDUX_OR,
+                               REDUX_XOR};
     uint16_t d = dst(p, t);
     comma(p);
     uint16_t a = src(p, t);
@@ -200,10 +183,8 @@ void compile_redux(struct parser *p)
     finish(p);
 }
 
-void compile_elect(struct parser *p)
-{
-    if (!mod(p, "sync"))
-        unknown(p);
+void compile_elect(struct parser *p) {
+    if (!mod(p, "sync")) unknown(p);
     uint16_t d = dst(p, TYPE_B32);
     expect(p, '|');
     uint16_t leader = dst(p, TYPE_PRED);
@@ -214,29 +195,23 @@ void compile_elect(struct parser *p)
     finish(p);
 }
 
-void compile_activemask(struct parser *p)
-{
-    if (next_type(p) != TYPE_B32)
-        unknown(p);
+void compile_activemask(struct parser *p) {
+    if (next_type(p) != TYPE_B32) unknown(p);
     uint16_t d = dst(p, TYPE_B32);
     emit(p, OP_activemask, 0, d, 0, 0, 0, 0);
     emit(p, OP_ext, 0, 0, 0, 0, 0, 0);
     finish(p);
 }
 
-static bool at_predicate(struct parser *p)
-{
-    if (is_punct(p, '!'))
-        return true;
+static bool at_predicate(struct parser *p) {
+    if (is_punct(p, '!')) return true;
     const struct symbol *s = p->token.kind == T_WORD ? find(p, p->token.text) : NULL;
     return s && s->kind == SYM_REGISTER && s->type == TYPE_PRED;
 }
 
-void compile_bar(struct parser *p)
-{
+void compile_bar(struct parser *p) {
     if (mod(p, "warp")) {
-        if (!mod(p, "sync"))
-            unknown(p);
+        if (!mod(p, "sync")) unknown(p);
         uint16_t mask = src(p, TYPE_B32);
         emit(p, OP_warp_sync, 0, 0, 0, 0, 0, 0);
         emit(p, OP_ext, 0, 0, mask, 0, 0, 0);
@@ -250,12 +225,10 @@ void compile_bar(struct parser *p)
     uint16_t d = 0, count = 0, c = 0;
     if (mod(p, "red")) {
         int which = mod_of(p, reductions);
-        if (which < 0)
-            unknown(p);
+        if (which < 0) unknown(p);
         mode = BAR_AND + (unsigned)which;
         enum type t = next_type(p);
-        if (mode == BAR_POPC ? type_bytes(t) != 4 : t != TYPE_PRED)
-            unknown(p);
+        if (mode == BAR_POPC ? type_bytes(t) != 4 : t != TYPE_PRED) unknown(p);
         d = dst(p, t);
         comma(p);
     } else if (mod(p, "arrive")) {
@@ -269,11 +242,9 @@ void compile_bar(struct parser *p)
     bool has_count = false;
     if (accept(p, ',')) {
         has_count = mode < BAR_AND || !at_predicate(p);
-        if (has_count)
-            count = src(p, TYPE_U32);
+        if (has_count) count = src(p, TYPE_U32);
         if (mode >= BAR_AND) {
-            if (has_count)
-                comma(p);
+            if (has_count) comma(p);
             c = predicate(p);
         }
     } else if (mode >= BAR_AND || mode == BAR_ARRIVE) {

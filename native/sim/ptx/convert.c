@@ -4,30 +4,25 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum op move_of(enum type t)
-{
+static enum op move_of(enum type t) {
     unsigned bytes = type_bytes(t);
     return bytes == 4 ? OP_mov_b32 : bytes == 2 ? OP_mov_b16 : OP_mov;
 }
 
-static enum type element_type(struct parser *p, enum type whole, unsigned count)
-{
+static enum type element_type(struct parser *p, enum type whole, unsigned count) {
     unsigned bytes = count ? type_bytes(whole) / count : 0;
-    if ((count != 2 && count != 4) || bytes == 0)
-        unknown(p);
+    if ((count != 2 && count != 4) || bytes == 0) unknown(p);
     return bytes == 1 ? TYPE_B8 : bytes == 2 ? TYPE_B16 : TYPE_B32;
 }
 
-static unsigned count_elements(struct parser *p) /* of the list that starts at the token, without consuming it */
-{
+/* of the list that starts at the token, without consuming it */
+static unsigned count_elements(struct parser *p) {
     unsigned n = 1;
-    for (const char *c = p->cursor; c < p->end && *c != '}' && *c != ';'; c++)
-        n += *c == ',';
+    for (const char *c = p->cursor; c < p->end && *c != '}' && *c != ';'; c++) n += *c == ',';
     return n;
 }
 
-void compile_mov(struct parser *p)
-{
+void compile_mov(struct parser *p) {
     enum type t = next_type(p);
     if (is_punct(p, '{')) {
         enum type e = element_type(p, t, count_elements(p));
@@ -38,7 +33,8 @@ void compile_mov(struct parser *p)
         uint16_t whole = temporary(p, RESULT); /* an element may be the source itself */
         emit(p, move_of(t), 0, whole, a, 0, 0, 0);
         for (unsigned i = 0; i < v.count; i++)
-            emit(p, OP_extract, 0, v.slot[i], whole, constant(p, (UINT64_C(1) << bits) - 1), 0, (int32_t)(i * bits));
+            emit(p, OP_extract, 0, v.slot[i], whole, constant(p, (UINT64_C(1) << bits) - 1), 0,
+                 (int32_t)(i * bits));
         finish(p);
         return;
     }
@@ -47,7 +43,9 @@ void compile_mov(struct parser *p)
     if (is_punct(p, '{')) {
         enum type e = element_type(p, t, count_elements(p));
         struct vector v = vector_of(p, e, false, true);
-        enum op pack = type_bytes(e) == 1 ? OP_pack_8 : type_bytes(e) == 2 ? OP_pack_16 : OP_pack_32;
+        enum op pack = type_bytes(e) == 1   ? OP_pack_8
+                       : type_bytes(e) == 2 ? OP_pack_16
+                                            : OP_pack_32;
         if (v.count == 2) {
             emit(p, pack, 0, d, v.slot[0], v.slot[1], 0, 0);
         } else {
@@ -62,11 +60,10 @@ void compile_mov(struct parser *p)
     finish(p);
 }
 
-static void compile_cvt_pair(struct parser *p, bool bfloat) /* two floats → one register of two halves, the first on top */
-{
+/* two floats → one register of two halves, the first on top */
+static void compile_cvt_pair(struct parser *p, bool bfloat) {
     enum round round = rounding(p);
-    if (next_type(p) != TYPE_F32)
-        unknown(p);
+    if (next_type(p) != TYPE_F32) unknown(p);
     uint16_t d = dst(p, TYPE_B32), high = temporary(p, SCRATCH), low = temporary(p, SCRATCH2);
     enum op narrow = bfloat ? OP_cvt_bf16_f32 : OP_cvt_f16_f32;
     comma(p);
@@ -77,8 +74,7 @@ static void compile_cvt_pair(struct parser *p, bool bfloat) /* two floats → on
     finish(p);
 }
 
-void compile_cvt(struct parser *p)
-{
+void compile_cvt(struct parser *p) {
     if (mod(p, "f16x2") || mod(p, "bf16x2")) {
         compile_cvt_pair(p, strstr(p->mnemonic, ".bf16x2") != NULL);
         return;
@@ -89,21 +85,21 @@ void compile_cvt(struct parser *p)
     enum type to = next_type(p), from = next_type(p), actual = TYPE_NONE;
     enum round round = rounding(p);
     bool to_float = type_is_float(to), from_float = type_is_float(from);
-    if (to == TYPE_PRED || from == TYPE_PRED || type_is_bits(to) || type_is_bits(from) || (relu && !type_is_half(to)))
+    if (to == TYPE_PRED || from == TYPE_PRED || type_is_bits(to) || type_is_bits(from) ||
+        (relu && !type_is_half(to)))
         unknown(p);
     uint16_t d = dst_wider(p, to, &actual, true);
     comma(p);
     uint16_t a = src_wider(p, from, true);
-    if (ftz && from == TYPE_F32)
-        a = widened(p, a, from, from, true, 0);
+    if (ftz && from == TYPE_F32) a = widened(p, a, from, from, true, 0);
 
     if (!to_float && !from_float) {
         if (saturate) {
             uint16_t wide = temporary(p, RESULT);
             const char *name = type_is_signed(from) ? "cvt_s64" : "cvt_u64";
             emit(p, op_or_fail(p, name, type_name(from)), 0, wide, a, 0, 0, 0);
-            emit(p, type_is_signed(from) ? OP_satcvt_s64 : OP_satcvt_u64, 8 * type_bytes(to) | type_is_signed(to), d, wide, 0,
-                 0, 0);
+            emit(p, type_is_signed(from) ? OP_satcvt_s64 : OP_satcvt_u64,
+                 8 * type_bytes(to) | type_is_signed(to), d, wide, 0, 0, 0);
         } else {
             emit(p, op_named("cvt_%s_%s", type_name(to), type_name(from)), 0, d, a, 0, 0, 0);
         }
@@ -112,32 +108,30 @@ void compile_cvt(struct parser *p)
             syntax(p, "'%s' needs .rni, .rzi, .rmi or .rpi", p->mnemonic);
         enum type wide = type_is_half(from) ? TYPE_F32 : from;
         a = widened(p, a, from, wide, false, 0);
-        emit(p, op_named("cvt_%s_%s", type_name(to), type_name(wide)), (unsigned)(to_whole < 0 ? 0 : to_whole), d, a, 0, 0, 0);
+        emit(p, op_named("cvt_%s_%s", type_name(to), type_name(wide)),
+             (unsigned)(to_whole < 0 ? 0 : to_whole), d, a, 0, 0, 0);
     } else {
         bool half = type_is_half(to);
         enum type wide = half ? (from == TYPE_F32 || type_is_half(from) ? TYPE_F32 : TYPE_F64) : to;
         uint16_t v = half ? temporary(p, RESULT) : d;
         enum round bracket = half ? ROUND_NEAREST : round;
-        if (bracket != ROUND_NEAREST)
-            emit(p, OP_round_set, bracket, 0, 0, 0, 0, 0);
+        if (bracket != ROUND_NEAREST) emit(p, OP_round_set, bracket, 0, 0, 0, 0, 0);
         if (wide == from)
             emit(p, move_of(wide), 0, v, a, 0, 0, 0);
         else
             emit(p, op_named("cvt_%s_%s", type_name(wide), type_name(from)), 0, v, a, 0, 0, 0);
-        if (bracket != ROUND_NEAREST)
-            emit(p, OP_round_set, ROUND_NEAREST, 0, 0, 0, 0, 0);
+        if (bracket != ROUND_NEAREST) emit(p, OP_round_set, ROUND_NEAREST, 0, 0, 0, 0, 0);
         if (to_whole >= 0)
             emit(p, op_or_fail(p, "rint", type_name(wide)), (unsigned)to_whole, v, v, 0, 0, 0);
-        if (saturate)
-            emit(p, op_or_fail(p, "sat", type_name(wide)), 0, v, v, 0, 0, 0);
-        if (relu)
-            emit(p, op_or_fail(p, "relu", type_name(wide)), 0, v, v, 0, 0, 0);
+        if (saturate) emit(p, op_or_fail(p, "sat", type_name(wide)), 0, v, v, 0, 0, 0);
+        if (relu) emit(p, op_or_fail(p, "relu", type_name(wide)), 0, v, v, 0, 0, 0);
         if (half)
             emit(p, op_named("cvt_%s_%s", type_name(to), type_name(wide)), round, d, v, 0, 0, 0);
         else if (ftz && to == TYPE_F32)
             emit(p, OP_flush_f32, 0, d, d, 0, 0, 0);
     }
-    /* "sign-extended to the destination register's width": 32-bit results are only so up to 32 bits. */
+    /* "sign-extended to the destination register's width": 32-bit results are only so up to 32
+     * bits. */
     if (type_is_signed(to) && type_bytes(to) < 8 && type_bytes(actual) == 8)
         emit(p, OP_cvt_s64_s32, 0, d, d, 0, 0, 0);
     finish(p);

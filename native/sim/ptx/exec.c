@@ -10,17 +10,14 @@
 #pragma STDC FENV_ACCESS ON
 #endif
 
-uint64_t globaltimer(const egpu_ptx_launch *launch)
-{
-    if (launch->globaltimer)
-        return launch->globaltimer(launch->globaltimer_ctx);
+uint64_t globaltimer(const egpu_ptx_launch *launch) {
+    if (launch->globaltimer) return launch->globaltimer(launch->globaltimer_ctx);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which)
-{
+uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which) {
     const egpu_ptx_launch *launch = x->launch;
     uint32_t lane = thread % WARP_SIZE;
     uint32_t threads = launch->block[0] * launch->block[1] * launch->block[2];
@@ -46,8 +43,8 @@ uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which)
     case SR_LANEMASK_EQ: return UINT32_C(1) << lane;
     case SR_LANEMASK_LE: return (UINT32_C(2) << lane) - 1;
     case SR_LANEMASK_LT: return (UINT32_C(1) << lane) - 1;
-    case SR_LANEMASK_GE: return (uint32_t) - (UINT32_C(1) << lane);
-    case SR_LANEMASK_GT: return lane == 31 ? 0 : (uint32_t) - (UINT32_C(2) << lane);
+    case SR_LANEMASK_GE: return (uint32_t)-(UINT32_C(1) << lane);
+    case SR_LANEMASK_GT: return lane == 31 ? 0 : (uint32_t)-(UINT32_C(2) << lane);
     case SR_DYNAMIC_SMEM_SIZE: return launch->dynamic_shared_bytes;
     case SR_TOTAL_SMEM_SIZE: return x->shared_bytes;
     case SR_ZERO:
@@ -56,8 +53,8 @@ uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which)
     return 0;
 }
 
-static void *refuse(struct exec *x, egpu_ptx_status status, uint64_t address, uint32_t length, bool write)
-{
+static void *refuse(struct exec *x, egpu_ptx_status status, uint64_t address, uint32_t length,
+                    bool write) {
     x->status = status;
     x->fault.address = address;
     x->fault.length = length;
@@ -65,17 +62,15 @@ static void *refuse(struct exec *x, egpu_ptx_status status, uint64_t address, ui
     return NULL;
 }
 
-static inline bool covers(const egpu_ptx_range *range, uint64_t address, uint32_t length, bool write)
-{
+static inline bool covers(const egpu_ptx_range *range, uint64_t address, uint32_t length,
+                          bool write) {
     uint64_t offset = address - range->base;
     return offset < range->size && range->size - offset >= length && (!write || range->writable);
 }
 
-static __attribute__((noinline)) void *global_slow(struct exec *x, unsigned place, uint64_t address, uint32_t length,
-                                                   uint32_t align, bool write)
-{
-    if (address & (align - 1))
-        return refuse(x, EGPU_PTX_MISALIGNED, address, length, write);
+static __attribute__((noinline)) void *global_slow(struct exec *x, unsigned place, uint64_t address,
+                                                   uint32_t length, uint32_t align, bool write) {
+    if (address & (align - 1)) return refuse(x, EGPU_PTX_MISALIGNED, address, length, write);
     egpu_ptx_range *range = &x->ranges[place];
     bool found = false;
     for (unsigned i = 0; i < RANGE_CACHE && !found; i++)
@@ -85,7 +80,8 @@ static __attribute__((noinline)) void *global_slow(struct exec *x, unsigned plac
         }
     if (!found) {
         egpu_ptx_range fresh = {0};
-        if (!x->launch->check || !x->launch->check(x->launch->check_ctx, address, length, write, &fresh) ||
+        if (!x->launch->check ||
+            !x->launch->check(x->launch->check_ctx, address, length, write, &fresh) ||
             !covers(&fresh, address, length, write))
             return refuse(x, EGPU_PTX_ILLEGAL_ADDRESS, address, length, write);
         *range = fresh;
@@ -93,8 +89,8 @@ static __attribute__((noinline)) void *global_slow(struct exec *x, unsigned plac
     return (uint8_t *)range->host + (address - range->base);
 }
 
-static inline void *global_at(struct exec *x, unsigned place, uint64_t address, uint32_t length, uint32_t align, bool write)
-{
+static inline void *global_at(struct exec *x, unsigned place, uint64_t address, uint32_t length,
+                              uint32_t align, bool write) {
     const egpu_ptx_range *range = &x->ranges[place];
     if (__builtin_expect(covers(range, address, length, write) && !(address & (align - 1)), 1))
         return (uint8_t *)range->host + (address - range->base);
@@ -102,9 +98,8 @@ static inline void *global_at(struct exec *x, unsigned place, uint64_t address, 
 }
 
 /* Memory of a space that starts at 0 (of a window, when window is not 0). */
-static inline void *window_at(struct exec *x, uint8_t *memory, uint64_t size, uint64_t address, uint32_t length,
-                              uint32_t align, bool write, uint64_t window)
-{
+static inline void *window_at(struct exec *x, uint8_t *memory, uint64_t size, uint64_t address,
+                              uint32_t length, uint32_t align, bool write, uint64_t window) {
     if (__builtin_expect(address >= size || size - address < length, 0))
         return refuse(x, EGPU_PTX_ILLEGAL_ADDRESS, address + window, length, write);
     if (__builtin_expect(address & (align - 1), 0))
@@ -112,32 +107,33 @@ static inline void *window_at(struct exec *x, uint8_t *memory, uint64_t size, ui
     return memory + address;
 }
 
-static void *param_at(struct exec *x, uint64_t address, uint32_t length, uint32_t align, bool write)
-{
-    if (write)
-        return refuse(x, EGPU_PTX_ILLEGAL_ADDRESS, address + WINDOW_PARAM, length, write);
-    return window_at(x, (uint8_t *)(uintptr_t)x->launch->params, x->kernel->info.param_bytes, address, length, align, write,
-                     WINDOW_PARAM);
+static void *param_at(struct exec *x, uint64_t address, uint32_t length, uint32_t align,
+                      bool write) {
+    if (write) return refuse(x, EGPU_PTX_ILLEGAL_ADDRESS, address + WINDOW_PARAM, length, write);
+    return window_at(x, (uint8_t *)(uintptr_t)x->launch->params, x->kernel->info.param_bytes,
+                     address, length, align, write, WINDOW_PARAM);
 }
 
-static void *generic_at(struct exec *x, unsigned place, uint64_t address, uint32_t length, uint32_t align, bool write)
-{
+static void *generic_at(struct exec *x, unsigned place, uint64_t address, uint32_t length,
+                        uint32_t align, bool write) {
     uint64_t low = address & ((UINT64_C(1) << WINDOW_SHIFT) - 1);
     switch (address >> WINDOW_SHIFT) {
     case 0: return global_at(x, place, address, length, align, write);
-    case WINDOW_SHARED >> WINDOW_SHIFT: return window_at(x, x->shared, x->shared_bytes, low, length, align, write, WINDOW_SHARED);
+    case WINDOW_SHARED >> WINDOW_SHIFT:
+        return window_at(x, x->shared, x->shared_bytes, low, length, align, write, WINDOW_SHARED);
     case WINDOW_LOCAL >> WINDOW_SHIFT:
-        return window_at(x, x->local, x->kernel->stack_bytes, low, length, align, write, WINDOW_LOCAL);
+        return window_at(x, x->local, x->kernel->stack_bytes, low, length, align, write,
+                         WINDOW_LOCAL);
     case WINDOW_PARAM >> WINDOW_SHIFT: return param_at(x, low, length, align, write);
     default: return refuse(x, EGPU_PTX_ILLEGAL_ADDRESS, address, length, write);
     }
 }
 
-static void *atomic_at(struct exec *x, unsigned space, uint64_t address, uint32_t length)
-{
+static void *atomic_at(struct exec *x, unsigned space, uint64_t address, uint32_t length) {
     x->stats.atomics++;
     if (space == SPACE_SHARED)
-        return window_at(x, x->shared, x->shared_bytes, address, length, length, true, WINDOW_SHARED);
+        return window_at(x, x->shared, x->shared_bytes, address, length, length, true,
+                         WINDOW_SHARED);
     unsigned place = (unsigned)(length ^ address >> 21) & (RANGE_CACHE - 1);
     return space == SPACE_GLOBAL ? global_at(x, place, address, length, length, true)
                                  : generic_at(x, place, address, length, length, true);
@@ -145,18 +141,17 @@ static void *atomic_at(struct exec *x, unsigned space, uint64_t address, uint32_
 
 /* ---- calls ---- */
 
-static void copy_actual(union slot *to_slot, uint8_t *to_bytes, const union slot *from_slot, const uint8_t *from_bytes,
-                        uint32_t size)
-{
+static void copy_actual(union slot *to_slot, uint8_t *to_bytes, const union slot *from_slot,
+                        const uint8_t *from_bytes, uint32_t size) {
     if (to_slot)
         *to_slot = *from_slot;
     else
         memcpy(to_bytes, from_bytes, size);
 }
 
-/* Push a frame for the call at `at`; false when the stack is full or the pointer calls no fitting function. */
-static bool push(struct exec *x, struct thread *t, const struct ins *at)
-{
+/* Push a frame for the call at `at`; false when the stack is full or the pointer calls no fitting
+ * function. */
+static bool push(struct exec *x, struct thread *t, const struct ins *at) {
     struct frame *caller = &t->window->frames[t->depth], *frame = caller + 1;
     const struct call_site *site = &caller->function->calls[at->imm];
     const struct function *callee = site->callee;
@@ -167,10 +162,13 @@ static bool push(struct exec *x, struct thread *t, const struct ins *at)
             return false;
         }
         callee = x->kernel->module->functions[index];
-        bool fits = !callee->entry && callee->param_count == site->args && callee->return_count == site->returns;
+        bool fits = !callee->entry && callee->param_count == site->args &&
+                    callee->return_count == site->returns;
         for (uint32_t i = 0; fits && i < site->returns + site->args; i++) {
-            const struct formal *f = i < site->returns ? &callee->returns[i] : &callee->params[i - site->returns];
-            fits = f->in_register == site->actuals[i].in_register && f->size == site->actuals[i].size;
+            const struct formal *f =
+                i < site->returns ? &callee->returns[i] : &callee->params[i - site->returns];
+            fits =
+                f->in_register == site->actuals[i].in_register && f->size == site->actuals[i].size;
         }
         if (!fits) {
             refuse(x, EGPU_PTX_ILLEGAL_ADDRESS, address, 0, false);
@@ -188,26 +186,28 @@ static bool push(struct exec *x, struct thread *t, const struct ins *at)
     *frame = (struct frame){callee, at, registers, local_base};
     memcpy(frame->registers, x->templates[callee->index], callee->const_count * sizeof(union slot));
     for (uint32_t i = 0; i < callee->special_count; i++)
-        frame->registers[callee->specials[i].slot].u64 = special_value(x, t->index, callee->specials[i].which);
+        frame->registers[callee->specials[i].slot].u64 =
+            special_value(x, t->index, callee->specials[i].which);
     for (uint32_t i = 0; i < site->args; i++) {
         const struct actual *from = &site->actuals[site->returns + i];
         const struct formal *to = &callee->params[i];
-        copy_actual(to->in_register ? &frame->registers[to->slot] : NULL, x->local + frame->local_base + to->offset,
-                    &caller->registers[from->slot], x->local + caller->local_base + from->offset, to->size);
+        copy_actual(to->in_register ? &frame->registers[to->slot] : NULL,
+                    x->local + frame->local_base + to->offset, &caller->registers[from->slot],
+                    x->local + caller->local_base + from->offset, to->size);
     }
     t->depth++;
     return true;
 }
 
-static const struct ins *pop(struct exec *x, struct thread *t)
-{
+static const struct ins *pop(struct exec *x, struct thread *t) {
     struct frame *frame = &t->window->frames[t->depth--], *caller = frame - 1;
     const struct call_site *site = &caller->function->calls[frame->call->imm];
     for (uint32_t i = 0; i < site->returns; i++) {
         const struct actual *to = &site->actuals[i];
         const struct formal *from = &frame->function->returns[i];
-        copy_actual(to->in_register ? &caller->registers[to->slot] : NULL, x->local + caller->local_base + to->offset,
-                    &frame->registers[from->slot], x->local + frame->local_base + from->offset, from->size);
+        copy_actual(to->in_register ? &caller->registers[to->slot] : NULL,
+                    x->local + caller->local_base + to->offset, &frame->registers[from->slot],
+                    x->local + frame->local_base + from->offset, from->size);
     }
     return frame->call + 1;
 }
@@ -221,107 +221,98 @@ static const struct ins *pop(struct exec *x, struct thread *t)
 #define C R[I->c]
 #define ADDRESS (A.u64 + (uint64_t)(int64_t)I->imm)
 
-#define CHECKED(pointer)                    \
-    ({                                      \
-        void *checked_ = (pointer);         \
-        if (__builtin_expect(!checked_, 0)) \
-            goto fail;                      \
-        checked_;                           \
+#define CHECKED(pointer)                               \
+    ({                                                 \
+        void *checked_ = (pointer);                    \
+        if (__builtin_expect(!checked_, 0)) goto fail; \
+        checked_;                                      \
     })
 #define COUNTED(write) (*((write) ? &stores : &loads) += 1)
 #define AT_GLOBAL(n, w) (COUNTED(w), CHECKED(global_at(x, I->aux, ADDRESS, (n), (n), (w))))
 #define AT_GENERIC(n, w) (COUNTED(w), CHECKED(generic_at(x, I->aux, ADDRESS, (n), (n), (w))))
 #define AT_SHARED(n, w) \
-    (COUNTED(w), CHECKED(window_at(x, x->shared, x->shared_bytes, ADDRESS, (n), (n), (w), WINDOW_SHARED)))
-#define AT_LOCAL(n, w) \
-    (COUNTED(w), CHECKED(window_at(x, x->local, x->kernel->stack_bytes, ADDRESS, (n), (n), (w), WINDOW_LOCAL)))
-#define AT_FRAME(n, w)                                                                                               \
-    (COUNTED(w), CHECKED(window_at(x, x->local, x->kernel->stack_bytes, ADDRESS + x->local_base, (n), (n), (w), \
+    (COUNTED(w),        \
+     CHECKED(window_at(x, x->shared, x->shared_bytes, ADDRESS, (n), (n), (w), WINDOW_SHARED)))
+#define AT_LOCAL(n, w)                                                                          \
+    (COUNTED(w), CHECKED(window_at(x, x->local, x->kernel->stack_bytes, ADDRESS, (n), (n), (w), \
                                    WINDOW_LOCAL)))
+#define AT_FRAME(n, w)                                                                           \
+    (COUNTED(w), CHECKED(window_at(x, x->local, x->kernel->stack_bytes, ADDRESS + x->local_base, \
+                                   (n), (n), (w), WINDOW_LOCAL)))
 #define AT_PARAM(n, w) (COUNTED(w), CHECKED(param_at(x, ADDRESS, (n), (n), (w))))
 #define AT_ATOMIC(n) CHECKED(atomic_at(x, I->aux, ADDRESS, (n)))
 
 /* The word behind: its slots are the elements, aux their bytes, imm their number. */
 #define ELEMENT(k) R[(k) == 0 ? I[1].d : (k) == 1 ? I[1].a : (k) == 2 ? I[1].b : I[1].c]
-#define VECTOR_LOAD(at)                                                       \
-    const unsigned char *p = at((uint32_t)(I[1].aux * I[1].imm), false);      \
-    union slot v[4] = {{0}};                                                  \
-    for (int k = 0; k < I[1].imm; k++)                                        \
-        memcpy(&v[k], p + k * I[1].aux, I[1].aux);                            \
-    for (int k = 0; k < I[1].imm; k++)                                        \
-        ELEMENT(k) = v[k];                                                    \
+#define VECTOR_LOAD(at)                                                           \
+    const unsigned char *p = at((uint32_t)(I[1].aux * I[1].imm), false);          \
+    union slot v[4] = {{0}};                                                      \
+    for (int k = 0; k < I[1].imm; k++) memcpy(&v[k], p + k * I[1].aux, I[1].aux); \
+    for (int k = 0; k < I[1].imm; k++) ELEMENT(k) = v[k];                         \
     I++
-#define VECTOR_STORE(at)                                                      \
-    unsigned char *p = at((uint32_t)(I[1].aux * I[1].imm), true);             \
-    for (int k = 0; k < I[1].imm; k++)                                        \
-        memcpy(p + k * I[1].aux, &ELEMENT(k), I[1].aux);                      \
+#define VECTOR_STORE(at)                                                                \
+    unsigned char *p = at((uint32_t)(I[1].aux * I[1].imm), true);                       \
+    for (int k = 0; k < I[1].imm; k++) memcpy(p + k * I[1].aux, &ELEMENT(k), I[1].aux); \
     I++
 
 #define ACCOUNT() (count += (uint64_t)(I + 1 - start))
-#define JUMP(distance)                    \
-    {                                     \
-        ACCOUNT();                        \
-        I += (distance);                  \
-        start = I;                        \
-        if (count >= slice)               \
-            goto preempted;               \
-        DISPATCH();                       \
+#define JUMP(distance)                      \
+    {                                       \
+        ACCOUNT();                          \
+        I += (distance);                    \
+        start = I;                          \
+        if (count >= slice) goto preempted; \
+        DISPATCH();                         \
     }
-#define SKIP(distance)       \
-    {                        \
-        I += (distance);     \
-        DISPATCH();          \
+#define SKIP(distance)   \
+    {                    \
+        I += (distance); \
+        DISPATCH();      \
     }
-#define BRANCH_TABLE()                                                                \
-    const struct branch_table *table = &function->tables[I->imm];                     \
-    if (A.u32 >= table->count)                                                        \
-        FAIL(EGPU_PTX_TRAP);                                                          \
-    ACCOUNT();                                                                        \
-    I = function->code + table->targets[A.u32];                                       \
-    start = I;                                                                        \
-    if (count >= slice)                                                               \
-        goto preempted;                                                               \
+#define BRANCH_TABLE()                                            \
+    const struct branch_table *table = &function->tables[I->imm]; \
+    if (A.u32 >= table->count) FAIL(EGPU_PTX_TRAP);               \
+    ACCOUNT();                                                    \
+    I = function->code + table->targets[A.u32];                   \
+    start = I;                                                    \
+    if (count >= slice) goto preempted;                           \
     DISPATCH()
-#define ENTER_FRAME()                                   \
-    do {                                                \
+#define ENTER_FRAME()                                     \
+    do {                                                  \
         struct frame *top = &t->window->frames[t->depth]; \
-        function = top->function;                       \
-        R = top->registers;                             \
-        x->local_base = top->local_base;                \
-        start = I;                                      \
+        function = top->function;                         \
+        R = top->registers;                               \
+        x->local_base = top->local_base;                  \
+        start = I;                                        \
     } while (0)
-#define CALL()                  \
-    ACCOUNT();                  \
-    start = I + 1;              \
-    if (!push(x, t, I))         \
-        goto fail;              \
+#define CALL()                                      \
+    ACCOUNT();                                      \
+    start = I + 1;                                  \
+    if (!push(x, t, I)) goto fail;                  \
     I = t->window->frames[t->depth].function->code; \
-    ENTER_FRAME();              \
-    if (count >= slice)         \
-        goto preempted;         \
+    ENTER_FRAME();                                  \
+    if (count >= slice) goto preempted;             \
     DISPATCH()
-#define RETURN()                \
-    if (t->depth == 0)          \
-        LEAVE(THREAD_EXITED);   \
-    ACCOUNT();                  \
-    I = pop(x, t);              \
-    ENTER_FRAME();              \
+#define RETURN()                             \
+    if (t->depth == 0) LEAVE(THREAD_EXITED); \
+    ACCOUNT();                               \
+    I = pop(x, t);                           \
+    ENTER_FRAME();                           \
     DISPATCH()
 #define CLOCK() (t->clock + count + (uint64_t)(I - start))
-#define FAIL(code)              \
-    do {                        \
-        x->status = (code);     \
-        goto fail;              \
+#define FAIL(code)          \
+    do {                    \
+        x->status = (code); \
+        goto fail;          \
     } while (0)
-#define LEAVE(new_state)        \
-    do {                        \
-        state = (new_state);    \
-        ACCOUNT();              \
-        goto leave;             \
+#define LEAVE(new_state)     \
+    do {                     \
+        state = (new_state); \
+        ACCOUNT();           \
+        goto leave;          \
     } while (0)
 
-enum thread_state exec_thread(struct exec *x, struct thread *t)
-{
+enum thread_state exec_thread(struct exec *x, struct thread *t) {
     static const void *const labels[] = {
 #define OP(name, ...) &&L_##name,
 #include "ops.def"
@@ -337,12 +328,9 @@ enum thread_state exec_thread(struct exec *x, struct thread *t)
     x->local_base = t->window->frames[t->depth].local_base;
     DISPATCH();
 
-#define OP(name, ...)         \
-    L_##name:                 \
-    {                         \
-        __VA_ARGS__;          \
-    }                         \
-    I++;                      \
+#define OP(name, ...)           \
+    L_##name : { __VA_ARGS__; } \
+    I++;                        \
     DISPATCH();
 #include "ops.def"
 #undef OP
@@ -350,7 +338,8 @@ enum thread_state exec_thread(struct exec *x, struct thread *t)
 fail:
     state = THREAD_FAILED;
     ACCOUNT();
-    x->fault.line = t->window->frames[t->depth].function->lines[I - t->window->frames[t->depth].function->code];
+    x->fault.line =
+        t->window->frames[t->depth].function->lines[I - t->window->frames[t->depth].function->code];
     goto leave;
 preempted:
 leave:

@@ -1,4 +1,5 @@
-/* One launch while it runs: threads are run in turn, each until it ends, waits for others or has used its time slice. */
+/* One launch while it runs: threads are run in turn, each until it ends, waits for others or has
+ * used its time slice. */
 #ifndef EGPU_PTX_EXEC_H
 #define EGPU_PTX_EXEC_H
 
@@ -27,7 +28,8 @@ struct frame {
     uint32_t local_base;
 };
 
-/* What a live thread needs; windows are handed from thread to thread as they end, which keeps them in the cache. */
+/* What a live thread needs; windows are handed from thread to thread as they end, which keeps them
+ * in the cache. */
 struct window {
     struct window *next;
     union slot *slots;
@@ -52,7 +54,7 @@ struct exec {
     uint8_t *shared;
     uint64_t shared_bytes;
     uint32_t block[3]; /* %ctaid of the block that runs */
-    uint64_t fuel; /* instructions left */
+    uint64_t fuel;     /* instructions left */
     egpu_ptx_stats stats;
     egpu_ptx_status status;
     egpu_ptx_fault fault;
@@ -63,15 +65,20 @@ struct exec {
     uint32_t local_base;
 };
 
-/* Run until it ends, waits, or its slice is over (then it is still READY). Failures are in x->status and x->fault. */
+/* Run until it ends, waits, or its slice is over (then it is still READY). Failures are in
+ * x->status and x->fault. */
 enum thread_state exec_thread(struct exec *x, struct thread *thread);
 
-/* Carry out what whole groups of a warp's threads wait at. True if any thread may go on. `forced`: release partial groups. */
+/* Carry out what whole groups of a warp's threads wait at. True if any thread may go on. `forced`:
+ * release partial groups. */
 bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool forced);
 
-uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which); /* a special register */
+/* a special register */
+uint64_t special_value(const struct exec *x, uint32_t thread, unsigned which);
 uint64_t globaltimer(const egpu_ptx_launch *launch);
 
-static inline union slot *thread_registers(const struct thread *t) { return t->window->frames[t->depth].registers; }
+static inline union slot *thread_registers(const struct thread *t) {
+    return t->window->frames[t->depth].registers;
+}
 
 #endif

@@ -5,25 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void skip_statement(struct parser *p)
-{
-    while (p->token.kind != T_END && !is_punct(p, ';'))
-        advance(p);
+static void skip_statement(struct parser *p) {
+    while (p->token.kind != T_END && !is_punct(p, ';')) advance(p);
     expect(p, ';');
 }
 
-void parse_pragma(struct parser *p, egpu_ptx_kernel_info *info)
-{
-    if (p->token.kind != T_STRING)
-        syntax(p, ".pragma needs a string");
+void parse_pragma(struct parser *p, egpu_ptx_kernel_info *info) {
+    if (p->token.kind != T_STRING) syntax(p, ".pragma needs a string");
     const char *text = p->token.text, prefix[] = "egpu.duration_us";
     if (strncmp(text, prefix, sizeof prefix - 1) == 0) {
         char *stop;
         double us = strtod(text + sizeof prefix - 1, &stop);
         if (*stop || stop == text + sizeof prefix - 1 || !(us >= 0 && us <= 1e12))
             syntax(p, "'%s' needs a number of microseconds", text);
-        if (!info)
-            syntax(p, "'%s' belongs into a kernel's body", text);
+        if (!info) syntax(p, "'%s' belongs into a kernel's body", text);
         info->has_duration = true;
         info->duration_us = us;
     }
@@ -32,8 +27,7 @@ void parse_pragma(struct parser *p, egpu_ptx_kernel_info *info)
 }
 
 /* `.param .u64 .ptr .global .align 16 name[8]`, or `.reg .u32 name` of a device function. */
-static struct formal parse_formal(struct parser *p, bool entry, uint32_t *entry_offset)
-{
+static struct formal parse_formal(struct parser *p, bool entry, uint32_t *entry_offset) {
     struct formal f = {0};
     enum type type = TYPE_NONE;
     bool reg = accept_dot(p, "reg");
@@ -46,12 +40,11 @@ static struct formal parse_formal(struct parser *p, bool entry, uint32_t *entry_
             uint64_t n = expect_integer(p, "an alignment");
             if (!n || n & (n - 1) || n > 128)
                 syntax(p, "an alignment must be a power of two, at most 128");
-            if (!pointer)
-                align = (uint32_t)n; /* behind .ptr it is what the pointer points to */
+            if (!pointer) align = (uint32_t)n; /* behind .ptr it is what the pointer points to */
         } else if (accept_dot(p, "ptr")) {
             pointer = true;
-        } else if (pointer && (accept_dot(p, "global") || accept_dot(p, "const") || accept_dot(p, "shared") ||
-                               accept_dot(p, "local"))) {
+        } else if (pointer && (accept_dot(p, "global") || accept_dot(p, "const") ||
+                               accept_dot(p, "shared") || accept_dot(p, "local"))) {
             continue;
         } else if ((type = type_named(p->token.text)) != TYPE_NONE) {
             advance(p);
@@ -59,22 +52,22 @@ static struct formal parse_formal(struct parser *p, bool entry, uint32_t *entry_
             unsupported(p, "'.%s' of a parameter", p->token.text);
         }
     }
-    if (type == TYPE_NONE || (type == TYPE_PRED && !reg))
-        syntax(p, "a parameter without a type");
+    if (type == TYPE_NONE || (type == TYPE_PRED && !reg)) syntax(p, "a parameter without a type");
     f.name = expect_word(p, "a parameter's name");
     uint64_t size = type_bytes(type);
     if (accept(p, '[')) {
-        if (is_punct(p, ']'))
-            unsupported(p, "a parameter list of variable length");
+        if (is_punct(p, ']')) unsupported(p, "a parameter list of variable length");
         size *= expect_integer(p, "an array's length");
         expect(p, ']');
     }
-    if (size > 32764)
-        unsupported(p, "a parameter of more than 32764 bytes");
+    if (size > 32764) unsupported(p, "a parameter of more than 32764 bytes");
     f.size = (uint32_t)size;
     f.align = align ? align : type_bytes(type) ? type_bytes(type) : 1;
     f.in_register = reg;
-    struct symbol *s = declare(p, p->scope, f.name, reg ? SYM_REGISTER : entry ? SYM_ENTRY_PARAM : SYM_FRAME);
+    struct symbol *s = declare(p, p->scope, f.name,
+                               reg     ? SYM_REGISTER
+                               : entry ? SYM_ENTRY_PARAM
+                                       : SYM_FRAME);
     s->type = type;
     s->size = f.size;
     s->align = f.align;
@@ -88,20 +81,17 @@ static struct formal parse_formal(struct parser *p, bool entry, uint32_t *entry_
         *place = align_up(*place, f.align);
         s->number = f.offset = *place;
         *place += f.size;
-        if (*place > 32764 && entry)
-            unsupported(p, "more than 32764 bytes of parameters");
+        if (*place > 32764 && entry) unsupported(p, "more than 32764 bytes of parameters");
     }
     return f;
 }
 
 /* Constants come first in a frame; while a function is read their number is not known yet. */
-static uint16_t place(const struct builder *b, uint32_t slot)
-{
+static uint16_t place(const struct builder *b, uint32_t slot) {
     return (uint16_t)(slot >= CONSTANT_BASE ? slot - CONSTANT_BASE : slot + b->constants.count);
 }
 
-static void finish_function(struct parser *p, struct function *f)
-{
+static void finish_function(struct parser *p, struct function *f) {
     struct builder *b = p->build;
     emit(p, f->entry ? OP_exit : OP_ret, 0, 0, 0, 0, 0, 0); /* falling off the end returns */
     uint32_t constants = b->constants.count;
@@ -109,19 +99,19 @@ static void finish_function(struct parser *p, struct function *f)
         unsupported(p, "a function with more than %d registers and constants", UINT16_MAX);
     for (uint32_t i = 0; i < b->code.count; i++) {
         struct ins *ins = &b->code.items[i];
-        ins->d = place(b, ins->d), ins->a = place(b, ins->a), ins->b = place(b, ins->b), ins->c = place(b, ins->c);
-        if (imm_is_slot((enum op)ins->op))
-            ins->imm = place(b, (uint32_t)ins->imm);
+        ins->d = place(b, ins->d), ins->a = place(b, ins->a), ins->b = place(b, ins->b),
+        ins->c = place(b, ins->c);
+        if (imm_is_slot((enum op)ins->op)) ins->imm = place(b, (uint32_t)ins->imm);
     }
     for (uint32_t i = 0; i < b->calls.count; i++)
         for (uint32_t k = 0; k < b->calls.items[i].args + b->calls.items[i].returns; k++)
             b->calls.items[i].actuals[k].slot = place(b, b->calls.items[i].actuals[k].slot);
-    for (uint32_t i = 0; i < f->param_count; i++)
-        f->params[i].slot = place(b, f->params[i].slot);
+    for (uint32_t i = 0; i < f->param_count; i++) f->params[i].slot = place(b, f->params[i].slot);
     for (uint32_t i = 0; i < f->return_count; i++)
         f->returns[i].slot = place(b, f->returns[i].slot);
-#define MOVE(from, to, count_field)                                                   \
-    (f->to = keep(p, b->from.items, b->from.count, sizeof *b->from.items), f->count_field = b->from.count)
+#define MOVE(from, to, count_field)                                        \
+    (f->to = keep(p, b->from.items, b->from.count, sizeof *b->from.items), \
+     f->count_field = b->from.count)
     MOVE(code, code, code_count);
     MOVE(constants, constants, const_count);
     MOVE(relocs, relocs, reloc_count);
@@ -131,26 +121,23 @@ static void finish_function(struct parser *p, struct function *f)
     MOVE(shared, shared, shared_count);
 #undef MOVE
     f->lines = keep(p, b->lines.items, b->lines.count, sizeof *b->lines.items);
-    f->slot_count = constants + b->next_register + 1; /* slot 0 of an instruction without operands must exist */
+    /* slot 0 of an instruction without operands must exist */
+    f->slot_count = constants + b->next_register + 1;
     f->register_words = b->register_words;
     f->frame_bytes = align_up(b->frame_bytes, 16);
 }
 
-static void parse_registers(struct parser *p)
-{
-    if (p->token.kind != T_DOT)
-        syntax(p, ".reg needs a type");
+static void parse_registers(struct parser *p) {
+    if (p->token.kind != T_DOT) syntax(p, ".reg needs a type");
     enum type type = type_named(p->token.text);
-    if (type == TYPE_NONE)
-        unsupported(p, "registers of type .%s", p->token.text);
+    if (type == TYPE_NONE) unsupported(p, "registers of type .%s", p->token.text);
     advance(p);
     do {
         const char *name = expect_word(p, "a register's name");
         if (accept(p, '<')) {
             uint64_t n = expect_integer(p, "a number of registers");
             expect(p, '>');
-            if (n > 1000000)
-                unsupported(p, "more than a million registers");
+            if (n > 1000000) unsupported(p, "more than a million registers");
             char *range = allocate(p, strlen(name) + 2);
             sprintf(range, "%s<", name);
             struct symbol *s = declare(p, p->scope, range, SYM_REGISTERS);
@@ -165,12 +152,10 @@ static void parse_registers(struct parser *p)
     expect(p, ';');
 }
 
-static void parse_label_list(struct parser *p, const char *label)
-{
+static void parse_label_list(struct parser *p, const char *label) {
     struct symbol *s = declare(p, p->scope, label, SYM_TARGETS);
     LIST(const char *) names = {0};
-    do
-        APPEND(p, names, expect_word(p, "a label"));
+    do APPEND(p, names, expect_word(p, "a label"));
     while (accept(p, ','));
     expect(p, ';');
     struct branch_table table = {names.count, allocate(p, names.count * sizeof(uint32_t))};
@@ -182,13 +167,11 @@ static void parse_label_list(struct parser *p, const char *label)
 
 static void parse_statement(struct parser *p, egpu_ptx_kernel_info *info);
 
-static void parse_block(struct parser *p, egpu_ptx_kernel_info *info)
-{
+static void parse_block(struct parser *p, egpu_ptx_kernel_info *info) {
     expect(p, '{');
     scope_push(p);
     while (!is_punct(p, '}')) {
-        if (p->token.kind == T_END)
-            syntax(p, "the text ends inside a function");
+        if (p->token.kind == T_END) syntax(p, "the text ends inside a function");
         parse_statement(p, info);
     }
     p->statement_line = p->token.line;
@@ -197,8 +180,7 @@ static void parse_block(struct parser *p, egpu_ptx_kernel_info *info)
     p->statement_line = 0;
 }
 
-static void parse_directive(struct parser *p, egpu_ptx_kernel_info *info)
-{
+static void parse_directive(struct parser *p, egpu_ptx_kernel_info *info) {
     const char *name = p->token.text;
     if (strcmp(name, "loc") == 0 || strcmp(name, "file") == 0) {
         skip_line(p);
@@ -207,8 +189,9 @@ static void parse_directive(struct parser *p, egpu_ptx_kernel_info *info)
     advance(p);
     if (strcmp(name, "reg") == 0)
         parse_registers(p);
-    else if (strcmp(name, "local") == 0 || strcmp(name, "param") == 0 || strcmp(name, "shared") == 0 ||
-             strcmp(name, "global") == 0 || strcmp(name, "const") == 0)
+    else if (strcmp(name, "local") == 0 || strcmp(name, "param") == 0 ||
+             strcmp(name, "shared") == 0 || strcmp(name, "global") == 0 ||
+             strcmp(name, "const") == 0)
         parse_variable(p, name, false);
     else if (strcmp(name, "pragma") == 0)
         parse_pragma(p, info);
@@ -218,16 +201,13 @@ static void parse_directive(struct parser *p, egpu_ptx_kernel_info *info)
         unsupported(p, "directive '.%s' in a function", name);
 }
 
-static bool at_label(const struct parser *p)
-{
+static bool at_label(const struct parser *p) {
     const char *next = p->cursor;
-    while (next < p->end && (*next == ' ' || *next == '\t'))
-        next++;
+    while (next < p->end && (*next == ' ' || *next == '\t')) next++;
     return p->token.kind == T_WORD && next < p->end && *next == ':';
 }
 
-static void parse_statement(struct parser *p, egpu_ptx_kernel_info *info)
-{
+static void parse_statement(struct parser *p, egpu_ptx_kernel_info *info) {
     p->statement_line = p->token.line;
     if (is_punct(p, '{')) {
         parse_block(p, info);
@@ -256,8 +236,7 @@ static void parse_statement(struct parser *p, egpu_ptx_kernel_info *info)
     p->statement_line = 0;
 }
 
-static void parse_kernel_directives(struct parser *p, egpu_ptx_kernel_info *info)
-{
+static void parse_kernel_directives(struct parser *p, egpu_ptx_kernel_info *info) {
     while (p->token.kind == T_DOT) {
         const char *name = p->token.text;
         advance(p);
@@ -265,20 +244,18 @@ static void parse_kernel_directives(struct parser *p, egpu_ptx_kernel_info *info
         if (exact || strcmp(name, "maxntid") == 0) {
             uint64_t n[3] = {1, 1, 1}, threads = 1;
             int i = 0;
-            do
-                n[i] = expect_integer(p, "a number of threads");
+            do n[i] = expect_integer(p, "a number of threads");
             while (accept(p, ',') && ++i < 3);
             for (i = 0; i < 3; i++) {
                 if (n[i] == 0 || n[i] > 1024)
                     syntax(p, ".%s of %llu", name, (unsigned long long)n[i]);
                 threads *= n[i];
-                if (exact)
-                    info->required_block[i] = (uint32_t)n[i];
+                if (exact) info->required_block[i] = (uint32_t)n[i];
             }
-            if (threads < info->max_threads)
-                info->max_threads = (uint32_t)threads;
-        } else if (strcmp(name, "maxnreg") == 0 || strcmp(name, "minnctapersm") == 0 || strcmp(name, "maxnctapersm") == 0 ||
-                   strcmp(name, "abi_preserve") == 0 || strcmp(name, "abi_preserve_control") == 0) {
+            if (threads < info->max_threads) info->max_threads = (uint32_t)threads;
+        } else if (strcmp(name, "maxnreg") == 0 || strcmp(name, "minnctapersm") == 0 ||
+                   strcmp(name, "maxnctapersm") == 0 || strcmp(name, "abi_preserve") == 0 ||
+                   strcmp(name, "abi_preserve_control") == 0) {
             expect_integer(p, "a number");
         } else if (strcmp(name, "noreturn") == 0) {
             continue;
@@ -290,8 +267,7 @@ static void parse_kernel_directives(struct parser *p, egpu_ptx_kernel_info *info
     }
 }
 
-static struct function *find_or_make(struct parser *p, const char *name, bool entry)
-{
+static struct function *find_or_make(struct parser *p, const char *name, bool entry) {
     struct symbol *s = find(p, name);
     if (s) {
         if (s->kind != SYM_FUNCTION || s->function->entry != entry)
@@ -308,8 +284,7 @@ static struct function *find_or_make(struct parser *p, const char *name, bool en
     return f;
 }
 
-void parse_function(struct parser *p, bool entry)
-{
+void parse_function(struct parser *p, bool entry) {
     struct builder build = {0};
     LIST(struct formal) params = {0};
     LIST(struct formal) returns = {0};
@@ -319,8 +294,7 @@ void parse_function(struct parser *p, bool entry)
     if (!entry && accept(p, '(')) {
         while (!accept(p, ')')) {
             APPEND(p, returns, parse_formal(p, entry, &entry_bytes));
-            if (!is_punct(p, ')'))
-                expect(p, ',');
+            if (!is_punct(p, ')')) expect(p, ',');
         }
     }
     p->build = NULL;
@@ -330,13 +304,11 @@ void parse_function(struct parser *p, bool entry)
     if (accept(p, '('))
         while (!accept(p, ')')) {
             APPEND(p, params, parse_formal(p, entry, &entry_bytes));
-            if (!is_punct(p, ')'))
-                expect(p, ',');
+            if (!is_punct(p, ')')) expect(p, ',');
         }
     egpu_ptx_kernel_info info = {.name = name, .max_threads = 1024, .param_bytes = entry_bytes};
     parse_kernel_directives(p, &info);
-    if (f->defined && is_punct(p, '{'))
-        syntax(p, "'%s' is defined twice", name);
+    if (f->defined && is_punct(p, '{')) syntax(p, "'%s' is defined twice", name);
     if (!f->defined) {
         f->params = keep(p, params.items, params.count, sizeof *params.items);
         f->returns = keep(p, returns.items, returns.count, sizeof *returns.items);
@@ -344,8 +316,7 @@ void parse_function(struct parser *p, bool entry)
         f->return_count = returns.count;
     }
     if (accept(p, ';')) { /* a declaration */
-        if (!f->defined)
-            f->code = NULL;
+        if (!f->defined) f->code = NULL;
         p->scope = p->scope->parent;
         p->depth--;
     } else {
@@ -358,7 +329,8 @@ void parse_function(struct parser *p, bool entry)
         if (entry) {
             egpu_ptx_param *list = allocate(p, params.count * sizeof *list);
             for (uint32_t i = 0; i < params.count; i++)
-                list[i] = (egpu_ptx_param){params.items[i].offset, params.items[i].size, params.items[i].align};
+                list[i] = (egpu_ptx_param){params.items[i].offset, params.items[i].size,
+                                           params.items[i].align};
             info.params = list;
             info.param_count = params.count;
             APPEND(p, p->kernels, (egpu_ptx_kernel){.info = info, .function = f});

@@ -17,11 +17,13 @@ union slot {
     float f32;
     double f64;
 };
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "register slots are read by their low bytes");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "register slots are read by their low bytes");
 
 /*
- * A decoded instruction. d, a, b and c are always slot numbers of the function's register frame (0 when unused): constants and
- * special registers live in the frame too, so no operation has variants for immediates.
+ * A decoded instruction. d, a, b and c are always slot numbers of the function's register frame (0
+ * when unused): constants and special registers live in the frame too, so no operation has variants
+ * for immediates.
  */
 struct ins {
     uint16_t op, aux;
@@ -38,13 +40,37 @@ enum op {
 };
 
 enum special { /* special registers that do not change while a thread runs */
-    SR_TID_X, SR_TID_Y, SR_TID_Z, SR_NTID_X, SR_NTID_Y, SR_NTID_Z, SR_CTAID_X, SR_CTAID_Y, SR_CTAID_Z, SR_NCTAID_X,
-    SR_NCTAID_Y, SR_NCTAID_Z, SR_LANEID, SR_WARPID, SR_NWARPID, SR_SMID, SR_NSMID, SR_GRIDID, SR_LANEMASK_EQ,
-    SR_LANEMASK_LE, SR_LANEMASK_LT, SR_LANEMASK_GE, SR_LANEMASK_GT, SR_DYNAMIC_SMEM_SIZE, SR_TOTAL_SMEM_SIZE, SR_ZERO,
-    SR_COUNT
+               SR_TID_X,
+               SR_TID_Y,
+               SR_TID_Z,
+               SR_NTID_X,
+               SR_NTID_Y,
+               SR_NTID_Z,
+               SR_CTAID_X,
+               SR_CTAID_Y,
+               SR_CTAID_Z,
+               SR_NCTAID_X,
+               SR_NCTAID_Y,
+               SR_NCTAID_Z,
+               SR_LANEID,
+               SR_WARPID,
+               SR_NWARPID,
+               SR_SMID,
+               SR_NSMID,
+               SR_GRIDID,
+               SR_LANEMASK_EQ,
+               SR_LANEMASK_LE,
+               SR_LANEMASK_LT,
+               SR_LANEMASK_GE,
+               SR_LANEMASK_GT,
+               SR_DYNAMIC_SMEM_SIZE,
+               SR_TOTAL_SMEM_SIZE,
+               SR_ZERO,
+               SR_COUNT
 };
 
-/* Generic addresses: device memory is where the driver put it; the other spaces are windows no host address can be in. */
+/* Generic addresses: device memory is where the driver put it; the other spaces are windows no host
+ * address can be in. */
 #define WINDOW_SHIFT 60
 #define WINDOW_SHARED (UINT64_C(1) << WINDOW_SHIFT)
 #define WINDOW_LOCAL (UINT64_C(2) << WINDOW_SHIFT)
@@ -52,22 +78,40 @@ enum special { /* special registers that do not change while a thread runs */
 #define WINDOW_CODE (UINT64_C(4) << WINDOW_SHIFT) /* "addresses" of functions: window + index */
 
 /* Of aux of cvta, isspacep and the atomics. */
-enum space { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_PARAM, SPACE_FRAME, SPACE_CONST };
+enum space {
+    SPACE_GENERIC,
+    SPACE_GLOBAL,
+    SPACE_SHARED,
+    SPACE_LOCAL,
+    SPACE_PARAM,
+    SPACE_FRAME,
+    SPACE_CONST
+};
 
 enum round { ROUND_NEAREST, ROUND_ZERO, ROUND_DOWN, ROUND_UP };
 enum shfl_mode { SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
 enum vote_mode { VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
-enum redux_mode { REDUX_ADD, REDUX_MIN_S, REDUX_MIN_U, REDUX_MAX_S, REDUX_MAX_U, REDUX_AND, REDUX_OR, REDUX_XOR };
+enum redux_mode {
+    REDUX_ADD,
+    REDUX_MIN_S,
+    REDUX_MIN_U,
+    REDUX_MAX_S,
+    REDUX_MAX_U,
+    REDUX_AND,
+    REDUX_OR,
+    REDUX_XOR
+};
 enum bar_mode { BAR_SYNC, BAR_ARRIVE, BAR_AND, BAR_OR, BAR_POPC };
 enum prmt_mode { PRMT_PLAIN, PRMT_F4E, PRMT_B4E, PRMT_RC8, PRMT_ECL, PRMT_ECR, PRMT_RC16 };
 
 struct variable {
     const char *name;
     uint64_t size, align;
-    uint64_t address;   /* device address once allocated; shared: offset within one launch's layout */
-    uint8_t *init;      /* NULL: zeros */
+    /* device address once allocated; shared: offset within one launch's layout */
+    uint64_t address;
+    uint8_t *init; /* NULL: zeros */
     enum { VAR_GLOBAL, VAR_CONST, VAR_SHARED } kind;
-    bool external;      /* .extern: undefined, or dynamic shared memory */
+    bool external; /* .extern: undefined, or dynamic shared memory */
     uint32_t index, line;
 };
 
@@ -106,7 +150,7 @@ struct actual {
 struct call_site {
     struct function *callee; /* NULL: indirect, through a slot */
     uint32_t args, returns;
-    struct actual *actuals;  /* returns first, then arguments */
+    struct actual *actuals; /* returns first, then arguments */
 };
 
 struct branch_table {
@@ -140,8 +184,8 @@ struct function {
     uint32_t table_count;
     struct variable **shared; /* shared variables it names itself */
     uint32_t shared_count;
-    bool indirect;     /* it calls through a pointer */
-    int visit;         /* of the call graph's depth-first search */
+    bool indirect; /* it calls through a pointer */
+    int visit;     /* of the call graph's depth-first search */
 };
 
 struct egpu_ptx_kernel {
@@ -150,10 +194,11 @@ struct egpu_ptx_kernel {
     egpu_ptx_module *module;
     struct function **reachable; /* itself first */
     uint32_t reachable_count;
-    struct variable **shared;    /* in layout order; offsets below */
+    struct variable **shared; /* in layout order; offsets below */
     uint32_t *shared_offsets;
     uint32_t shared_count;
-    uint32_t stack_slots, stack_bytes, stack_frames; /* one thread's, for the deepest chain of calls */
+    /* one thread's, for the deepest chain of calls */
+    uint32_t stack_slots, stack_bytes, stack_frames;
 };
 
 struct egpu_ptx_module {
@@ -183,9 +228,11 @@ void arena_free(struct arena *arena);
 float half_to_float(uint16_t bits);
 uint16_t half_from_double(double value, enum round mode);
 uint16_t bfloat_from_double(double value, enum round mode);
-static inline float bfloat_to_float(uint16_t bits)
-{
-    union { uint32_t u; float f; } v = {.u = (uint32_t)bits << 16};
+static inline float bfloat_to_float(uint16_t bits) {
+    union {
+        uint32_t u;
+        float f;
+    } v = {.u = (uint32_t)bits << 16};
     return v.f;
 }
 

@@ -1,4 +1,5 @@
-/* After the text is read: addresses of variables, the call graph of each kernel, stacks and shared memory. */
+/* After the text is read: addresses of variables, the call graph of each kernel, stacks and shared
+ * memory. */
 #include "parse.h"
 
 #include <string.h>
@@ -9,20 +10,19 @@ enum { RECURSION_SLOTS = 16 * 1024, RECURSION_BYTES = 64 * 1024, RECURSION_FRAME
 
 static uint64_t up(uint64_t value, uint64_t align) { return (value + align - 1) & ~(align - 1); }
 
-static void place_variables(struct parser *p)
-{
+static void place_variables(struct parser *p) {
     egpu_ptx_module *m = p->module;
     uint64_t size = 0;
     m->globals = allocate(p, m->variable_count * sizeof *m->globals);
     for (uint32_t i = 0; i < m->variable_count; i++) {
         struct variable *v = m->variables[i];
-        if (v->kind == VAR_SHARED)
-            continue;
+        if (v->kind == VAR_SHARED) continue;
         if (v->external) {
             p->statement_line = v->line;
             fail(p, EGPU_PTX_UNRESOLVED, "nobody defines the extern variable '%s'", v->name);
         }
-        size = up(size, v->align < 16 ? 16 : v->align); /* roomier than needed: bulk copies are then aligned */
+        /* roomier than needed: bulk copies are then aligned */
+        size = up(size, v->align < 16 ? 16 : v->align);
         v->address = size;
         size += v->size;
         if (size > MAX_IMAGE_BYTES)
@@ -30,56 +30,58 @@ static void place_variables(struct parser *p)
     }
     if (size) {
         void *host = NULL;
-        if (!m->allocator.alloc || !m->allocator.alloc(m->allocator.ctx, size, 4096, &m->image_address, &host))
-            fail(p, EGPU_PTX_NO_MEMORY, "no device memory for %llu bytes of module variables", (unsigned long long)size);
+        if (!m->allocator.alloc ||
+            !m->allocator.alloc(m->allocator.ctx, size, 4096, &m->image_address, &host))
+            fail(p, EGPU_PTX_NO_MEMORY, "no device memory for %llu bytes of module variables",
+                 (unsigned long long)size);
         m->image_host = host;
         m->image_size = size;
         memset(m->image_host, 0, size);
     }
     for (uint32_t i = 0; i < m->variable_count; i++) {
         struct variable *v = m->variables[i];
-        if (v->kind == VAR_SHARED)
-            continue;
-        if (v->init)
-            memcpy(m->image_host + v->address, v->init, v->size);
+        if (v->kind == VAR_SHARED) continue;
+        if (v->init) memcpy(m->image_host + v->address, v->init, v->size);
         v->address += m->image_address;
-        m->globals[m->global_count++] = (egpu_ptx_global){v->name, v->address, v->size, v->kind == VAR_CONST};
+        m->globals[m->global_count++] =
+            (egpu_ptx_global){v->name, v->address, v->size, v->kind == VAR_CONST};
     }
     for (uint32_t i = 0; i < p->data_relocs.count; i++) {
         const struct data_reloc *r = &p->data_relocs.items[i];
         uint64_t address = r->target->address + r->addend;
-        memcpy(m->image_host + (r->holder->address - m->image_address) + r->offset, &address, r->bytes);
+        memcpy(m->image_host + (r->holder->address - m->image_address) + r->offset, &address,
+               r->bytes);
     }
 }
 
-static void check_calls(struct parser *p, struct function *f)
-{
+static void check_calls(struct parser *p, struct function *f) {
     for (uint32_t i = 0; i < f->code_count; i++) {
-        if (f->code[i].op != OP_call)
-            continue;
+        if (f->code[i].op != OP_call) continue;
         const struct call_site *site = &f->calls[f->code[i].imm];
-        if (!site->callee)
-            continue;
+        if (!site->callee) continue;
         struct function *callee = site->callee;
         p->statement_line = f->lines[i];
         if (!callee->defined) {
             if (strcmp(callee->name, "__assertfail") == 0) {
-                f->code[i] = (struct ins){.op = OP_trap}; /* a failed assertion ends the kernel with an error */
+                /* a failed assertion ends the kernel with an error */
+                f->code[i] = (struct ins){.op = OP_trap};
                 continue;
             }
             if (strcmp(callee->name, "vprintf") == 0)
                 unsupported(p, "call of 'vprintf' (printf from a kernel)");
             fail(p, EGPU_PTX_UNRESOLVED, "nobody defines the function '%s'", callee->name);
         }
-        if (callee->entry)
-            unsupported(p, "a call of the kernel '%s'", callee->name);
+        if (callee->entry) unsupported(p, "a call of the kernel '%s'", callee->name);
         if (callee->param_count != site->args || callee->return_count != site->returns)
-            syntax(p, "'%s' takes %u parameters and returns %u values", callee->name, callee->param_count,
-                   callee->return_count);
+            syntax(p, "'%s' takes %u parameters and returns %u values", callee->name,
+                   callee->param_count, callee->return_count);
         for (uint32_t k = 0; k < site->returns + site->args; k++) {
-            const struct formal *formal = k < site->returns ? &callee->returns[k] : &callee->params[k - site->returns];
-            if (formal->in_register != site->actuals[k].in_register || formal->size != site->actuals[k].size)
-                syntax(p, "the call of '%s' does not fit its parameter '%s'", callee->name, formal->name);
+            const struct formal *formal =
+                k < site->returns ? &callee->returns[k] : &callee->params[k - site->returns];
+            if (formal->in_register != site->actuals[k].in_register ||
+                formal->size != site->actuals[k].size)
+                syntax(p, "the call of '%s' does not fit its parameter '%s'", callee->name,
+                       formal->name);
         }
     }
 }
@@ -98,29 +100,24 @@ enum { UNSEEN, ON_PATH, DONE };
 
 static void visit(struct walk *w, struct function *f);
 
-static void visit_callee(struct walk *w, struct function *f, struct function *callee)
-{
+static void visit_callee(struct walk *w, struct function *f, struct function *callee) {
     if (callee->visit == ON_PATH) {
         w->recursive = true;
         return;
     }
     visit(w, callee);
-    uint32_t slots = f->slot_count + w->slots[callee->index], bytes = f->frame_bytes + w->bytes[callee->index];
-    if (slots > w->slots[f->index])
-        w->slots[f->index] = slots;
-    if (bytes > w->bytes[f->index])
-        w->bytes[f->index] = bytes;
+    uint32_t slots = f->slot_count + w->slots[callee->index],
+             bytes = f->frame_bytes + w->bytes[callee->index];
+    if (slots > w->slots[f->index]) w->slots[f->index] = slots;
+    if (bytes > w->bytes[f->index]) w->bytes[f->index] = bytes;
     if (w->frames[callee->index] + 1 > w->frames[f->index])
         w->frames[f->index] = w->frames[callee->index] + 1;
 }
 
-static void visit(struct walk *w, struct function *f)
-{
+static void visit(struct walk *w, struct function *f) {
     struct parser *p = w->p;
-    if (f->visit == DONE)
-        return;
-    if (++w->depth > 2000)
-        unsupported(p, "calls nested more than 2000 deep");
+    if (f->visit == DONE) return;
+    if (++w->depth > 2000) unsupported(p, "calls nested more than 2000 deep");
     f->visit = ON_PATH;
     APPEND(p, w->reachable, f);
     w->slots[f->index] = f->slot_count;
@@ -130,16 +127,15 @@ static void visit(struct walk *w, struct function *f)
         bool known = false;
         for (uint32_t k = 0; k < w->shared.count; k++)
             known = known || w->shared.items[k] == f->shared[i];
-        if (!known)
-            APPEND(p, w->shared, f->shared[i]);
+        if (!known) APPEND(p, w->shared, f->shared[i]);
     }
     for (uint32_t i = 0; i < f->call_count; i++) {
         if (f->calls[i].callee) {
-            if (f->calls[i].callee->defined)
-                visit_callee(w, f, f->calls[i].callee);
+            if (f->calls[i].callee->defined) visit_callee(w, f, f->calls[i].callee);
             continue;
         }
-        for (uint32_t k = 0; k < p->module->function_count; k++) /* through a pointer: it may be any of them */
+        /* through a pointer: it may be any of them */
+        for (uint32_t k = 0; k < p->module->function_count; k++)
             if (p->module->functions[k]->defined && !p->module->functions[k]->entry)
                 visit_callee(w, f, p->module->functions[k]);
     }
@@ -147,14 +143,12 @@ static void visit(struct walk *w, struct function *f)
     w->depth--;
 }
 
-static void link_kernel(struct parser *p, egpu_ptx_kernel *kernel)
-{
+static void link_kernel(struct parser *p, egpu_ptx_kernel *kernel) {
     egpu_ptx_module *m = p->module;
     struct walk w = {.p = p, .kernel = kernel};
     size_t each = (m->function_count + 1) * sizeof(uint32_t);
     w.slots = allocate(p, each), w.bytes = allocate(p, each), w.frames = allocate(p, each);
-    for (uint32_t i = 0; i < m->function_count; i++)
-        m->functions[i]->visit = UNSEEN;
+    for (uint32_t i = 0; i < m->function_count; i++) m->functions[i]->visit = UNSEEN;
     visit(&w, kernel->function);
     uint32_t root = kernel->function->index;
     kernel->module = m;
@@ -183,11 +177,9 @@ static void link_kernel(struct parser *p, egpu_ptx_kernel *kernel)
         if (bytes > 1 << 20)
             unsupported(p, "more than 1 MiB of shared memory in '%s'", kernel->info.name);
     }
-    if (kernel->info.dynamic_shared)
-        bytes = up(bytes, dynamic_align);
+    if (kernel->info.dynamic_shared) bytes = up(bytes, dynamic_align);
     for (uint32_t i = 0; i < w.shared.count; i++)
-        if (kernel->shared[i]->external)
-            kernel->shared_offsets[i] = (uint32_t)bytes;
+        if (kernel->shared[i]->external) kernel->shared_offsets[i] = (uint32_t)bytes;
     kernel->info.static_shared_bytes = (uint32_t)bytes;
 
     /* Virtual registers live shortly; about a third of them at once is typical of compiled code. */
@@ -197,8 +189,7 @@ static void link_kernel(struct parser *p, egpu_ptx_kernel *kernel)
     kernel->info.target = m->target;
 }
 
-void link_module(struct parser *p)
-{
+void link_module(struct parser *p) {
     egpu_ptx_module *m = p->module;
     m->functions = keep(p, p->functions.items, p->functions.count, sizeof *p->functions.items);
     m->function_count = p->functions.count;
@@ -206,17 +197,16 @@ void link_module(struct parser *p)
     m->variable_count = p->variables.count;
     m->kernels = keep(p, p->kernels.items, p->kernels.count, sizeof *p->kernels.items);
     m->kernel_count = p->kernels.count;
-    for (uint32_t i = 0; i < m->function_count; i++)
-        check_calls(p, m->functions[i]);
+    for (uint32_t i = 0; i < m->function_count; i++) check_calls(p, m->functions[i]);
     p->statement_line = 0;
-    for (uint32_t i = 0; i < m->kernel_count; i++)
-        link_kernel(p, &m->kernels[i]);
+    for (uint32_t i = 0; i < m->kernel_count; i++) link_kernel(p, &m->kernels[i]);
     place_variables(p); /* last: nothing can fail once device memory is held */
     for (uint32_t i = 0; i < m->function_count; i++) {
         struct function *f = m->functions[i];
         for (uint32_t r = 0; r < f->reloc_count; r++)
             if (f->relocs[r].target->kind != VAR_SHARED)
-                f->constants[f->relocs[r].slot].u64 = f->relocs[r].target->address + f->relocs[r].addend;
+                f->constants[f->relocs[r].slot].u64 =
+                    f->relocs[r].target->address + f->relocs[r].addend;
     }
     for (uint32_t i = 0; i < m->kernel_count; i++) /* known only now */
         for (uint32_t k = 0; k < m->global_count; k++)
@@ -226,10 +216,8 @@ void link_module(struct parser *p)
 
 /* ---- what the loaded module tells ---- */
 
-void egpu_ptx_unload(egpu_ptx_module *module)
-{
-    if (!module)
-        return;
+void egpu_ptx_unload(egpu_ptx_module *module) {
+    if (!module) return;
     if (module->image_size && module->allocator.release)
         module->allocator.release(module->allocator.ctx, module->image_address, module->image_size);
     arena_free(module->arena);
@@ -237,32 +225,28 @@ void egpu_ptx_unload(egpu_ptx_module *module)
 
 size_t egpu_ptx_kernel_count(const egpu_ptx_module *module) { return module->kernel_count; }
 
-const egpu_ptx_kernel *egpu_ptx_kernel_at(const egpu_ptx_module *module, size_t index)
-{
+const egpu_ptx_kernel *egpu_ptx_kernel_at(const egpu_ptx_module *module, size_t index) {
     return index < module->kernel_count ? &module->kernels[index] : NULL;
 }
 
-const egpu_ptx_kernel *egpu_ptx_find_kernel(const egpu_ptx_module *module, const char *name)
-{
+const egpu_ptx_kernel *egpu_ptx_find_kernel(const egpu_ptx_module *module, const char *name) {
     for (uint32_t i = 0; i < module->kernel_count; i++)
-        if (strcmp(module->kernels[i].info.name, name) == 0)
-            return &module->kernels[i];
+        if (strcmp(module->kernels[i].info.name, name) == 0) return &module->kernels[i];
     return NULL;
 }
 
-const egpu_ptx_kernel_info *egpu_ptx_kernel_describe(const egpu_ptx_kernel *kernel) { return &kernel->info; }
+const egpu_ptx_kernel_info *egpu_ptx_kernel_describe(const egpu_ptx_kernel *kernel) {
+    return &kernel->info;
+}
 
 size_t egpu_ptx_global_count(const egpu_ptx_module *module) { return module->global_count; }
 
-const egpu_ptx_global *egpu_ptx_global_at(const egpu_ptx_module *module, size_t index)
-{
+const egpu_ptx_global *egpu_ptx_global_at(const egpu_ptx_module *module, size_t index) {
     return index < module->global_count ? &module->globals[index] : NULL;
 }
 
-const egpu_ptx_global *egpu_ptx_find_global(const egpu_ptx_module *module, const char *name)
-{
+const egpu_ptx_global *egpu_ptx_find_global(const egpu_ptx_module *module, const char *name) {
     for (uint32_t i = 0; i < module->global_count; i++)
-        if (strcmp(module->globals[i].name, name) == 0)
-            return &module->globals[i];
+        if (strcmp(module->globals[i].name, name) == 0) return &module->globals[i];
     return NULL;
 }

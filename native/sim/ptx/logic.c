@@ -6,8 +6,7 @@
 
 /* ---- bits ---- */
 
-void compile_logic(struct parser *p)
-{
+void compile_logic(struct parser *p) {
     enum type t = next_type(p);
     if (t == TYPE_PRED) {
         uint16_t d = dst(p, t);
@@ -21,36 +20,34 @@ void compile_logic(struct parser *p)
         finish(p);
         return;
     }
-    if (!type_is_bits(t))
-        unknown(p);
+    if (!type_is_bits(t)) unknown(p);
     bool one = strcmp(p->base, "not") == 0 || strcmp(p->base, "cnot") == 0;
     same_type(p, op_or_fail(p, p->base, type_name(t)), t, one ? 1 : 2);
 }
 
-void compile_shift(struct parser *p)
-{
+void compile_shift(struct parser *p) {
     enum type t = next_type(p);
-    const char *suffix = p->base[2] == 'l' ? type_name(t) : type_is_signed(t) ? type_name(t) : unsigned_name(t);
+    const char *suffix = p->base[2] == 'l'   ? type_name(t)
+                         : type_is_signed(t) ? type_name(t)
+                                             : unsigned_name(t);
     plain(p, op_or_fail(p, p->base, suffix), 0, t, t, TYPE_U32, TYPE_NONE);
 }
 
-void compile_shf(struct parser *p)
-{
+void compile_shf(struct parser *p) {
     bool left = mod(p, "l"), clamp = mod(p, "clamp");
     if ((!left && !mod(p, "r")) || (!clamp && !mod(p, "wrap")) || next_type(p) != TYPE_B32)
         unknown(p);
-    enum op op = left ? (clamp ? OP_shf_l_clamp : OP_shf_l_wrap) : (clamp ? OP_shf_r_clamp : OP_shf_r_wrap);
+    enum op op =
+        left ? (clamp ? OP_shf_l_clamp : OP_shf_l_wrap) : (clamp ? OP_shf_r_clamp : OP_shf_r_wrap);
     plain(p, op, 0, TYPE_B32, TYPE_B32, TYPE_B32, TYPE_U32);
 }
 
-void compile_bfe(struct parser *p)
-{
+void compile_bfe(struct parser *p) {
     enum type t = next_type(p);
     plain(p, op_or_fail(p, "bfe", type_name(t)), 0, t, t, TYPE_U32, TYPE_U32);
 }
 
-void compile_bfi(struct parser *p)
-{
+void compile_bfi(struct parser *p) {
     enum type t = next_type(p);
     enum op op = op_or_fail(p, "bfi", type_name(t));
     uint16_t d = dst(p, t);
@@ -65,31 +62,27 @@ void compile_bfi(struct parser *p)
     finish(p);
 }
 
-void compile_count_bits(struct parser *p) /* popc, clz: the answer is 32 bits; brev: it is as wide as the question */
-{
+/* popc, clz: the answer is 32 bits; brev: it is as wide as the question */
+void compile_count_bits(struct parser *p) {
     enum type t = next_type(p);
-    plain(p, op_or_fail(p, p->base, type_name(t)), 0, strcmp(p->base, "brev") == 0 ? t : TYPE_U32, t, TYPE_NONE, TYPE_NONE);
+    plain(p, op_or_fail(p, p->base, type_name(t)), 0, strcmp(p->base, "brev") == 0 ? t : TYPE_U32,
+          t, TYPE_NONE, TYPE_NONE);
 }
 
-void compile_bfind(struct parser *p)
-{
+void compile_bfind(struct parser *p) {
     enum type t = next_type(p);
     unsigned shiftamt = mod(p, "shiftamt");
     plain(p, op_or_fail(p, "bfind", type_name(t)), shiftamt, TYPE_U32, t, TYPE_NONE, TYPE_NONE);
 }
 
-void compile_prmt(struct parser *p)
-{
+void compile_prmt(struct parser *p) {
     static const char *const modes[] = {"f4e", "b4e", "rc8", "ecl", "ecr", "rc16", NULL};
-    if (next_type(p) != TYPE_B32)
-        unknown(p);
+    if (next_type(p) != TYPE_B32) unknown(p);
     plain(p, OP_prmt_b32, (unsigned)(mod_of(p, modes) + 1), TYPE_B32, TYPE_B32, TYPE_B32, TYPE_B32);
 }
 
-void compile_lop3(struct parser *p)
-{
-    if (next_type(p) != TYPE_B32)
-        unknown(p);
+void compile_lop3(struct parser *p) {
+    if (next_type(p) != TYPE_B32) unknown(p);
     uint16_t s[4] = {dst(p, TYPE_B32)};
     for (int i = 1; i < 4; i++) {
         comma(p);
@@ -97,20 +90,19 @@ void compile_lop3(struct parser *p)
     }
     comma(p);
     uint64_t table = expect_integer(p, "a table of 8 bits");
-    if (table > 255)
-        syntax(p, "lop3's table has 8 bits");
+    if (table > 255) syntax(p, "lop3's table has 8 bits");
     emit(p, OP_lop3_b32, (unsigned)table, s[0], s[1], s[2], s[3], 0);
     finish(p);
 }
 
 /* ---- comparison and selection ---- */
 
-static const char *const comparisons[] = {"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
-                                          "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan", NULL};
+static const char *const comparisons[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "lo",
+                                          "ls",  "hi",  "hs",  "equ", "neu", "ltu", "leu",
+                                          "gtu", "geu", "num", "nan", NULL};
 static const char *const booleans[] = {"and", "or", "xor", NULL};
 
-static enum op comparison(struct parser *p, int which, enum type t, enum type *compared)
-{
+static enum op comparison(struct parser *p, int which, enum type t, enum type *compared) {
     const char *name = comparisons[which], *suffix = type_name(t);
     char full[16];
     *compared = type_is_half(t) ? TYPE_F32 : t;
@@ -118,8 +110,7 @@ static enum op comparison(struct parser *p, int which, enum type t, enum type *c
         suffix = unsigned_name(t);
     else if (which >= 6 && which <= 9) {
         name = comparisons[which - 4];
-        if (type_is_float(t) || type_is_signed(t))
-            unknown(p);
+        if (type_is_float(t) || type_is_signed(t)) unknown(p);
         suffix = unsigned_name(t);
     } else {
         suffix = type_name(*compared);
@@ -128,9 +119,10 @@ static enum op comparison(struct parser *p, int which, enum type t, enum type *c
     return op_or_fail(p, full, suffix);
 }
 
-/* a, b [, c] of setp and set: leaves the answer, combined with c, in `d`, and with its opposite first in `q` if wanted. */
-static void emit_comparison(struct parser *p, int which, int boolean, enum type t, bool ftz, uint16_t d, bool has_q, uint16_t q)
-{
+/* a, b [, c] of setp and set: leaves the answer, combined with c, in `d`, and with its opposite
+ * first in `q` if wanted. */
+static void emit_comparison(struct parser *p, int which, int boolean, enum type t, bool ftz,
+                            uint16_t d, bool has_q, uint16_t q) {
     enum type wide;
     enum op op = comparison(p, which, t, &wide);
     uint16_t a = widened(p, src(p, t), t, wide, ftz, 0);
@@ -159,29 +151,24 @@ static void emit_comparison(struct parser *p, int which, int boolean, enum type 
     }
 }
 
-void compile_setp(struct parser *p)
-{
+void compile_setp(struct parser *p) {
     int which = mod_of(p, comparisons), boolean = mod_of(p, booleans);
     bool ftz = mod(p, "ftz");
     enum type t = next_type(p);
-    if (which < 0)
-        unknown(p);
+    if (which < 0) unknown(p);
     uint16_t d = dst(p, TYPE_PRED), q = 0;
     bool has_q = accept(p, '|');
-    if (has_q)
-        q = dst(p, TYPE_PRED);
+    if (has_q) q = dst(p, TYPE_PRED);
     comma(p);
     emit_comparison(p, which, boolean, t, ftz, d, has_q, q);
     finish(p);
 }
 
-void compile_set(struct parser *p)
-{
+void compile_set(struct parser *p) {
     int which = mod_of(p, comparisons), boolean = mod_of(p, booleans);
     bool ftz = mod(p, "ftz");
     enum type to = next_type(p), t = next_type(p);
-    if (which < 0 || type_bytes(to) != 4)
-        unknown(p);
+    if (which < 0 || type_bytes(to) != 4) unknown(p);
     uint16_t d = dst(p, to), answer = temporary(p, RESULT);
     comma(p);
     emit_comparison(p, which, boolean, t, ftz, answer, false, 0);
@@ -190,8 +177,7 @@ void compile_set(struct parser *p)
     finish(p);
 }
 
-void compile_selp(struct parser *p)
-{
+void compile_selp(struct parser *p) {
     enum type t = next_type(p);
     uint16_t d = dst(p, t);
     comma(p);
@@ -203,25 +189,22 @@ void compile_selp(struct parser *p)
     finish(p);
 }
 
-void compile_slct(struct parser *p)
-{
+void compile_slct(struct parser *p) {
     enum type t = next_type(p), by = next_type(p);
     (void)(by == TYPE_F32 && mod(p, "ftz"));
     plain(p, op_or_fail(p, "slct", type_name(by)), 0, t, t, t, by);
 }
 
-void compile_testp(struct parser *p)
-{
-    static const char *const which[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal", NULL};
+void compile_testp(struct parser *p) {
+    static const char *const which[] = {"finite", "infinite",  "number", "notanumber",
+                                        "normal", "subnormal", NULL};
     int i = mod_of(p, which);
     enum type t = next_type(p);
-    if (i < 0)
-        unknown(p);
+    if (i < 0) unknown(p);
     plain(p, op_or_fail(p, "testp", type_name(t)), (unsigned)i, TYPE_PRED, t, TYPE_NONE, TYPE_NONE);
 }
 
-void compile_copysign(struct parser *p)
-{
+void compile_copysign(struct parser *p) {
     enum type t = next_type(p);
     same_type(p, op_or_fail(p, "copysign", type_name(t)), t, 2);
 }

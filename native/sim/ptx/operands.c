@@ -6,8 +6,7 @@
 
 /* ---- modifiers ---- */
 
-bool mod(struct parser *p, const char *name)
-{
+bool mod(struct parser *p, const char *name) {
     for (uint32_t i = 0; i < p->modifier_count; i++)
         if (!p->modifier_used[i] && strcmp(p->modifiers[i], name) == 0)
             return p->modifier_used[i] = true;
@@ -15,49 +14,41 @@ bool mod(struct parser *p, const char *name)
 }
 
 /* The index of the first of these words that is a modifier, or -1. */
-int mod_of(struct parser *p, const char *const *names)
-{
+int mod_of(struct parser *p, const char *const *names) {
     for (int i = 0; names[i]; i++)
-        if (mod(p, names[i]))
-            return i;
+        if (mod(p, names[i])) return i;
     return -1;
 }
 
-_Noreturn void unknown(struct parser *p) { unsupported(p, "unsupported instruction '%s'", p->mnemonic); }
+_Noreturn void unknown(struct parser *p) {
+    unsupported(p, "unsupported instruction '%s'", p->mnemonic);
+}
 
-enum type next_type(struct parser *p)
-{
-    if (p->types_used == p->type_count)
-        unknown(p);
+enum type next_type(struct parser *p) {
+    if (p->types_used == p->type_count) unknown(p);
     return p->types[p->types_used++];
 }
 
-enum op op_or_fail(struct parser *p, const char *name, const char *suffix)
-{
+enum op op_or_fail(struct parser *p, const char *name, const char *suffix) {
     enum op op = op_named("%s_%s", name, suffix);
-    if (op == OP_COUNT)
-        unknown(p);
+    if (op == OP_COUNT) unknown(p);
     return op;
 }
 
 /* Signed, unsigned and untyped alike → "u32"; or "b32". */
-const char *unsigned_name(enum type t)
-{
+const char *unsigned_name(enum type t) {
     static const char *const names[] = {"", "u8", "u16", "", "u32", "", "", "", "u64"};
     return type_is_float(t) ? type_name(t) : names[type_bytes(t)];
 }
-const char *bits_name(enum type t)
-{
+const char *bits_name(enum type t) {
     static const char *const names[] = {"pred", "b8", "b16", "", "b32", "", "", "", "b64"};
     return type_is_float(t) ? type_name(t) : names[type_bytes(t)];
 }
-enum type unsigned_type(unsigned bytes)
-{
+enum type unsigned_type(unsigned bytes) {
     return bytes == 1 ? TYPE_U8 : bytes == 2 ? TYPE_U16 : bytes == 4 ? TYPE_U32 : TYPE_U64;
 }
 
-enum round rounding(struct parser *p)
-{
+enum round rounding(struct parser *p) {
     static const char *const names[] = {"rn", "rz", "rm", "rp", NULL};
     int i = mod_of(p, names);
     return i < 0 ? ROUND_NEAREST : (enum round)i;
@@ -67,37 +58,31 @@ enum round rounding(struct parser *p)
 
 void comma(struct parser *p) { expect(p, ','); }
 
-void check_register(struct parser *p, const struct symbol *s, enum type want, bool wider)
-{
-    if (want == TYPE_NONE || s->type == TYPE_NONE)
-        return;
+void check_register(struct parser *p, const struct symbol *s, enum type want, bool wider) {
+    if (want == TYPE_NONE || s->type == TYPE_NONE) return;
     bool pred = want == TYPE_PRED || s->type == TYPE_PRED;
-    bool sizes = wider ? type_bytes(s->type) >= type_bytes(want) : type_bytes(s->type) == type_bytes(want);
-    bool kinds = wider || type_is_bits(s->type) || type_is_bits(want) || type_is_float(s->type) == type_is_float(want);
+    bool sizes =
+        wider ? type_bytes(s->type) >= type_bytes(want) : type_bytes(s->type) == type_bytes(want);
+    bool kinds = wider || type_is_bits(s->type) || type_is_bits(want) ||
+                 type_is_float(s->type) == type_is_float(want);
     if (pred ? s->type != want : !(sizes && kinds))
-        syntax(p, "register '%s' is .%s, but '%s' needs .%s here", s->name, type_name(s->type), p->mnemonic,
-               type_name(want));
+        syntax(p, "register '%s' is .%s, but '%s' needs .%s here", s->name, type_name(s->type),
+               p->mnemonic, type_name(want));
 }
 
-const struct symbol *register_named(struct parser *p, const char *name)
-{
+const struct symbol *register_named(struct parser *p, const char *name) {
     const struct symbol *s = find(p, name);
-    if (!s)
-        syntax(p, "unknown name '%s'", name);
-    if (s->kind != SYM_REGISTER)
-        syntax(p, "'%s' is no register", name);
+    if (!s) syntax(p, "unknown name '%s'", name);
+    if (s->kind != SYM_REGISTER) syntax(p, "'%s' is no register", name);
     return s;
 }
 
-uint16_t dst_wider(struct parser *p, enum type t, enum type *actual, bool wider)
-{
+uint16_t dst_wider(struct parser *p, enum type t, enum type *actual, bool wider) {
     const char *name = expect_word(p, "a register");
-    if (strcmp(name, "_") == 0)
-        return temporary(p, SINK);
+    if (strcmp(name, "_") == 0) return temporary(p, SINK);
     const struct symbol *s = register_named(p, name);
     check_register(p, s, t, wider);
-    if (actual)
-        *actual = s->type;
+    if (actual) *actual = s->type;
     return (uint16_t)s->number;
 }
 
@@ -108,22 +93,32 @@ static const struct {
     enum special which;
     unsigned bytes;
 } specials[] = {
-    {"%laneid", SR_LANEID, 4}, {"%warpid", SR_WARPID, 4}, {"%nwarpid", SR_NWARPID, 4}, {"%smid", SR_SMID, 4},
-    {"%nsmid", SR_NSMID, 4}, {"%gridid", SR_GRIDID, 8}, {"%lanemask_eq", SR_LANEMASK_EQ, 4},
-    {"%lanemask_le", SR_LANEMASK_LE, 4}, {"%lanemask_lt", SR_LANEMASK_LT, 4}, {"%lanemask_ge", SR_LANEMASK_GE, 4},
-    {"%lanemask_gt", SR_LANEMASK_GT, 4}, {"%dynamic_smem_size", SR_DYNAMIC_SMEM_SIZE, 4},
+    {"%laneid", SR_LANEID, 4},
+    {"%warpid", SR_WARPID, 4},
+    {"%nwarpid", SR_NWARPID, 4},
+    {"%smid", SR_SMID, 4},
+    {"%nsmid", SR_NSMID, 4},
+    {"%gridid", SR_GRIDID, 8},
+    {"%lanemask_eq", SR_LANEMASK_EQ, 4},
+    {"%lanemask_le", SR_LANEMASK_LE, 4},
+    {"%lanemask_lt", SR_LANEMASK_LT, 4},
+    {"%lanemask_ge", SR_LANEMASK_GE, 4},
+    {"%lanemask_gt", SR_LANEMASK_GT, 4},
+    {"%dynamic_smem_size", SR_DYNAMIC_SMEM_SIZE, 4},
     {"%total_smem_size", SR_TOTAL_SMEM_SIZE, 4},
 };
 
-/* The slot of a special register; those that change are read into a temporary. False if the name is none. */
-static bool special_slot(struct parser *p, const char *name, uint16_t *slot)
-{
+/* The slot of a special register; those that change are read into a temporary. False if the name is
+ * none. */
+static bool special_slot(struct parser *p, const char *name, uint16_t *slot) {
     static const char *const triples[] = {"%tid", "%ntid", "%ctaid", "%nctaid"};
     for (unsigned i = 0; i < 4; i++)
         if (strcmp(name, triples[i]) == 0) {
-            unsigned axis = accept_dot(p, "x") ? 0 : accept_dot(p, "y") ? 1 : accept_dot(p, "z") ? 2 : 3;
-            if (axis == 3)
-                unsupported(p, "%s without .x, .y or .z", name);
+            unsigned axis = accept_dot(p, "x")   ? 0
+                            : accept_dot(p, "y") ? 1
+                            : accept_dot(p, "z") ? 2
+                                                 : 3;
+            if (axis == 3) unsupported(p, "%s without .x, .y or .z", name);
             *slot = special_constant(p, (enum special)(SR_TID_X + 3 * i + axis));
             return true;
         }
@@ -137,8 +132,11 @@ static bool special_slot(struct parser *p, const char *name, uint16_t *slot)
         enum op op;
         unsigned aux;
         int32_t imm;
-    } clocks[] = {{"%clock", OP_clock, 32, 0}, {"%clock64", OP_clock, 64, 0}, {"%clock_hi", OP_clock_hi, 0, 0},
-                  {"%globaltimer", OP_globaltimer, 0, 0}, {"%globaltimer_lo", OP_globaltimer, 0, 0},
+    } clocks[] = {{"%clock", OP_clock, 32, 0},
+                  {"%clock64", OP_clock, 64, 0},
+                  {"%clock_hi", OP_clock_hi, 0, 0},
+                  {"%globaltimer", OP_globaltimer, 0, 0},
+                  {"%globaltimer_lo", OP_globaltimer, 0, 0},
                   {"%globaltimer_hi", OP_globaltimer, 0, 32}};
     for (unsigned i = 0; i < sizeof clocks / sizeof *clocks; i++)
         if (strcmp(name, clocks[i].name) == 0) {
@@ -149,8 +147,7 @@ static bool special_slot(struct parser *p, const char *name, uint16_t *slot)
     return false;
 }
 
-static uint16_t literal(struct parser *p, enum type t)
-{
+static uint16_t literal(struct parser *p, enum type t) {
     bool negative = accept(p, '-'), complement = !negative && accept(p, '~');
     enum token_kind kind = p->token.kind;
     union slot v = {.u64 = p->token.integer};
@@ -163,16 +160,17 @@ static uint16_t literal(struct parser *p, enum type t)
             v.u64 = v.u64 != 0;
         else if (bytes < 8)
             v.u64 &= (UINT64_C(1) << 8 * bytes) - 1;
-    } else if ((kind == T_FLOAT32 || kind == T_FLOAT64) && !complement && (type_is_float(t) || type_is_bits(t))) {
+    } else if ((kind == T_FLOAT32 || kind == T_FLOAT64) && !complement &&
+               (type_is_float(t) || type_is_bits(t))) {
         if (kind == T_FLOAT64 && bytes == 4)
             v = (union slot){.f32 = (float)v.f64}, v.u64 = v.u32;
         else if (kind == T_FLOAT32 && bytes == 8)
             v.f64 = v.f32;
         else if (bytes < 4)
-            v.u64 = t == TYPE_BF16 ? bfloat_from_double(kind == T_FLOAT32 ? v.f32 : v.f64, ROUND_NEAREST)
-                                   : half_from_double(kind == T_FLOAT32 ? v.f32 : v.f64, ROUND_NEAREST);
-        if (negative)
-            v.u64 ^= UINT64_C(1) << (8 * bytes - 1);
+            v.u64 = t == TYPE_BF16
+                        ? bfloat_from_double(kind == T_FLOAT32 ? v.f32 : v.f64, ROUND_NEAREST)
+                        : half_from_double(kind == T_FLOAT32 ? v.f32 : v.f64, ROUND_NEAREST);
+        if (negative) v.u64 ^= UINT64_C(1) << (8 * bytes - 1);
     } else {
         syntax(p, "expected an operand, found %s", describe(p));
     }
@@ -181,16 +179,14 @@ static uint16_t literal(struct parser *p, enum type t)
 }
 
 /* The value of a name: register, special register, or an address. */
-static uint16_t name_operand(struct parser *p, const char *name, enum type t, bool wider)
-{
+static uint16_t name_operand(struct parser *p, const char *name, enum type t, bool wider) {
     uint16_t slot;
-    if (strcmp(name, "WARP_SZ") == 0)
-        return constant(p, 32);
-    if (special_slot(p, name, &slot))
-        return slot;
+    if (strcmp(name, "WARP_SZ") == 0) return constant(p, 32);
+    if (special_slot(p, name, &slot)) return slot;
     const struct symbol *s = find(p, name);
     if (!s)
-        name[0] == '%' ? unsupported(p, "unknown register '%s'", name) : syntax(p, "unknown name '%s'", name);
+        name[0] == '%' ? unsupported(p, "unknown register '%s'", name)
+                       : syntax(p, "unknown name '%s'", name);
     if (s->kind == SYM_REGISTER) {
         check_register(p, s, t, wider);
         return (uint16_t)s->number;
@@ -216,10 +212,8 @@ static uint16_t name_operand(struct parser *p, const char *name, enum type t, bo
     }
 }
 
-uint16_t src_wider(struct parser *p, enum type t, bool wider)
-{
-    if (p->token.kind != T_WORD)
-        return literal(p, t);
+uint16_t src_wider(struct parser *p, enum type t, bool wider) {
+    if (p->token.kind != T_WORD) return literal(p, t);
     const char *name = expect_word(p, "an operand");
     return name_operand(p, name, t, wider);
 }
@@ -227,19 +221,17 @@ uint16_t src_wider(struct parser *p, enum type t, bool wider)
 uint16_t src(struct parser *p, enum type t) { return src_wider(p, t, false); }
 
 /* A predicate, perhaps negated with '!'. */
-uint16_t predicate(struct parser *p)
-{
+uint16_t predicate(struct parser *p) {
     bool negated = accept(p, '!');
     uint16_t slot = src(p, TYPE_PRED);
-    if (!negated)
-        return slot;
+    if (!negated) return slot;
     emit(p, OP_not_pred, 0, temporary(p, NEGATED), slot, 0, 0, 0);
     return temporary(p, NEGATED);
 }
 
-/* `[base+offset]`: offsets too large for an instruction, or of frames, are folded where they belong. */
-struct address address(struct parser *p)
-{
+/* `[base+offset]`: offsets too large for an instruction, or of frames, are folded where they
+ * belong. */
+struct address address(struct parser *p) {
     struct address a = {0};
     uint64_t offset = 0;
     expect(p, '[');
@@ -247,8 +239,7 @@ struct address address(struct parser *p)
     if (p->token.kind == T_WORD) {
         const char *name = expect_word(p, "an address");
         const struct symbol *s = find(p, name);
-        if (!s)
-            syntax(p, "unknown name '%s'", name);
+        if (!s) syntax(p, "unknown name '%s'", name);
         if (s->kind == SYM_REGISTER) {
             if (s->type == TYPE_PRED || (type_bytes(s->type) < 4 && s->type != TYPE_NONE))
                 syntax(p, "register '%s' is no address", name);
@@ -285,13 +276,11 @@ struct address address(struct parser *p)
     return a;
 }
 
-struct vector vector_of(struct parser *p, enum type t, bool write, bool wider)
-{
+struct vector vector_of(struct parser *p, enum type t, bool write, bool wider) {
     struct vector v = {.count = 0};
     expect(p, '{');
     do {
-        if (v.count == 4)
-            syntax(p, "a vector of more than four elements");
+        if (v.count == 4) syntax(p, "a vector of more than four elements");
         v.slot[v.count++] = write ? dst_wider(p, t, NULL, wider) : src_wider(p, t, wider);
     } while (accept(p, ','));
     expect(p, '}');
@@ -300,18 +289,17 @@ struct vector vector_of(struct parser *p, enum type t, bool write, bool wider)
 
 /* ---- the end of every instruction ---- */
 
-void finish(struct parser *p)
-{
+void finish(struct parser *p) {
     for (uint32_t i = 0; i < p->modifier_count; i++)
         if (!p->modifier_used[i])
-            unsupported(p, "unsupported instruction '%s' (modifier '.%s')", p->mnemonic, p->modifiers[i]);
-    if (p->types_used != p->type_count)
-        unknown(p);
+            unsupported(p, "unsupported instruction '%s' (modifier '.%s')", p->mnemonic,
+                        p->modifiers[i]);
+    if (p->types_used != p->type_count) unknown(p);
     expect(p, ';');
 }
 
-void plain(struct parser *p, enum op op, unsigned aux, enum type d, enum type a, enum type b, enum type c)
-{
+void plain(struct parser *p, enum op op, unsigned aux, enum type d, enum type a, enum type b,
+           enum type c) {
     uint16_t slot[4] = {dst(p, d), 0, 0, 0};
     enum type types[4] = {d, a, b, c};
     for (int i = 1; i < 4 && types[i] != TYPE_NONE; i++) {
@@ -322,17 +310,17 @@ void plain(struct parser *p, enum op op, unsigned aux, enum type d, enum type a,
     finish(p);
 }
 
-void same_type(struct parser *p, enum op op, enum type t, unsigned sources)
-{
+void same_type(struct parser *p, enum op op, enum type t, unsigned sources) {
     plain(p, op, 0, t, t, sources > 1 ? t : TYPE_NONE, sources > 2 ? t : TYPE_NONE);
 }
 
 /* A source as type `to`: halves widened, subnormals flushed. */
-uint16_t widened(struct parser *p, uint16_t slot, enum type from, enum type to, bool ftz, unsigned which)
-{
+uint16_t widened(struct parser *p, uint16_t slot, enum type from, enum type to, bool ftz,
+                 unsigned which) {
     uint16_t wide = temporary(p, which);
     if (from != to)
-        emit(p, op_or_fail(p, to == TYPE_F64 ? "cvt_f64" : "cvt_f32", type_name(from)), 0, wide, slot, 0, 0, 0);
+        emit(p, op_or_fail(p, to == TYPE_F64 ? "cvt_f64" : "cvt_f32", type_name(from)), 0, wide,
+             slot, 0, 0, 0);
     else if (ftz && from == TYPE_F32)
         emit(p, OP_flush_f32, 0, wide, slot, 0, 0, 0);
     else

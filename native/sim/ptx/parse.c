@@ -6,37 +6,29 @@
 #include <string.h>
 
 /* Debug sections say nothing about what a program does. */
-static void skip_block(struct parser *p)
-{
-    while (p->token.kind != T_END && !is_punct(p, '{'))
-        advance(p);
+static void skip_block(struct parser *p) {
+    while (p->token.kind != T_END && !is_punct(p, '{')) advance(p);
     expect(p, '{');
-    while (p->token.kind != T_END && !is_punct(p, '}'))
-        advance(p);
+    while (p->token.kind != T_END && !is_punct(p, '}')) advance(p);
     expect(p, '}');
 }
 
 void skip_line(struct parser *p) /* .loc, .file: they end with their line */
 {
     uint32_t line = p->token.line;
-    while (p->token.kind != T_END && p->token.line == line)
-        advance(p);
+    while (p->token.kind != T_END && p->token.line == line) advance(p);
 }
 
-static void parse_version(struct parser *p)
-{
-    if (p->token.kind != T_FLOAT64)
-        syntax(p, ".version needs a number like 8.0");
+static void parse_version(struct parser *p) {
+    if (p->token.kind != T_FLOAT64) syntax(p, ".version needs a number like 8.0");
     union slot v = {.u64 = p->token.integer};
-    if (!(v.f64 >= 1.0 && v.f64 < 100.0))
-        syntax(p, "impossible .version");
+    if (!(v.f64 >= 1.0 && v.f64 < 100.0)) syntax(p, "impossible .version");
     p->module->ptx_version = (uint32_t)(v.f64 * 10 + 0.5);
     p->has_version = true;
     advance(p);
 }
 
-static void parse_target(struct parser *p)
-{
+static void parse_target(struct parser *p) {
     do {
         const char *name = expect_word(p, "a target");
         if (strncmp(name, "sm_", 3) == 0)
@@ -48,8 +40,7 @@ static void parse_target(struct parser *p)
     p->has_target = true;
 }
 
-static void parse_declaration(struct parser *p)
-{
+static void parse_declaration(struct parser *p) {
     bool external = false;
     while (p->token.kind == T_DOT) {
         const char *name = p->token.text;
@@ -61,12 +52,14 @@ static void parse_declaration(struct parser *p)
         advance(p);
         if (strcmp(name, "extern") == 0) {
             external = true;
-        } else if (strcmp(name, "visible") == 0 || strcmp(name, "weak") == 0 || strcmp(name, "common") == 0) {
+        } else if (strcmp(name, "visible") == 0 || strcmp(name, "weak") == 0 ||
+                   strcmp(name, "common") == 0) {
             continue;
         } else if (strcmp(name, "entry") == 0 || strcmp(name, "func") == 0) {
             parse_function(p, name[0] == 'e');
             return;
-        } else if (strcmp(name, "global") == 0 || strcmp(name, "const") == 0 || strcmp(name, "shared") == 0) {
+        } else if (strcmp(name, "global") == 0 || strcmp(name, "const") == 0 ||
+                   strcmp(name, "shared") == 0) {
             parse_variable(p, name, external);
             return;
         } else if (strcmp(name, "version") == 0) {
@@ -92,28 +85,24 @@ static void parse_declaration(struct parser *p)
     syntax(p, "expected a directive, found %s", describe(p));
 }
 
-static void parse_module(struct parser *p)
-{
+static void parse_module(struct parser *p) {
     p->scope = NULL;
     scope_push(p);
     p->module_scope = p->scope;
     advance(p);
     while (p->token.kind != T_END) {
         parse_declaration(p);
-        if (!p->has_version)
-            syntax(p, "a module starts with .version");
+        if (!p->has_version) syntax(p, "a module starts with .version");
     }
     if (!p->has_version || !p->has_target)
         syntax(p, "no %s: is this PTX?", p->has_version ? ".target" : ".version");
     link_module(p);
 }
 
-egpu_ptx_status egpu_ptx_load(const char *text, size_t length, const egpu_ptx_allocator *allocator, char *log,
-                              size_t log_size, egpu_ptx_module **module)
-{
+egpu_ptx_status egpu_ptx_load(const char *text, size_t length, const egpu_ptx_allocator *allocator,
+                              char *log, size_t log_size, egpu_ptx_module **module) {
     *module = NULL;
-    if (log && log_size)
-        log[0] = '\0';
+    if (log && log_size) log[0] = '\0';
     struct arena *arena = arena_new();
     egpu_ptx_module *made = arena ? arena_alloc(arena, sizeof *made) : NULL;
     if (!made) {
@@ -121,8 +110,7 @@ egpu_ptx_status egpu_ptx_load(const char *text, size_t length, const egpu_ptx_al
         return EGPU_PTX_NO_MEMORY;
     }
     made->arena = arena;
-    if (allocator)
-        made->allocator = *allocator;
+    if (allocator) made->allocator = *allocator;
     struct parser *p = calloc(1, sizeof *p); /* not on the stack: it lives across longjmp */
     if (!p) {
         arena_free(arena);
@@ -135,10 +123,8 @@ egpu_ptx_status egpu_ptx_load(const char *text, size_t length, const egpu_ptx_al
     p->line = 1;
     p->log = log;
     p->log_size = log_size;
-    if (setjmp(p->failed) == 0)
-        parse_module(p);
-    for (uint32_t i = 0; i < p->owned_count; i++)
-        free(p->owned[i]);
+    if (setjmp(p->failed) == 0) parse_module(p);
+    for (uint32_t i = 0; i < p->owned_count; i++) free(p->owned[i]);
     free(p->owned);
     egpu_ptx_status status = p->status;
     free(p);

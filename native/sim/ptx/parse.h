@@ -1,4 +1,5 @@
-/* The reader of PTX text: tokens, scopes, and the function under construction. Private to lex.c, parse.c and compile*.c. */
+/* The reader of PTX text: tokens, scopes, and the function under construction. Private to lex.c,
+ * parse.c and compile*.c. */
 #ifndef EGPU_PTX_PARSE_H
 #define EGPU_PTX_PARSE_H
 
@@ -11,7 +12,8 @@ enum token_kind { T_END, T_WORD, T_DOT, T_INTEGER, T_FLOAT32, T_FLOAT64, T_STRIN
 
 struct token {
     enum token_kind kind;
-    const char *text; /* of a word, a dotted word (without its dot) or a string: NUL-terminated, in the arena */
+    /* of a word, a dotted word (without its dot) or a string: NUL-terminated, in the arena */
+    const char *text;
     uint64_t integer; /* also the bits of a float */
     char punct;
     bool is_unsigned;
@@ -20,8 +22,24 @@ struct token {
 
 /* Scalar types. The order is that of the tables in lex.c. */
 enum type {
-    TYPE_NONE, TYPE_PRED, TYPE_B8, TYPE_B16, TYPE_B32, TYPE_B64, TYPE_U8, TYPE_U16, TYPE_U32, TYPE_U64, TYPE_S8, TYPE_S16,
-    TYPE_S32, TYPE_S64, TYPE_F16, TYPE_BF16, TYPE_F32, TYPE_F64
+    TYPE_NONE,
+    TYPE_PRED,
+    TYPE_B8,
+    TYPE_B16,
+    TYPE_B32,
+    TYPE_B64,
+    TYPE_U8,
+    TYPE_U16,
+    TYPE_U32,
+    TYPE_U64,
+    TYPE_S8,
+    TYPE_S16,
+    TYPE_S32,
+    TYPE_S64,
+    TYPE_F16,
+    TYPE_BF16,
+    TYPE_F32,
+    TYPE_F64
 };
 enum type type_named(const char *name); /* TYPE_NONE when it is none */
 const char *type_name(enum type type);
@@ -31,16 +49,27 @@ static inline bool type_is_half(enum type t) { return t == TYPE_F16 || t == TYPE
 static inline bool type_is_signed(enum type t) { return t >= TYPE_S8 && t <= TYPE_S64; }
 static inline bool type_is_bits(enum type t) { return t >= TYPE_B8 && t <= TYPE_B64; }
 
-enum symbol_kind { SYM_REGISTER, SYM_REGISTERS, SYM_VARIABLE, SYM_FRAME, SYM_ENTRY_PARAM, SYM_FUNCTION, SYM_LABEL, SYM_PROTOTYPE, SYM_TARGETS };
+enum symbol_kind {
+    SYM_REGISTER,
+    SYM_REGISTERS,
+    SYM_VARIABLE,
+    SYM_FRAME,
+    SYM_ENTRY_PARAM,
+    SYM_FUNCTION,
+    SYM_LABEL,
+    SYM_PROTOTYPE,
+    SYM_TARGETS
+};
 
 struct symbol {
     struct symbol *next; /* in its bucket */
     const char *name;
     enum symbol_kind kind;
     enum type type;
-    uint32_t number; /* slot, count of a range, offset in frame or parameters, code position, index of a table */
+    /* slot, count of a range, offset in frame or parameters, code position, index of a table */
+    uint32_t number;
     uint32_t size, align;
-    bool param;      /* SYM_FRAME: declared .param */
+    bool param; /* SYM_FRAME: declared .param */
     struct variable *variable;
     struct function *function;
 };
@@ -62,9 +91,9 @@ struct scope {
 };
 
 /* A growing array in ordinary memory, handed to the arena when done. */
-#define LIST(type)          \
-    struct {                \
-        type *items;        \
+#define LIST(type)            \
+    struct {                  \
+        type *items;          \
         uint32_t count, room; \
     }
 
@@ -75,7 +104,13 @@ struct constant_key {
     uint16_t slot;
 };
 
-enum { CONSTANT_BUCKETS = 512, MAX_SLOTS = 30000, CONSTANT_BASE = 0x8000, MAX_MODIFIERS = 12, MAX_DEPTH = 64 };
+enum {
+    CONSTANT_BUCKETS = 512,
+    MAX_SLOTS = 30000,
+    CONSTANT_BASE = 0x8000,
+    MAX_MODIFIERS = 12,
+    MAX_DEPTH = 64
+};
 
 struct constant_entry {
     struct constant_entry *next;
@@ -137,11 +172,13 @@ _Noreturn void fail(struct parser *p, egpu_ptx_status status, const char *format
 #define syntax(p, ...) fail(p, EGPU_PTX_SYNTAX, __VA_ARGS__)
 #define unsupported(p, ...) fail(p, EGPU_PTX_UNSUPPORTED, __VA_ARGS__)
 
-void *allocate(struct parser *p, size_t size); /* zeroed, from the module's arena; fails the parse when refused */
+/* zeroed, from the module's arena; fails the parse when refused */
+void *allocate(struct parser *p, size_t size);
 void *grow(struct parser *p, void *items, uint32_t *room, uint32_t count, size_t size);
-void *keep(struct parser *p, const void *items, uint32_t count, size_t size); /* copy into the arena */
-#define APPEND(p, list, ...)                                                                                          \
-    ((list).items = grow(p, (list).items, &(list).room, (list).count, sizeof *(list).items),                          \
+/* copy into the arena */
+void *keep(struct parser *p, const void *items, uint32_t count, size_t size);
+#define APPEND(p, list, ...)                                                                 \
+    ((list).items = grow(p, (list).items, &(list).room, (list).count, sizeof *(list).items), \
      (list).items[(list).count++] = (__VA_ARGS__))
 
 /* lex.c */
@@ -158,17 +195,20 @@ const char *describe(struct parser *p); /* the token, for messages */
 /* scope.c */
 void scope_push(struct parser *p);
 void scope_pop(struct parser *p);
-struct symbol *declare(struct parser *p, struct scope *scope, const char *name, enum symbol_kind kind);
+struct symbol *declare(struct parser *p, struct scope *scope, const char *name,
+                       enum symbol_kind kind);
 struct symbol *find(struct parser *p, const char *name);
 uint16_t new_register(struct parser *p, enum type type);
 uint16_t temporary(struct parser *p, unsigned which);
 uint16_t constant(struct parser *p, uint64_t value);
 uint16_t address_constant(struct parser *p, struct variable *target, uint64_t addend, bool generic);
 uint16_t special_constant(struct parser *p, enum special which);
-uint32_t emit(struct parser *p, enum op op, unsigned aux, unsigned d, unsigned a, unsigned b, unsigned c, int32_t imm);
+uint32_t emit(struct parser *p, enum op op, unsigned aux, unsigned d, unsigned a, unsigned b,
+              unsigned c, int32_t imm);
 void branch_fixup(struct parser *p, const char *label, uint32_t at, int32_t table, int32_t entry);
 bool imm_is_slot(enum op op);
-enum op op_named(const char *format, ...) __attribute__((format(printf, 1, 2))); /* OP_COUNT when there is none */
+/* OP_COUNT when there is none */
+enum op op_named(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* variables.c */
 void parse_variable(struct parser *p, const char *space, bool external);

@@ -1,22 +1,19 @@
-/* Names and their scopes, and the parts of the function under construction: registers, constants, instructions. */
+/* Names and their scopes, and the parts of the function under construction: registers, constants,
+ * instructions. */
 #include "parse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t hash_text(const char *text)
-{
+static uint32_t hash_text(const char *text) {
     uint32_t h = 2166136261u;
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 16777619u;
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 16777619u;
     return h;
 }
 
-void scope_push(struct parser *p)
-{
-    if (++p->depth > MAX_DEPTH)
-        syntax(p, "blocks nested more than %d deep", MAX_DEPTH);
+void scope_push(struct parser *p) {
+    if (++p->depth > MAX_DEPTH) syntax(p, "blocks nested more than %d deep", MAX_DEPTH);
     struct scope *scope = allocate(p, sizeof *scope);
     scope->parent = p->scope;
     scope->bucket_count = p->scope ? SCOPE_BUCKETS : MODULE_BUCKETS;
@@ -24,16 +21,13 @@ void scope_push(struct parser *p)
     p->scope = scope;
 }
 
-static struct symbol *find_in(const struct scope *scope, const char *name)
-{
+static struct symbol *find_in(const struct scope *scope, const char *name) {
     struct symbol *s = scope->buckets[hash_text(name) % scope->bucket_count];
-    while (s && strcmp(s->name, name) != 0)
-        s = s->next;
+    while (s && strcmp(s->name, name) != 0) s = s->next;
     return s;
 }
 
-static void patch(struct parser *p, const struct fixup *f, uint32_t target)
-{
+static void patch(struct parser *p, const struct fixup *f, uint32_t target) {
     if (f->table >= 0)
         p->build->tables.items[f->table].targets[f->entry] = target;
     else
@@ -41,8 +35,7 @@ static void patch(struct parser *p, const struct fixup *f, uint32_t target)
 }
 
 /* Branches to labels of this scope are resolved; the others wait for an outer one. */
-void scope_pop(struct parser *p)
-{
+void scope_pop(struct parser *p) {
     struct scope *scope = p->scope;
     bool outermost = scope->parent == p->module_scope;
     for (struct fixup *f = scope->fixups, *next; f; f = next) {
@@ -62,11 +55,11 @@ void scope_pop(struct parser *p)
     p->depth--;
 }
 
-struct symbol *declare(struct parser *p, struct scope *scope, const char *name, enum symbol_kind kind)
-{
-    if (find_in(scope, name))
-        syntax(p, "'%s' is declared twice", name);
-    struct symbol *s = allocate(p, sizeof *s), **bucket = &scope->buckets[hash_text(name) % scope->bucket_count];
+struct symbol *declare(struct parser *p, struct scope *scope, const char *name,
+                       enum symbol_kind kind) {
+    if (find_in(scope, name)) syntax(p, "'%s' is declared twice", name);
+    struct symbol *s = allocate(p, sizeof *s),
+                  **bucket = &scope->buckets[hash_text(name) % scope->bucket_count];
     s->name = name;
     s->kind = kind;
     s->next = *bucket;
@@ -75,14 +68,13 @@ struct symbol *declare(struct parser *p, struct scope *scope, const char *name, 
 }
 
 /* "%r12" of ".reg .b32 %r<20>;": made when it is first used, so unused numbers cost nothing. */
-static struct symbol *from_range(struct parser *p, const char *name)
-{
+static struct symbol *from_range(struct parser *p, const char *name) {
     size_t length = strlen(name), digits = 0;
-    while (digits < length && digits < 6 && name[length - 1 - digits] >= '0' && name[length - 1 - digits] <= '9')
+    while (digits < length && digits < 6 && name[length - 1 - digits] >= '0' &&
+           name[length - 1 - digits] <= '9')
         digits++;
     for (size_t n = 1; n <= digits && n < length; n++) {
-        if (n > 1 && name[length - n] == '0')
-            continue; /* leading zero: another name */
+        if (n > 1 && name[length - n] == '0') continue; /* leading zero: another name */
         char *prefix = allocate(p, length + 2);
         memcpy(prefix, name, length - n);
         prefix[length - n] = '<'; /* how ranges are stored: no other name has it */
@@ -99,26 +91,22 @@ static struct symbol *from_range(struct parser *p, const char *name)
     return NULL;
 }
 
-struct symbol *find(struct parser *p, const char *name)
-{
+struct symbol *find(struct parser *p, const char *name) {
     for (struct scope *scope = p->scope; scope; scope = scope->parent) {
         struct symbol *s = find_in(scope, name);
-        if (s)
-            return s;
+        if (s) return s;
     }
     return p->build ? from_range(p, name) : NULL;
 }
 
-uint16_t new_register(struct parser *p, enum type type)
-{
+uint16_t new_register(struct parser *p, enum type type) {
     if (p->build->next_register >= MAX_SLOTS)
         unsupported(p, "a function with more than %d registers", MAX_SLOTS);
     p->build->register_words += type_bytes(type) == 8 ? 2 : 1;
     return (uint16_t)p->build->next_register++;
 }
 
-uint16_t temporary(struct parser *p, unsigned which)
-{
+uint16_t temporary(struct parser *p, unsigned which) {
     struct builder *b = p->build;
     if (!b->has_temporary[which]) {
         b->temporaries[which] = new_register(p, TYPE_NONE);
@@ -129,10 +117,10 @@ uint16_t temporary(struct parser *p, unsigned which)
 
 enum { KEY_NUMBER, KEY_ADDRESS, KEY_GENERIC, KEY_SPECIAL };
 
-static uint16_t constant_slot(struct parser *p, struct constant_key key, bool *fresh)
-{
+static uint16_t constant_slot(struct parser *p, struct constant_key key, bool *fresh) {
     struct builder *b = p->build;
-    uint64_t h = (key.value ^ (uint64_t)(uintptr_t)key.target >> 4) * UINT64_C(0x9e3779b97f4a7c15) + key.kind;
+    uint64_t h = (key.value ^ (uint64_t)(uintptr_t)key.target >> 4) * UINT64_C(0x9e3779b97f4a7c15) +
+                 key.kind;
     struct constant_entry **bucket = &b->constant_index[(h >> 40) % CONSTANT_BUCKETS];
     for (struct constant_entry *e = *bucket; e; e = e->next)
         if (e->key.value == key.value && e->key.target == key.target && e->key.kind == key.kind) {
@@ -151,65 +139,69 @@ static uint16_t constant_slot(struct parser *p, struct constant_key key, bool *f
     return key.slot;
 }
 
-uint16_t constant(struct parser *p, uint64_t value)
-{
+uint16_t constant(struct parser *p, uint64_t value) {
     bool fresh;
     return constant_slot(p, (struct constant_key){.value = value, .kind = KEY_NUMBER}, &fresh);
 }
 
-uint16_t address_constant(struct parser *p, struct variable *target, uint64_t addend, bool generic)
-{
+uint16_t address_constant(struct parser *p, struct variable *target, uint64_t addend,
+                          bool generic) {
     struct builder *b = p->build;
     bool fresh;
-    struct constant_key key = {.value = addend, .target = target, .kind = generic ? KEY_GENERIC : KEY_ADDRESS};
+    struct constant_key key = {
+        .value = addend, .target = target, .kind = generic ? KEY_GENERIC : KEY_ADDRESS};
     uint16_t slot = constant_slot(p, key, &fresh);
     if (fresh)
-        APPEND(p, b->relocs, (struct const_reloc){(uint16_t)(slot - CONSTANT_BASE), target, addend, generic});
+        APPEND(p, b->relocs,
+               (struct const_reloc){(uint16_t)(slot - CONSTANT_BASE), target, addend, generic});
     if (target->kind == VAR_SHARED) {
         for (uint32_t i = 0; i < b->shared.count; i++)
-            if (b->shared.items[i] == target)
-                return slot;
+            if (b->shared.items[i] == target) return slot;
         APPEND(p, b->shared, target);
     }
     return slot;
 }
 
-uint16_t special_constant(struct parser *p, enum special which)
-{
+uint16_t special_constant(struct parser *p, enum special which) {
     bool fresh;
-    uint16_t slot = constant_slot(p, (struct constant_key){.value = which, .kind = KEY_SPECIAL}, &fresh);
+    uint16_t slot =
+        constant_slot(p, (struct constant_key){.value = which, .kind = KEY_SPECIAL}, &fresh);
     if (fresh)
-        APPEND(p, p->build->specials, (struct special_slot){(uint16_t)(slot - CONSTANT_BASE), (uint16_t)which});
+        APPEND(p, p->build->specials,
+               (struct special_slot){(uint16_t)(slot - CONSTANT_BASE), (uint16_t)which});
     return slot;
 }
 
-uint32_t emit(struct parser *p, enum op op, unsigned aux, unsigned d, unsigned a, unsigned b, unsigned c, int32_t imm)
-{
+uint32_t emit(struct parser *p, enum op op, unsigned aux, unsigned d, unsigned a, unsigned b,
+              unsigned c, int32_t imm) {
     uint32_t at = p->build->code.count;
-    if (at >= INT32_MAX / 2)
-        unsupported(p, "a function this long");
+    if (at >= INT32_MAX / 2) unsupported(p, "a function this long");
     APPEND(p, p->build->code,
-           (struct ins){(uint16_t)op, (uint16_t)aux, (uint16_t)d, (uint16_t)a, (uint16_t)b, (uint16_t)c, imm});
+           (struct ins){(uint16_t)op, (uint16_t)aux, (uint16_t)d, (uint16_t)a, (uint16_t)b,
+                        (uint16_t)c, imm});
     APPEND(p, p->build->lines, p->statement_line);
     return at;
 }
 
-void branch_fixup(struct parser *p, const char *label, uint32_t at, int32_t table, int32_t entry)
-{
+void branch_fixup(struct parser *p, const char *label, uint32_t at, int32_t table, int32_t entry) {
     struct fixup *f = allocate(p, sizeof *f);
     *f = (struct fixup){p->scope->fixups, label, at, p->statement_line, table, entry};
     p->scope->fixups = f;
 }
 
-bool imm_is_slot(enum op op)
-{
+bool imm_is_slot(enum op op) {
     switch (op) {
-    case OP_add_cc_u32: case OP_addc_cc_u32: case OP_sub_cc_u32: case OP_subc_cc_u32:
-    case OP_add_cc_u64: case OP_addc_cc_u64: case OP_sub_cc_u64: case OP_subc_cc_u64:
-    case OP_bfi_b32: case OP_bfi_b64:
-        return true;
-    default:
-        return false;
+    case OP_add_cc_u32:
+    case OP_addc_cc_u32:
+    case OP_sub_cc_u32:
+    case OP_subc_cc_u32:
+    case OP_add_cc_u64:
+    case OP_addc_cc_u64:
+    case OP_sub_cc_u64:
+    case OP_subc_cc_u64:
+    case OP_bfi_b32:
+    case OP_bfi_b64: return true;
+    default: return false;
     }
 }
 
@@ -219,16 +211,14 @@ static const char *const op_names[] = {
 #undef OP
 };
 
-enum op op_named(const char *format, ...)
-{
+enum op op_named(const char *format, ...) {
     char name[64];
     va_list args;
     va_start(args, format);
     vsnprintf(name, sizeof name, format, args);
     va_end(args);
     for (unsigned i = 0; i < OP_COUNT; i++)
-        if (op_names[i][0] == name[0] && strcmp(op_names[i], name) == 0)
-            return (enum op)i;
+        if (op_names[i][0] == name[0] && strcmp(op_names[i], name) == 0) return (enum op)i;
     return OP_COUNT;
 }
 

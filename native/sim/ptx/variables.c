@@ -6,11 +6,9 @@
 #define MAX_VARIABLE_BYTES (UINT64_C(1) << 32)
 enum { MAX_FRAME_BYTES = 1 << 20, MAX_INITIALISER_BYTES = 1 << 30 };
 
-static bool store_scalar(struct parser *p, struct variable *v, enum type type, uint64_t *at)
-{
+static bool store_scalar(struct parser *p, struct variable *v, enum type type, uint64_t *at) {
     unsigned bytes = type_bytes(type);
-    if (*at + bytes > v->size)
-        syntax(p, "too many initial values for '%s'", v->name);
+    if (*at + bytes > v->size) syntax(p, "too many initial values for '%s'", v->name);
     bool negative = accept(p, '-');
     uint64_t bits = 0;
     if (p->token.kind == T_INTEGER) {
@@ -40,16 +38,13 @@ static bool store_scalar(struct parser *p, struct variable *v, enum type type, u
 }
 
 /* `symbol`, `generic(symbol)`, `symbol+4`: filled in when addresses are known. */
-static void store_address(struct parser *p, struct variable *v, enum type type, uint64_t *at)
-{
+static void store_address(struct parser *p, struct variable *v, enum type type, uint64_t *at) {
     unsigned bytes = type_bytes(type);
     bool generic = accept_word(p, "generic");
-    if (generic)
-        expect(p, '(');
+    if (generic) expect(p, '(');
     const char *name = expect_word(p, "an initial value");
     struct symbol *s = find(p, name);
-    if (generic)
-        expect(p, ')');
+    if (generic) expect(p, ')');
     if (s && s->kind == SYM_FUNCTION) {
         uint64_t code = WINDOW_CODE + s->function->index;
         if (bytes != 8 || *at + 8 > v->size)
@@ -73,36 +68,34 @@ static void store_address(struct parser *p, struct variable *v, enum type type, 
     *at += bytes;
 }
 
-static void parse_values(struct parser *p, struct variable *v, enum type type, uint64_t *at, unsigned depth)
-{
-    if (depth > 8)
-        syntax(p, "initial values nested too deep");
+static void parse_values(struct parser *p, struct variable *v, enum type type, uint64_t *at,
+                         unsigned depth) {
+    if (depth > 8) syntax(p, "initial values nested too deep");
     if (!accept(p, '{')) {
-        if (!store_scalar(p, v, type, at))
-            store_address(p, v, type, at);
+        if (!store_scalar(p, v, type, at)) store_address(p, v, type, at);
         return;
     }
     while (!accept(p, '}')) {
         parse_values(p, v, type, at, depth + 1);
-        if (!is_punct(p, '}'))
-            expect(p, ',');
+        if (!is_punct(p, '}')) expect(p, ',');
     }
 }
 
-static struct variable *new_variable(struct parser *p, const char *space, const char *name)
-{
+static struct variable *new_variable(struct parser *p, const char *space, const char *name) {
     struct variable *v = allocate(p, sizeof *v);
     v->name = name;
-    v->kind = strcmp(space, "shared") == 0 ? VAR_SHARED : strcmp(space, "const") == 0 ? VAR_CONST : VAR_GLOBAL;
+    v->kind = strcmp(space, "shared") == 0  ? VAR_SHARED
+              : strcmp(space, "const") == 0 ? VAR_CONST
+                                            : VAR_GLOBAL;
     v->line = p->token.line;
     v->index = p->variables.count;
     APPEND(p, p->variables, v);
     return v;
 }
 
-/* Everything behind the state space, up to and including the semicolon: `.align 4 .b8 name[16], other = 3;` */
-void parse_variable(struct parser *p, const char *space, bool external)
-{
+/* Everything behind the state space, up to and including the semicolon: `.align 4 .b8 name[16],
+ * other = 3;` */
+void parse_variable(struct parser *p, const char *space, bool external) {
     uint64_t align = 0;
     unsigned vector = 1;
     enum type type = TYPE_NONE;
@@ -113,8 +106,7 @@ void parse_variable(struct parser *p, const char *space, bool external)
                 syntax(p, "an alignment must be a power of two");
         } else if (accept_dot(p, "attribute")) {
             expect(p, '(');
-            if (!accept_dot(p, "managed"))
-                unsupported(p, "attribute %s", describe(p));
+            if (!accept_dot(p, "managed")) unsupported(p, "attribute %s", describe(p));
             expect(p, ')');
         } else if (accept_dot(p, "v2")) {
             vector = 2;
@@ -126,11 +118,9 @@ void parse_variable(struct parser *p, const char *space, bool external)
             unsupported(p, "'.%s' of a .%s variable", p->token.text, space);
         }
     }
-    if (type == TYPE_NONE)
-        syntax(p, "a .%s variable without a type", space);
+    if (type == TYPE_NONE) syntax(p, "a .%s variable without a type", space);
     bool local = strcmp(space, "local") == 0 || strcmp(space, "param") == 0;
-    if (local && !p->build)
-        unsupported(p, ".%s outside a function", space);
+    if (local && !p->build) unsupported(p, ".%s outside a function", space);
     do {
         const char *name = expect_word(p, "a name");
         uint64_t size = (uint64_t)type_bytes(type) * vector;
@@ -142,25 +132,31 @@ void parse_variable(struct parser *p, const char *space, bool external)
             else
                 n = expect_integer(p, "an array's length");
             expect(p, ']');
-            if (n && size > MAX_VARIABLE_BYTES / n)
-                unsupported(p, "a variable of more than 4 GiB");
+            if (n && size > MAX_VARIABLE_BYTES / n) unsupported(p, "a variable of more than 4 GiB");
             size = open_ended && !n ? size : size * n;
         }
         uint64_t alignment = align ? align : (uint64_t)type_bytes(type) * vector;
         if (local) {
-            if (size > MAX_FRAME_BYTES || p->build->frame_bytes + size + alignment > MAX_FRAME_BYTES)
+            if (size > MAX_FRAME_BYTES ||
+                p->build->frame_bytes + size + alignment > MAX_FRAME_BYTES)
                 unsupported(p, "more than 1 MiB of local memory per thread");
             struct symbol *s = declare(p, p->scope, name, SYM_FRAME);
             p->build->frame_bytes = align_up(p->build->frame_bytes, (uint32_t)alignment);
-            *s = (struct symbol){.next = s->next, .name = name, .kind = SYM_FRAME, .type = type,
-                                 .number = p->build->frame_bytes, .size = (uint32_t)size, .align = (uint32_t)alignment,
+            *s = (struct symbol){.next = s->next,
+                                 .name = name,
+                                 .kind = SYM_FRAME,
+                                 .type = type,
+                                 .number = p->build->frame_bytes,
+                                 .size = (uint32_t)size,
+                                 .align = (uint32_t)alignment,
                                  .param = space[0] == 'p'};
             p->build->frame_bytes += (uint32_t)size;
             continue;
         }
         struct symbol *known = p->build ? NULL : find(p, name);
         struct variable *v;
-        if (known && known->kind == SYM_VARIABLE && known->variable->external && known->variable->kind != VAR_SHARED) {
+        if (known && known->kind == SYM_VARIABLE && known->variable->external &&
+            known->variable->kind != VAR_SHARED) {
             v = known->variable; /* it was declared .extern before */
         } else {
             v = new_variable(p, space, name);
@@ -169,8 +165,7 @@ void parse_variable(struct parser *p, const char *space, bool external)
         v->external = external;
         v->size = external && v->kind == VAR_SHARED ? 0 : size;
         v->align = alignment;
-        if (open_ended && !external)
-            v->size = 0;
+        if (open_ended && !external) v->size = 0;
         if (accept(p, '=')) {
             if (v->kind == VAR_SHARED || external)
                 syntax(p, "'%s' cannot have initial values", name);

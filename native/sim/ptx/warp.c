@@ -1,7 +1,8 @@
 /*
- * What a warp's threads do together: shuffles, votes, matches, reductions, bar.warp.sync. Every thread runs alone until it gets
- * to such an instruction and waits there. The group named by a member mask is complete when each of its threads that still
- * lives waits with that very mask at the same kind of instruction; then it is carried out for all of them at once.
+ * What a warp's threads do together: shuffles, votes, matches, reductions, bar.warp.sync. Every
+ * thread runs alone until it gets to such an instruction and waits there. The group named by a
+ * member mask is complete when each of its threads that still lives waits with that very mask at
+ * the same kind of instruction; then it is carried out for all of them at once.
  */
 #include "exec.h"
 
@@ -12,27 +13,24 @@ struct warp {
     uint32_t count;
 };
 
-static bool waits(const struct warp *w, unsigned lane) { return w->lanes[lane].state == THREAD_AT_WARP; }
+static bool waits(const struct warp *w, unsigned lane) {
+    return w->lanes[lane].state == THREAD_AT_WARP;
+}
 
-static union slot *slot_of(const struct warp *w, unsigned lane, uint16_t slot)
-{
+static union slot *slot_of(const struct warp *w, unsigned lane, uint16_t slot) {
     return &thread_registers(&w->lanes[lane])[slot];
 }
 
-static uint32_t member_mask(const struct warp *w, unsigned lane)
-{
+static uint32_t member_mask(const struct warp *w, unsigned lane) {
     return slot_of(w, lane, w->lanes[lane].pc[1].a)->u32; /* the ext word behind */
 }
 
-static void shuffle(const struct warp *w, uint32_t group)
-{
+static void shuffle(const struct warp *w, uint32_t group) {
     uint32_t value[WARP_SIZE];
     for (unsigned lane = 0; lane < w->count; lane++)
-        if (group >> lane & 1)
-            value[lane] = slot_of(w, lane, w->lanes[lane].pc->a)->u32;
+        if (group >> lane & 1) value[lane] = slot_of(w, lane, w->lanes[lane].pc->a)->u32;
     for (unsigned lane = 0; lane < w->count; lane++) {
-        if (!(group >> lane & 1))
-            continue;
+        if (!(group >> lane & 1)) continue;
         const struct ins *at = w->lanes[lane].pc;
         int b = (int)(slot_of(w, lane, at->b)->u32 & 31), c = (int)slot_of(w, lane, at->c)->u32;
         int clamp = c & 31, segment = c >> 8 & 31;
@@ -45,18 +43,15 @@ static void shuffle(const struct warp *w, uint32_t group)
         case SHFL_BFLY: from = (int)lane ^ b, inside = from <= top; break;
         case SHFL_IDX: from = bottom | (b & ~segment), inside = from <= top; break;
         }
-        if (!inside)
-            from = (int)lane;
+        if (!inside) from = (int)lane;
         /* A source that takes no part is undefined in PTX; its reader gets its own value. */
         uint32_t result = group >> from & 1 ? value[from] : value[lane];
         slot_of(w, lane, at->d)->u64 = result;
-        if (at[1].imm)
-            slot_of(w, lane, at[1].d)->u64 = inside;
+        if (at[1].imm) slot_of(w, lane, at[1].d)->u64 = inside;
     }
 }
 
-static void vote(const struct warp *w, uint32_t group, enum vote_mode mode)
-{
+static void vote(const struct warp *w, uint32_t group, enum vote_mode mode) {
     uint32_t ballot = 0;
     for (unsigned lane = 0; lane < w->count; lane++)
         if (group >> lane & 1 && slot_of(w, lane, w->lanes[lane].pc->a)->u64)
@@ -66,13 +61,11 @@ static void vote(const struct warp *w, uint32_t group, enum vote_mode mode)
                       : mode == VOTE_UNI ? ballot == group || ballot == 0
                                          : ballot;
     for (unsigned lane = 0; lane < w->count; lane++)
-        if (group >> lane & 1)
-            slot_of(w, lane, w->lanes[lane].pc->d)->u64 = result;
+        if (group >> lane & 1) slot_of(w, lane, w->lanes[lane].pc->d)->u64 = result;
 }
 
 /* aux: the width in bits of what is compared. */
-static void match(const struct warp *w, uint32_t group, bool all)
-{
+static void match(const struct warp *w, uint32_t group, bool all) {
     uint64_t value[WARP_SIZE] = {0};
     for (unsigned lane = 0; lane < w->count; lane++)
         if (group >> lane & 1) {
@@ -85,17 +78,14 @@ static void match(const struct warp *w, uint32_t group, bool all)
             if (group >> lane & 1 && group >> other & 1 && value[lane] == value[other])
                 same[lane] |= UINT32_C(1) << other;
     for (unsigned lane = 0; lane < w->count; lane++) {
-        if (!(group >> lane & 1))
-            continue;
+        if (!(group >> lane & 1)) continue;
         const struct ins *at = w->lanes[lane].pc;
         slot_of(w, lane, at->d)->u64 = all && same[lane] != group ? 0 : same[lane];
-        if (all && at[1].imm)
-            slot_of(w, lane, at[1].d)->u64 = same[lane] == group;
+        if (all && at[1].imm) slot_of(w, lane, at[1].d)->u64 = same[lane] == group;
     }
 }
 
-static uint32_t combine(enum redux_mode mode, uint32_t a, uint32_t b)
-{
+static uint32_t combine(enum redux_mode mode, uint32_t a, uint32_t b) {
     switch (mode) {
     case REDUX_ADD: return a + b;
     case REDUX_MIN_S: return (int32_t)a < (int32_t)b ? a : b;
@@ -108,20 +98,17 @@ static uint32_t combine(enum redux_mode mode, uint32_t a, uint32_t b)
     }
 }
 
-static void redux(const struct warp *w, uint32_t group, enum redux_mode mode)
-{
+static void redux(const struct warp *w, uint32_t group, enum redux_mode mode) {
     unsigned first = (unsigned)__builtin_ctz(group);
     uint32_t result = slot_of(w, first, w->lanes[first].pc->a)->u32;
     for (unsigned lane = first + 1; lane < w->count; lane++)
         if (group >> lane & 1)
             result = combine(mode, result, slot_of(w, lane, w->lanes[lane].pc->a)->u32);
     for (unsigned lane = 0; lane < w->count; lane++)
-        if (group >> lane & 1)
-            slot_of(w, lane, w->lanes[lane].pc->d)->u64 = result;
+        if (group >> lane & 1) slot_of(w, lane, w->lanes[lane].pc->d)->u64 = result;
 }
 
-static void elect(const struct warp *w, uint32_t group)
-{
+static void elect(const struct warp *w, uint32_t group) {
     unsigned leader = (unsigned)__builtin_ctz(group);
     for (unsigned lane = 0; lane < w->count; lane++)
         if (group >> lane & 1) {
@@ -131,8 +118,7 @@ static void elect(const struct warp *w, uint32_t group)
         }
 }
 
-static void carry_out(const struct warp *w, uint32_t group)
-{
+static void carry_out(const struct warp *w, uint32_t group) {
     const struct ins *at = w->lanes[__builtin_ctz(group)].pc;
     switch ((enum op)at->op) {
     case OP_shfl: shuffle(w, group); break;
@@ -143,8 +129,7 @@ static void carry_out(const struct warp *w, uint32_t group)
     case OP_elect: elect(w, group); break;
     case OP_activemask:
         for (unsigned lane = 0; lane < w->count; lane++)
-            if (group >> lane & 1)
-                slot_of(w, lane, w->lanes[lane].pc->d)->u64 = group;
+            if (group >> lane & 1) slot_of(w, lane, w->lanes[lane].pc->d)->u64 = group;
         break;
     default: break; /* warp_sync: meeting is all there is to it */
     }
@@ -156,41 +141,36 @@ static void carry_out(const struct warp *w, uint32_t group)
 }
 
 /* Do two threads stand at the same instruction, reached by the same calls? */
-static bool same_place(const struct thread *a, const struct thread *b)
-{
-    if (a->pc != b->pc || a->depth != b->depth)
-        return false;
+static bool same_place(const struct thread *a, const struct thread *b) {
+    if (a->pc != b->pc || a->depth != b->depth) return false;
     for (uint32_t i = 1; i <= a->depth; i++)
-        if (a->window->frames[i].call != b->window->frames[i].call)
-            return false;
+        if (a->window->frames[i].call != b->window->frames[i].call) return false;
     return true;
 }
 
 /*
- * activemask has no member mask: its group is those that stand at the same place once nobody in the warp can run any
- * further (or, forced, at once), which is as converged as the program allows.
+ * activemask has no member mask: its group is those that stand at the same place once nobody in the
+ * warp can run any further (or, forced, at once), which is as converged as the program allows.
  */
-static uint32_t active_group(const struct warp *w, unsigned lane, bool forced)
-{
+static uint32_t active_group(const struct warp *w, unsigned lane, bool forced) {
     uint32_t group = 0;
     for (unsigned other = 0; other < w->count; other++) {
-        if (w->lanes[other].state == THREAD_READY && !forced)
-            return 0;
+        if (w->lanes[other].state == THREAD_READY && !forced) return 0;
         if (waits(w, other) && same_place(&w->lanes[other], &w->lanes[lane]))
             group |= UINT32_C(1) << other;
     }
     return group;
 }
 
-static uint32_t complete_group(const struct warp *w, unsigned lane)
-{
+static uint32_t complete_group(const struct warp *w, unsigned lane) {
     const struct ins *at = w->lanes[lane].pc;
     uint32_t mask = member_mask(w, lane) | UINT32_C(1) << lane, group = 0;
     for (unsigned other = 0; other < w->count; other++) {
-        if (!(mask >> other & 1) || w->lanes[other].state == THREAD_EXITED)
-            continue;
-        /* One instruction may be at several places of the code, but it is the same one for all who meet. */
-        if (!waits(w, other) || w->lanes[other].pc->op != at->op || w->lanes[other].pc->aux != at->aux ||
+        if (!(mask >> other & 1) || w->lanes[other].state == THREAD_EXITED) continue;
+        /* One instruction may be at several places of the code, but it is the same one for all who
+         * meet. */
+        if (!waits(w, other) || w->lanes[other].pc->op != at->op ||
+            w->lanes[other].pc->aux != at->aux ||
             (member_mask(w, other) | UINT32_C(1) << other) != mask)
             return 0;
         group |= UINT32_C(1) << other;
@@ -198,14 +178,12 @@ static uint32_t complete_group(const struct warp *w, unsigned lane)
     return group;
 }
 
-bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool forced)
-{
+bool warp_resolve(struct exec *x, struct thread *threads, uint32_t count, bool forced) {
     (void)x;
     struct warp w = {threads, count};
     bool released = false;
     for (unsigned lane = 0; lane < count; lane++) {
-        if (!waits(&w, lane))
-            continue;
+        if (!waits(&w, lane)) continue;
         bool active = w.lanes[lane].pc->op == OP_activemask;
         uint32_t group = active ? active_group(&w, lane, forced) : complete_group(&w, lane);
         if (group) {

@@ -1,10 +1,11 @@
-/* What the remote client makes of an executor that says whatever it likes. No length, count or handle of a reply may lead outside, and no call
- * may go on for ever.
+/* What the remote client makes of an executor that says whatever it likes. No length, count or
+ * handle of a reply may lead outside, and no call may go on for ever.
  *
- * Input: a byte that says which call is made ('S': only a snapshot is read, 'W': a welcome, with descriptors where the byte after it says so),
- * then what the executor sends before it hangs up: frames of {op u16, flags u16, length u16, seq u16 (after the last call), payload}. Flag
- * 32768 makes the length a lie. From 128 on it sends through shared memory, where flag 16384 writes the payload over the control page; from 192 on NVML
- * asks.
+ * Input: a byte that says which call is made ('S': only a snapshot is read, 'W': a welcome, with
+ * descriptors where the byte after it says so), then what the executor sends before it hangs up:
+ * frames of {op u16, flags u16, length u16, seq u16 (after the last call), payload}. Flag 32768
+ * makes the length a lie. From 128 on it sends through shared memory, where flag 16384 writes the
+ * payload over the control page; from 192 on NVML asks.
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -22,28 +23,54 @@ static int passing_time(clockid_t clock, struct timespec *now) {
     *now = (struct timespec){ns / 1000000000, ns % 1000000000};
     return 0;
 }
-static bool look_once(struct shared_tail *tail, uint64_t seen) { return atomic_load(&tail->at) != seen; }
+static bool look_once(struct shared_tail *tail, uint64_t seen) {
+    return atomic_load(&tail->at) != seen;
+}
 
 #define clock_gettime passing_time
 #define usleep(microseconds) ((void)0)
 #define shared_wait(tail, seen, reader, milliseconds) look_once(tail, seen)
+#include "../../common/descriptor.c"
 #include "../../remote/link.c"
+#include "../../remote/connection.c"
+#include "../../remote/call.c"
+#include "../../remote/transport_stream.c"
+#include "../../remote/transport_shared.c"
+#include "../../remote/bulk.c"
 #undef shared_wait
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room);
+CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
+                          struct wire_process *processes, uint32_t room);
 void ask_nvml(unsigned which); /* client_nvml.c */
 
 static struct link *lease;
 static struct shared executors; /* the same memory, as the executor sees it */
 static CUcontext context;
+static uint8_t *stream_ring;
+
+/* What opening a transport does, but for threads. */
+static void travel_over(const struct transport *transport) {
+    lease->transport = transport;
+    if (transport == &transport_shared) {
+        shared_open(lease);
+        return;
+    }
+    lease->ring = stream_ring;
+    lease->ring_mask = RING_BYTES - 1;
+    lease->limit = 0;
+}
 
 /* A server with one card, and its primary context current. */
 static void set_up(void) {
     uint8_t bytes[512] = {0};
     struct writer out = {bytes, sizeof bytes, false};
     struct wire_snapshot snapshot = {13000, 1};
-    struct wire_device device = {.total_bytes = 1 << 30, .name = "card", .pci = "0000:01:00.0", .major = 8, .attribute_count = 32};
+    struct wire_device device = {.total_bytes = 1 << 30,
+                                 .name = "card",
+                                 .pci = "0000:01:00.0",
+                                 .major = 8,
+                                 .attribute_count = 32};
     int32_t attributes[32];
     for (int i = 0; i < 32; i++) attributes[i] = 1024;
     put_bytes(&out, &snapshot, sizeof snapshot);
@@ -51,11 +78,12 @@ static void set_up(void) {
     put_bytes(&out, attributes, sizeof attributes);
     lease = link_new(0, "/nowhere/lease.addr");
     if (lease == NULL || !read_snapshot(lease, bytes, sizeof bytes - out.left)) abort();
-    lease->ring = doubled(RING_BYTES);
-    lease->input = doubled(INPUT_BYTES);
+    stream_ring = doubled(RING_BYTES);
+    lease->stream.input = doubled(INPUT_BYTES);
     lease->connected_once = true;
     int memory = shared_create();
-    if (memory < 0 || !shared_map(&lease->shared, memory) || !shared_map(&executors, memory)) abort();
+    if (memory < 0 || !shared_map(&lease->shared.memory, memory) || !shared_map(&executors, memory))
+        abort();
     close(memory);
     links[0] = lease;
     link_count = 1;
@@ -70,15 +98,18 @@ static int connect_lease(void) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) abort();
     for (int i = 0; i < 2; i++) setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     use_socket(lease, pair[0]);
-    lease->tail = lease->sent = lease->request_head = lease->acknowledged = lease->received_told = lease->last_reply = lease->wire_context = 0;
+    struct stream_state *stream = &lease->stream;
+    lease->tail = stream->sent = stream->acknowledged = stream->received_told = lease->last_reply =
+        lease->wire_context = 0;
     lease->next_seq = 1;
     lease->taken = 0;
     lease->pending_error = 0;
-    lease->external_first = 0;
-    lease->external_sent = lease->external_end = 0;
-    lease->external_offset = 0;
-    lease->input_head = lease->input_tail = lease->skip = 0;
-    memset(lease->slot_seq, 0, sizeof lease->slot_seq);
+    stream->external_first = 0;
+    stream->external_sent = stream->external_end = 0;
+    stream->external_offset = 0;
+    stream->input_head = stream->input_tail = stream->skip = 0;
+    travel_over(&transport_stream);
+    memset(lease->shared.slot_seq, 0, sizeof lease->shared.slot_seq);
     lease->broken = lease->dead = false;
     return pair[1];
 }
@@ -89,8 +120,14 @@ static void say(int executor, const uint8_t *data, size_t size, uint64_t last) {
         memcpy(words, data, sizeof words);
         data += 8, size -= 8;
         size_t length = words[2] < size ? words[2] : size;
-        struct wire_header header = {.op = words[0], .flags = words[1], .len = (uint32_t)(words[1] & 32768 ? words[2] * 40503u : length), .seq = last + words[3]};
-        if (send(executor, &header, sizeof header, MSG_DONTWAIT) < 0 || send(executor, data, length, MSG_DONTWAIT) < 0) break;
+        struct wire_header header = {.op = words[0],
+                                     .flags = words[1],
+                                     .len =
+                                         (uint32_t)(words[1] & 32768 ? words[2] * 40503u : length),
+                                     .seq = last + words[3]};
+        if (send(executor, &header, sizeof header, MSG_DONTWAIT) < 0 ||
+            send(executor, data, length, MSG_DONTWAIT) < 0)
+            break;
         data += length, size -= length;
     }
     shutdown(executor, SHUT_WR);
@@ -106,15 +143,22 @@ static void say_shared(const uint8_t *data, size_t size, uint64_t last) {
         memcpy(words, data, sizeof words);
         data += 8, size -= 8;
         size_t length = words[2] < size ? words[2] : size;
-        struct wire_header header = {.op = words[0], .flags = words[1], .len = (uint32_t)(words[1] & 32768 ? words[2] * 40503u : length), .seq = last + words[3]};
+        struct wire_header header = {.op = words[0],
+                                     .flags = words[1],
+                                     .len =
+                                         (uint32_t)(words[1] & 32768 ? words[2] * 40503u : length),
+                                     .seq = last + words[3]};
         if (words[1] & 16384) {
-            size_t where = words[0] % sizeof *control, bytes = sizeof *control - where < length ? sizeof *control - where : length;
+            size_t where = words[0] % sizeof *control,
+                   bytes = sizeof *control - where < length ? sizeof *control - where : length;
             memcpy((uint8_t *)control + where, data, bytes);
         } else if (tail + sizeof header + length + 16 <= SHARED_RING_BYTES) {
             memcpy(executors.replies + tail, &header, sizeof header);
             memcpy(executors.replies + tail + sizeof header, data, length);
-            if (shared_frame(length) <= SHARED_SHORT_BYTES) { /* beside the tail as well; what is read there is what was said last */
-                memcpy((void *)control->replies.frame, executors.replies + tail, shared_frame(length));
+            /* beside the tail as well; what is read there is what was said last */
+            if (shared_frame(length) <= SHARED_SHORT_BYTES) {
+                memcpy((void *)control->replies.frame, executors.replies + tail,
+                       shared_frame(length));
                 control->replies.beside = tail + shared_frame(length);
             }
             tail += shared_frame(length);
@@ -140,7 +184,8 @@ static void call_one(unsigned which) {
     switch (which % 16) {
     case 0: cuMemGetInfo_v2(&a, &b); break;
     case 1:
-        if (cuModuleLoadData(&module, image) == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)module);
+        if (cuModuleLoadData(&module, image) == CUDA_SUCCESS)
+            handle_drop((uint64_t)(uintptr_t)module);
         break;
     case 2: cuMemAlloc_v2(&pointer, 4096); break;
     case 3: cuMemcpyDtoH_v2(space, 4096, sizeof space); break;
@@ -149,19 +194,27 @@ static void call_one(unsigned which) {
     case 6: egpuDeviceStatus(0, &status, processes, 4); break;
     case 7: cuPointerGetAttribute(space, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 4096); break;
     case 8: {
-        CUDA_MEMCPY2D plane = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = 4096, .srcPitch = 1024, .dstMemoryType = CU_MEMORYTYPE_HOST,
-                               .dstHost = space, .dstPitch = 500, .WidthInBytes = 400, .Height = 300};
+        CUDA_MEMCPY2D plane = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                               .srcDevice = 4096,
+                               .srcPitch = 1024,
+                               .dstMemoryType = CU_MEMORYTYPE_HOST,
+                               .dstHost = space,
+                               .dstPitch = 500,
+                               .WidthInBytes = 400,
+                               .Height = 300};
         cuMemcpy2D_v2(&plane);
         break;
     }
     case 9:
-        if (cuLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)library);
+        if (cuLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS)
+            handle_drop((uint64_t)(uintptr_t)library);
         break;
     case 10: cuStreamIsCapturing(NULL, &capturing); break;
     case 11: cuCtxSynchronize(); break;
     case 12: cuDeviceGetMemPool((CUmemoryPool *)space, 0); break;
     case 13: cuMemGetAddressRange_v2(&pointer, &a, 4096); break;
-    case 14: /* a module, and what is asked about it: the second answer finds the first one's handle */
+    case 14:
+        /* a module, and what is asked about it: the second answer finds the first one's handle */
         if (cuModuleLoadData(&module, image) == CUDA_SUCCESS) {
             if (cuModuleGetFunction(&function, module, "f") == CUDA_SUCCESS) {
                 void *arguments[64];
@@ -177,17 +230,20 @@ static void call_one(unsigned which) {
     }
 }
 
-/* With the first byte's bits: descriptors go along, so many, of a sealed memory of the right size, or of a file. */
+/* With the first byte's bits: descriptors go along, so many, of a sealed memory of the right size,
+ * or of a file. */
 static void send_welcome(int fd, const uint8_t *data, size_t size) {
     struct wire_header header;
-    size_t count = size >= sizeof header ? data[2] & 3 : 0; /* in the flags of the header, which a welcome has none of */
+    /* in the flags of the header, which a welcome has none of */
+    size_t count = size >= sizeof header ? data[2] & 3 : 0;
     if (count == 0) {
         if (send(fd, data, size, MSG_DONTWAIT) < 0) abort();
         return;
     }
     int descriptors[3];
     for (size_t i = 0; i < count; i++) {
-        descriptors[i] = data[2] & 4 ? shared_create() : open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        descriptors[i] =
+            data[2] & 4 ? shared_create() : open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
         if (descriptors[i] < 0 || ftruncate(descriptors[i], SHARED_BYTES) != 0) abort();
     }
     union {
@@ -195,8 +251,13 @@ static void send_welcome(int fd, const uint8_t *data, size_t size) {
         struct cmsghdr header;
     } control = {0};
     struct iovec part = {(void *)(uintptr_t)data, size};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(count * sizeof(int))};
-    control.header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(count * sizeof(int))};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    control.header = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                                      .cmsg_type = SCM_RIGHTS,
+                                      .cmsg_len = CMSG_LEN(count * sizeof(int))};
     memcpy(CMSG_DATA(&control.header), descriptors, count * sizeof(int));
     if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) abort();
     for (size_t i = 0; i < count; i++) close(descriptors[i]);
@@ -214,7 +275,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int executor = connect_lease();
     if (data[0] == 'W') {
         unsigned before = open_descriptors();
-        struct shared mapped = lease->shared;
+        struct shared mapped = lease->shared.memory;
         struct device *devices = lease->devices;
         unsigned count = lease->device_count;
         lease->connected_once = false;
@@ -223,10 +284,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         greet(lease, lease->fd);
         if (lease->devices != devices) free(lease->devices);
         lease->devices = devices, lease->device_count = count, lease->connected_once = true;
-        if (lease->uses_shared && !(size > 3 && data[3] & 4)) abort(); /* what the executor can cut off at any time */
-        if (lease->uses_shared) shared_unmap(&lease->shared);
-        lease->shared = mapped;
-        lease->uses_shared = false;
+        /* what the executor can cut off at any time */
+        bool shared = lease->transport == &transport_shared;
+        if (shared && !(size > 3 && data[3] & 4)) abort();
+        if (shared) shared_unmap(&lease->shared.memory);
+        lease->shared.memory = mapped;
+        lease->transport = &transport_stream;
         lease->direct = true;
         if (open_descriptors() != before) abort(); /* one that came was not closed */
     } else {
@@ -237,14 +300,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 struct wire_reply reply;
             } good = {{WIRE_REPLY, WIRE_IS_REPLY, sizeof good.reply, 1}, {0, 0}};
             say(executor, (const uint8_t *)&good, sizeof good, 0);
-            if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) abort();
+            if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+                cuCtxSetCurrent(context) != CUDA_SUCCESS)
+                abort();
             close(executor);
             executor = connect_lease();
         }
         lease->wire_context = wire_without_server((uint64_t)(uintptr_t)context);
-        atomic_store(&((struct shadow_context *)handle_entry((uint64_t)(uintptr_t)context)->info)->error, 0);
-        lease->uses_shared = data[0] >= 128;
-        if (lease->uses_shared) {
+        atomic_store(
+            &((struct shadow_context *)handle_entry((uint64_t)(uintptr_t)context)->info)->error, 0);
+        if (data[0] >= 128) {
+            travel_over(&transport_shared);
             say_shared(data + 1, size - 1, 0);
             shutdown(executor, SHUT_WR);
         } else {
@@ -254,7 +320,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             ask_nvml(data[0]);
         else
             call_one(data[0]);
-        lease->uses_shared = false;
     }
     close(executor);
     return 0;

@@ -8,7 +8,8 @@ static void *fuzz_symbol(const char *name);
 #define dlsym(library, name) ((void)(library), fuzz_symbol(name))
 #include "../../remote/nvml.c"
 
-CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status, struct wire_process *processes, uint32_t room);
+CUresult egpuDeviceStatus(CUdevice ordinal, struct wire_device_status *status,
+                          struct wire_process *processes, uint32_t room);
 
 static void *fuzz_symbol(const char *name) {
 #define KNOWN(symbol) \
@@ -27,7 +28,8 @@ static void *fuzz_symbol(const char *name) {
 
 void ask_nvml(unsigned which);
 
-/* What somebody who looks would ask; the answers go into buffers of the documented sizes, or of one entry. */
+/* What somebody who looks would ask; the answers go into buffers of the documented sizes, or of one
+ * entry. */
 void ask_nvml(unsigned which) {
     char text[96], short_text[4];
     unsigned number = which % 4;

@@ -1,10 +1,13 @@
-/* Every decoder of calls in the executor, on whatever bytes. What is tested is that no length, index or handle leads outside.
+/* Every decoder of calls in the executor, on whatever bytes. What is tested is that no length,
+ * index or handle leads outside.
  *
- * Input: frames of {op u16, flags u16, length u16, form u16, payload}, all on one set of handles. Form bit 0: the payload is repeated, or cut
- * off, until it has the length that the operation takes, so that arbitrary bytes get past its checks; bit 1: the context is the payload's
- * first word. A first byte of 'G' instead means a greeting.
+ * Input: frames of {op u16, flags u16, length u16, form u16, payload}, all on one set of handles.
+ * Form bit 0: the payload is repeated, or cut off, until it has the length that the operation
+ * takes, so that arbitrary bytes get past its checks; bit 1: the context is the payload's first
+ * word. A first byte of 'G' instead means a greeting.
  *
- * With EGPU_FUZZ_REPORT in the environment it says at its end how many operations were decoded, and how many called the driver.
+ * With EGPU_FUZZ_REPORT in the environment it says at its end how many operations were decoded, and
+ * how many called the driver.
  */
 #include "driver.h"
 
@@ -21,7 +24,9 @@ driver_pointer driver_function(egpu_driver_id id) { return agreeing_driver(id); 
 void session_shares_output(void) {}
 void session_callback(uint64_t id, CUresult status) { (void)id, (void)status; }
 int session_receive_fd(void) { return -1; }
-CUresult status_read(uint32_t device, struct writer *out) { return put_word(out, device), CUDA_SUCCESS; }
+CUresult status_read(uint32_t device, struct writer *out) {
+    return put_word(out, device), CUDA_SUCCESS;
+}
 uint8_t *session_bulk(uint64_t offset, size_t bytes) {
     static uint8_t *bulk;
     if (bulk == NULL) bulk = malloc(SHARED_BULK_BYTES);
@@ -40,16 +45,20 @@ static void report(void) {
     }
     fprintf(stderr, "operations: %u, decoded: %u, carried out: %u\n", all, reached, called);
     for (unsigned op = 64; op < OP_COUNT; op++)
-        if (operation_of((uint16_t)op) != NULL && !carried_out[op]) fprintf(stderr, "op %u never called the driver\n", op);
+        if (operation_of((uint16_t)op) != NULL && !carried_out[op])
+            fprintf(stderr, "op %u never called the driver\n", op);
 }
 
 /* False: the payload was too short or too long. */
-static bool run(uint16_t op, uint16_t flags, const uint8_t *bytes, size_t length, uint64_t context) {
+static bool run(uint16_t op, uint16_t flags, const uint8_t *bytes, size_t length,
+                uint64_t context) {
     static uint8_t space[192 << 10];
     uint8_t *payload = malloc(length ? length : 1); /* of its very size: one byte too far is seen */
     if (payload == NULL) return true;
     memcpy(payload, bytes, length);
-    struct task task = {.in = {payload, length, false}, .out = {space, sizeof space, false}, .context = context,
+    struct task task = {.in = {payload, length, false},
+                        .out = {space, sizeof space, false},
+                        .context = context,
                         .header = {.op = op, .flags = flags, .len = (uint32_t)length}};
     driver_called = false;
     operation_of(op)->run(&task);
@@ -61,11 +70,13 @@ static bool run(uint16_t op, uint16_t flags, const uint8_t *bytes, size_t length
     return !task.violated;
 }
 
-static void run_fitted(uint16_t op, uint16_t flags, const uint8_t *bytes, size_t length, uint64_t context) {
+static void run_fitted(uint16_t op, uint16_t flags, const uint8_t *bytes, size_t length,
+                       uint64_t context) {
     uint8_t repeated[LONGEST_FITTED];
     if (length == 0) bytes = (const uint8_t *)"", length = 1;
     for (size_t i = 0; i < sizeof repeated; i++) repeated[i] = bytes[i % length];
-    for (size_t fitted = 0; fitted <= sizeof repeated && !run(op, flags, repeated, fitted, context); fitted += 8) {
+    for (size_t fitted = 0; fitted <= sizeof repeated && !run(op, flags, repeated, fitted, context);
+         fitted += 8) {
     }
 }
 
@@ -101,16 +112,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 #ifdef EGPU_LIBFUZZER
-/* Handles are 64 bits of which few are free: those that a client would send are tried in place of eight bytes. */
+/* Handles are 64 bits of which few are free: those that a client would send are tried in place of
+ * eight bytes. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t room);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned int seed);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned int seed) {
     if (seed % 3 != 0) return LLVMFuzzerMutate(data, size, room);
     seed /= 3;
-    uint64_t handle = wire_handle(1 + seed % (KIND_COUNT - 1), seed / 27 % 4 == 0, 1 + seed / 108 % 2, 1 + seed / 216 % 4);
+    uint64_t handle = wire_handle(1 + seed % (KIND_COUNT - 1), seed / 27 % 4 == 0,
+                                  1 + seed / 108 % 2, 1 + seed / 216 % 4);
     size_t words = size / 8;
     if (seed / 864 % 2 || words < 2) { /* a call more, of anything that begins with a handle */
-        uint16_t frame[8] = {(uint16_t)(seed / 1728), (uint16_t)(seed >> 5), 8, seed / 1728 % 4 != 0};
+        uint16_t frame[8] = {(uint16_t)(seed / 1728), (uint16_t)(seed >> 5), 8,
+                             seed / 1728 % 4 != 0};
         memcpy(frame + 4, &handle, sizeof handle);
         if (size + sizeof frame > room) return LLVMFuzzerMutate(data, size, room);
         memcpy(data + size, frame, sizeof frame);

@@ -1,5 +1,6 @@
-/* A driver that agrees to everything. It reads all that it is given to read and writes all that it is given to fill, so that a sanitizer sees
- * a length that leads outside; apart from that it does nothing. */
+/* A driver that agrees to everything. It reads all that it is given to read and writes all that it
+ * is given to fill, so that a sanitizer sees a length that leads outside; apart from that it does
+ * nothing. */
 #ifndef EGPU_FUZZ_DRIVER_H
 #define EGPU_FUZZ_DRIVER_H
 
@@ -52,20 +53,26 @@ static int driver_copies_out(void *to, CUdeviceptr from, size_t bytes) {
 static int driver_copies_rows(const CUDA_MEMCPY2D *plan) {
     driver_called = true;
     for (size_t row = 0; row < plan->Height && plan->WidthInBytes != 0; row++) {
-        if (plan->srcMemoryType == CU_MEMORYTYPE_HOST) driver_reads((const uint8_t *)plan->srcHost + row * plan->srcPitch, plan->WidthInBytes);
-        if (plan->dstMemoryType == CU_MEMORYTYPE_HOST) driver_writes((uint8_t *)plan->dstHost + row * plan->dstPitch, plan->WidthInBytes);
-        if (plan->srcMemoryType != CU_MEMORYTYPE_HOST && plan->dstMemoryType != CU_MEMORYTYPE_HOST) break;
+        if (plan->srcMemoryType == CU_MEMORYTYPE_HOST)
+            driver_reads((const uint8_t *)plan->srcHost + row * plan->srcPitch, plan->WidthInBytes);
+        if (plan->dstMemoryType == CU_MEMORYTYPE_HOST)
+            driver_writes((uint8_t *)plan->dstHost + row * plan->dstPitch, plan->WidthInBytes);
+        if (plan->srcMemoryType != CU_MEMORYTYPE_HOST && plan->dstMemoryType != CU_MEMORYTYPE_HOST)
+            break;
     }
     return plan->srcDevice == 0xbad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static int driver_loads(void **module, const char *image, unsigned count, CUjit_option *options, void **values) {
+static int driver_loads(void **module, const char *image, unsigned count, CUjit_option *options,
+                        void **values) {
     (void)options;
     driver_reads(image, strlen(image) + 1);
-    for (unsigned i = 0; i + 1 < count; i += 2) driver_writes(values[i], (size_t)(uintptr_t)values[i + 1]);
+    for (unsigned i = 0; i + 1 < count; i += 2)
+        driver_writes(values[i], (size_t)(uintptr_t)values[i + 1]);
     return *image == '!' ? CUDA_ERROR_INVALID_PTX : driver_gives(module);
 }
-static int driver_loads_library(void **library, const char *image, CUjit_option *options, void **values, unsigned count) {
+static int driver_loads_library(void **library, const char *image, CUjit_option *options,
+                                void **values, unsigned count) {
     return driver_loads(library, image, count, options, values);
 }
 /* These are called by the client's wish as well, with what it leaves out. */
@@ -79,7 +86,8 @@ static int driver_lists(void **objects, unsigned count) {
 }
 static int driver_parameter(void *function, size_t index, size_t *offset, size_t *size) {
     driver_called = true;
-    if (offset == NULL || size == NULL || index >= ((uintptr_t)function >> 4 & 3)) return CUDA_ERROR_INVALID_VALUE;
+    if (offset == NULL || size == NULL || index >= ((uintptr_t)function >> 4 & 3))
+        return CUDA_ERROR_INVALID_VALUE;
     return *offset = index * 8, *size = 8, CUDA_SUCCESS;
 }
 static int driver_name(const char **name) {
@@ -88,14 +96,17 @@ static int driver_name(const char **name) {
     return *name = "kernel", CUDA_SUCCESS;
 }
 
-static int driver_launches(void *function, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned shared, void *stream,
-                           void **parameters, void **extra) {
-    (void)function, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, (void)shared, (void)stream, (void)parameters;
+static int driver_launches(void *function, unsigned a, unsigned b, unsigned c, unsigned d,
+                           unsigned e, unsigned f, unsigned shared, void *stream, void **parameters,
+                           void **extra) {
+    (void)function, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, (void)shared,
+        (void)stream, (void)parameters;
     driver_called = true;
     if (extra != NULL) driver_reads(extra[1], *(size_t *)extra[3]);
     return CUDA_SUCCESS;
 }
-static int driver_launches_so(const CUlaunchConfig *config, void *function, void **parameters, void **extra) {
+static int driver_launches_so(const CUlaunchConfig *config, void *function, void **parameters,
+                              void **extra) {
     driver_reads(config->attrs, config->numAttrs * sizeof *config->attrs);
     return driver_launches(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, extra);
 }

@@ -1,8 +1,10 @@
-/* What the executor's parent makes of strangers: several connections at once that say HELLO, or anything else, in pieces. main.c is compiled
- * here with sessions that are not started. Nobody gets one without the token.
+/* What the executor's parent makes of strangers: several connections at once that say HELLO, or
+ * anything else, in pieces. main.c is compiled here with sessions that are not started. Nobody gets
+ * one without the token.
  *
- * Input: steps of {connection u8, length u8, bytes}: `connection` bits 0-2 say which one speaks (a new one, if there is none), bit 7 that it
- * hangs up afterwards, bit 6 that the HELLO before it is sent up to `length` and the bytes come after it.
+ * Input: steps of {connection u8, length u8, bytes}: `connection` bits 0-2 say which one speaks (a
+ * new one, if there is none), bit 7 that it hangs up afterwards, bit 6 that the HELLO before it is
+ * sent up to `length` and the bytes come after it.
  */
 #define _GNU_SOURCE
 #include "executor.h"
@@ -68,7 +70,9 @@ static void set_up(void) {
     for (int i = 0; i < MAX_GREETERS; i++) greeters[i].fd = -1;
 }
 
-static void greeter_of(int fd, int slot) { greeters[slot] = (struct greeter){.fd = fd, .deadline_ms = now_ms() + HELLO_MS}; }
+static void greeter_of(int fd, int slot) {
+    greeters[slot] = (struct greeter){.fd = fd, .deadline_ms = clock_now_ms() + HELLO_MS};
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (roster == NULL) set_up();
@@ -83,7 +87,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct wire_hello hello;
         char token[sizeof TOKEN - 1];
     } hello = {.header = {.op = WIRE_HELLO, .len = sizeof hello.hello + sizeof hello.token},
-               .hello = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .table = EGPU_WIRE_TABLE_HASH, .token_length = sizeof hello.token}};
+               .hello = {.magic = WIRE_MAGIC,
+                         .version = WIRE_VERSION,
+                         .table = EGPU_WIRE_TABLE_HASH,
+                         .token_length = sizeof hello.token}};
     memcpy(hello.token, TOKEN, sizeof hello.token);
     while (size >= 2) {
         uint8_t who = data[0] & 7, length = data[1], how = data[0];
@@ -116,8 +123,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         int before = session_count;
         for (int i = 0; i < 4 && greeters[who].fd >= 0; i++) greeter_read(&greeters[who]);
         const size_t token_at = sizeof(struct wire_header) + sizeof(struct wire_hello);
-        if (session_count > before && (said[who].count < token_at + sizeof hello.token || memcmp(said[who].bytes + token_at, TOKEN, sizeof hello.token) != 0))
-            abort(); /* a session without the token */
+        if (session_count > before &&
+            (said[who].count < token_at + sizeof hello.token ||
+             memcmp(said[who].bytes + token_at, TOKEN, sizeof hello.token) != 0))
+            abort();                /* a session without the token */
         if (greeters[who].fd < 0) { /* its fate is decided */
             close(ends[who]);
             ends[who] = -1;
@@ -126,9 +135,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (unsigned i = 0; i < MAX_SESSIONS; i++) {
         if (session_ends[i] == 0) continue;
         struct greeting greeting;
-        fcntl(session_ends[i], F_SETFL, O_NONBLOCK);
-        for (int fd; (fd = greeting_receive(session_ends[i], &greeting)) >= 0; close(fd))
+        struct pollfd ready = {.fd = session_ends[i], .events = POLLIN};
+        while (poll(&ready, 1, 0) == 1 && ready.revents & POLLIN) {
+            int fd = greeting_receive(session_ends[i], &greeting);
+            if (fd < 0) break;
             if (memcmp(greeting.hello.magic, WIRE_MAGIC, 8) != 0) abort();
+            close(fd);
+        }
         close(session_ends[i]);
         session_ends[i] = 0;
     }

@@ -1,5 +1,5 @@
-/* The simulator's PTX: what is no program is refused with a reason, and what is one runs for a moment, within its memory. A tenant's text
- * is read inside the executor.
+/* The simulator's PTX: what is no program is refused with a reason, and what is one runs for a
+ * moment, within its memory. A tenant's text is read inside the executor.
  *
  * Input: the text.
  */
@@ -37,10 +37,12 @@ static void take_memory(void *ctx, uint64_t address, uint64_t size) {
     abort(); /* of memory that it was not given */
 }
 
-static bool within(void *ctx, uint64_t address, uint64_t length, bool write, egpu_ptx_range *range) {
+static bool within(void *ctx, uint64_t address, uint64_t length, bool write,
+                   egpu_ptx_range *range) {
     (void)ctx, (void)write;
     for (unsigned i = 0; i < buffer_count; i++)
-        if (address >= buffers[i].base && address - buffers[i].base <= buffers[i].size && buffers[i].size - (address - buffers[i].base) >= length) {
+        if (address >= buffers[i].base && address - buffers[i].base <= buffers[i].size &&
+            buffers[i].size - (address - buffers[i].base) >= length) {
             *range = buffers[i];
             return true;
         }
@@ -54,16 +56,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char log[256] = "";
     egpu_ptx_module *module = NULL;
     if (size == 0) return 0; /* means a text that ends with NUL */
-    egpu_ptx_status status = egpu_ptx_load((const char *)data, size, &allocator, log, sizeof log, &module);
-    if ((status == EGPU_PTX_OK) != (module != NULL) || (status != EGPU_PTX_OK && log[0] == 0)) abort();
+    egpu_ptx_status status =
+        egpu_ptx_load((const char *)data, size, &allocator, log, sizeof log, &module);
+    if ((status == EGPU_PTX_OK) != (module != NULL) || (status != EGPU_PTX_OK && log[0] == 0))
+        abort();
     for (size_t k = 0; module != NULL && k < egpu_ptx_kernel_count(module) && k < 4; k++) {
         const egpu_ptx_kernel *kernel = egpu_ptx_kernel_at(module, k);
         unsigned own = buffer_count;
-        if (egpu_ptx_kernel_describe(kernel)->param_bytes > sizeof parameters || own == BUFFERS) continue;
-        buffers[buffer_count++] = (egpu_ptx_range){(uint64_t)(uintptr_t)memory, sizeof memory, memory, true};
+        if (egpu_ptx_kernel_describe(kernel)->param_bytes > sizeof parameters || own == BUFFERS)
+            continue;
+        buffers[buffer_count++] =
+            (egpu_ptx_range){(uint64_t)(uintptr_t)memory, sizeof memory, memory, true};
         for (unsigned i = 0; i < 64; i++) parameters[i] = (uint64_t)(uintptr_t)memory;
-        egpu_ptx_launch launch = {.grid = {2, 1, 1}, .block = {40, 1, 1}, .params = parameters, .param_bytes = sizeof parameters,
-                                  .max_shared_bytes = 4096, .check = within, .max_instructions = 5000};
+        egpu_ptx_launch launch = {.grid = {2, 1, 1},
+                                  .block = {40, 1, 1},
+                                  .params = parameters,
+                                  .param_bytes = sizeof parameters,
+                                  .max_shared_bytes = 4096,
+                                  .check = within,
+                                  .max_instructions = 5000};
         egpu_ptx_stats stats = {0};
         egpu_ptx_fault fault = {0};
         egpu_ptx_run(kernel, &launch, &stats, &fault);

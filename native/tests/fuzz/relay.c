@@ -1,9 +1,11 @@
-/* What the relay makes of both its ends: pieces, descriptors beside them, hand-overs, ends of either side, TLS that wants the other
- * direction. main.c is compiled here with the input as TLS's records. What arrives is what was sent, and no descriptor is left open.
+/* What the relay makes of both its ends: pieces, descriptors beside them, hand-overs, ends of
+ * either side, TLS that wants the other direction. main.c is compiled here with the input as TLS's
+ * records. What arrives is what was sent, and no descriptor is left open.
  *
- * Input: a byte for the role (S, C, P, U by its lowest bits) and for how TLS behaves, then steps of {what u8, length u8, bytes}, all said
- * before the relay looks: `what` bit 0: the near end speaks, not the far one; bits 1-2: so many descriptors go along; bit 3: it is the handed-over
- * end that speaks.
+ * Input: a byte for the role (S, C, P, U by its lowest bits) and for how TLS behaves, then steps of
+ * {what u8, length u8, bytes}, all said before the relay looks: `what` bit 0: the near end speaks,
+ * not the far one; bits 1-2: so many descriptors go along; bit 3: it is the handed-over end that
+ * speaks.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +28,8 @@
 
 static unsigned idle;
 
-/* Nothing waits: what would have to come has been said. Who waits for ever hears that the other side has gone. */
+/* Nothing waits: what would have to come has been said. Who waits for ever hears that the other
+ * side has gone. */
 static int fuzz_poll(struct pollfd *ready, nfds_t count, int milliseconds) {
     int found = poll(ready, count, 0);
     if (found != 0 || milliseconds >= 0) return found;
@@ -44,7 +47,8 @@ int relay_main(int argc, char **argv);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* TLS that hands out what was said, in records, and now and then wants to do the other thing first. */
+/* TLS that hands out what was said, in records, and now and then wants to do the other thing
+ * first. */
 struct tls {
     int fd;
     uint8_t moods, step;
@@ -53,7 +57,9 @@ static uint8_t moods;
 
 static bool moody(struct tls *tls) { return tls->moods >> (tls->step++ % 8) & 1; }
 
-bool tls_load(const char *library, char *why, size_t room) { return (void)library, (void)why, (void)room, true; }
+bool tls_load(const char *library, char *why, size_t room) {
+    return (void)library, (void)why, (void)room, true;
+}
 struct tls *tls_new(int fd, bool server, const struct tls_files *given, char *why, size_t room) {
     (void)server, (void)given, (void)why, (void)room;
     struct tls *tls = malloc(sizeof *tls);
@@ -64,7 +70,9 @@ int tls_handshake(struct tls *tls, char *why, size_t room) {
     if (moods == 0xff) return snprintf(why, room, "%s", "no certificate"), TLS_FAILED;
     return tls->step < 3 && moody(tls) ? TLS_WANTS_READ : 0;
 }
-bool tls_peer(struct tls *tls, char *name, size_t room) { return (void)tls, snprintf(name, room, "%s", "peer") > 0; }
+bool tls_peer(struct tls *tls, char *name, size_t room) {
+    return (void)tls, snprintf(name, room, "%s", "peer") > 0;
+}
 ssize_t tls_read(struct tls *tls, void *to, size_t bytes) {
     if (moody(tls)) return TLS_WANTS_WRITE;
     ssize_t got = recv(tls->fd, to, bytes < 100 ? bytes : 100, MSG_DONTWAIT);
@@ -81,7 +89,8 @@ static void pair_of(int pair[2]) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) abort();
 }
 
-static void say(int fd, const uint8_t *bytes, size_t count, const int *descriptors, size_t how_many) {
+static void say(int fd, const uint8_t *bytes, size_t count, const int *descriptors,
+                size_t how_many) {
     union {
         char space[CMSG_SPACE(4 * sizeof(int))];
         struct cmsghdr header;
@@ -91,7 +100,9 @@ static void say(int fd, const uint8_t *bytes, size_t count, const int *descripto
     if (how_many != 0) {
         message.msg_control = &control;
         message.msg_controllen = CMSG_SPACE(how_many * sizeof(int));
-        control.header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(how_many * sizeof(int))};
+        control.header = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                                          .cmsg_type = SCM_RIGHTS,
+                                          .cmsg_len = CMSG_LEN(how_many * sizeof(int))};
         memcpy(CMSG_DATA(&control.header), descriptors, how_many * sizeof(int));
     }
     sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -103,7 +114,8 @@ static void compare(int fd, const uint8_t *said, size_t count, const char *who) 
     size_t at = 0;
     for (ssize_t n; (n = recv(fd, got, sizeof got, MSG_DONTWAIT)) > 0; at += (size_t)n)
         if (at + (size_t)n > count || memcmp(said + at, got, (size_t)n) != 0) {
-            fprintf(stderr, "%s: %zu bytes from %zu on are not what was said (%zu in all)\n", who, (size_t)n, at, count);
+            fprintf(stderr, "%s: %zu bytes from %zu on are not what was said (%zu in all)\n", who,
+                    (size_t)n, at, count);
             abort();
         }
 }
@@ -140,7 +152,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             say(later[1], data, count, many + 1, count != 0 ? descriptors : 0);
             talks_on = true;
         } else if (!handed_over && count != 0) {
-            /* With descriptors: the last one is the new near end, the last byte says how. Both do not travel. */
+            /* With descriptors: the last one is the new near end, the last byte says how. Both do
+             * not travel. */
             int gone[4] = {far[1], far[1], far[1], later[0]};
             say(near[1], data, count, gone + 4 - descriptors, descriptors);
             handed_over = descriptors != 0;
@@ -155,10 +168,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     close(later[0]);
     struct connection *c = calloc(1, sizeof *c);
     if (c == NULL) abort();
-    *c = (struct connection){.role = role, .far = far[0], .near = near[0], .interested = -1, .process = -1};
+    *c = (struct connection){
+        .role = role, .far = far[0], .near = near[0], .interested = -1, .process = -1};
     connection_thread(c);
     uint8_t how = 1; /* no TLS: a reason came instead */
-    if (recv(near_end, &how, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && how == 0 && !handed_over && !talks_on) {
+    if (recv(near_end, &how, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && how == 0 && !handed_over &&
+        !talks_on) {
         compare(far_end, near_said, near_count, "far");
         compare(near_end, far_said, far_count, "near");
     }

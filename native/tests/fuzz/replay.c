@@ -1,4 +1,5 @@
-/* Runs the fuzzer's function without libFuzzer: over the files of a corpus, then over mutations of them, a bounded number, from a fixed seed. */
+/* Runs the fuzzer's function without libFuzzer: over the files of a corpus, then over mutations of
+ * them, a bounded number, from a fixed seed. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,7 +22,8 @@ static uint64_t chance(void) {
 int main(int argc, char **argv) {
     long mutations = argc > 2 ? atol(argv[2]) : 100000;
     DIR *folder = argc > 1 ? opendir(argv[1]) : NULL;
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL && count < MOST;) {
+    for (struct dirent *entry;
+         folder != NULL && (entry = readdir(folder)) != NULL && count < MOST;) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", argv[1], entry->d_name);
         FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "rb");

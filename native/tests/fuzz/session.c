@@ -1,9 +1,11 @@
-/* A session's loops, over a stream and over shared memory, with a client that says whatever it likes: frames and their order, replies that
- * are kept, callbacks, cuts and new connections. session.c is compiled here with the input in place of the sockets; whatever waits is
- * answered at once, what would be a thread is a call, and the end of the process is the end of the input.
+/* A session's loops, over a stream and over shared memory, with a client that says whatever it
+ * likes: frames and their order, replies that are kept, callbacks, cuts and new connections.
+ * session.c is compiled here with the input in place of the sockets; whatever waits is answered at
+ * once, what would be a thread is a call, and the end of the process is the end of the input.
  *
- * Input: a byte of `enum how`, a byte for the size of what is read at once; then frames of {op u16, flags u16, length u16, seq u8, form u8,
- * payload}. seq 0: the number that is due. Form: `enum form`. With RAW all that follows is what the client sends, byte for byte.
+ * Input: a byte of `enum how`, a byte for the size of what is read at once; then frames of {op u16,
+ * flags u16, length u16, seq u8, form u8, payload}. seq 0: the number that is due. Form: `enum
+ * form`. With RAW all that follows is what the client sends, byte for byte.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -27,7 +29,8 @@
 #include <unistd.h>
 
 enum how { OVER_SHARED = 1, RAW = 2, RESUMES = 4, SENDS_FD = 8, READS_LATE = 16, BESIDE = 32 };
-enum form { CUT_AFTER = 1, LONGER = 2, POKE = 4 }; /* POKE: the payload is written over the control page, at `op` */
+/* POKE: the payload is written over the control page, at `op` */
+enum form { CUT_AFTER = 1, LONGER = 2, POKE = 4 };
 
 enum { FIRST_SOCKET = 100000, WIRE_ROOM = 1 << 20 };
 
@@ -67,7 +70,8 @@ static void fuzz_free(void *block) {
 
 static ssize_t fuzz_recv(int fd, void *to, size_t room, int flags) {
     (void)fd, (void)flags;
-    size_t until = said.mark < said.mark_count ? said.marks[said.mark] : said.size, left = until - said.at;
+    size_t until = said.mark < said.mark_count ? said.marks[said.mark] : said.size,
+           left = until - said.at;
     size_t bytes = room < left ? room : left;
     if (bytes > said.chunk) bytes = said.chunk;
     if (bytes == 0) {
@@ -95,8 +99,11 @@ static ssize_t fuzz_recvmsg(int fd, struct msghdr *message, int flags) {
     struct cmsghdr *header = CMSG_FIRSTHDR(message);
     int memory = said.how & SENDS_FD ? memfd_create("fuzz", MFD_ALLOW_SEALING) : -1;
     if (memory < 0) return message->msg_controllen = 0, -1;
-    if (ftruncate(memory, 65536) != 0 || (said.chunk % 2 && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0)) abort();
-    *header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof memory)};
+    if (ftruncate(memory, 65536) != 0 ||
+        (said.chunk % 2 && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0))
+        abort();
+    *header = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof memory)};
     memcpy(CMSG_DATA(header), &memory, sizeof memory);
     return 1;
 }
@@ -116,7 +123,8 @@ static void callback_answered(pthread_mutex_t *lock);
 static int fuzz_connects(void);
 struct shared_tail;
 struct shared_reader;
-bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds);
+bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader,
+                      int milliseconds);
 
 #define _exit fuzz_exit
 #define malloc fuzz_malloc
@@ -129,58 +137,76 @@ bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_rea
 #define shutdown(fd, how) ((void)(how))
 #define usleep(microseconds) client_reads()
 #define fprintf(...) ((void)0)
-#define pthread_create(thread, attributes, function, argument) ((void)(attributes), (void)(thread), fuzz_thread(function, argument))
+#define pthread_create(thread, attributes, function, argument) \
+    ((void)(attributes), (void)(thread), fuzz_thread(function, argument))
 #define pthread_cond_wait(condition, lock) callback_answered(lock)
 #define pthread_cond_timedwait(condition, lock, until) ((void)(until), fuzz_connects())
 #define shared_wait fuzz_shared_wait
+#include "../../common/descriptor.c"
 #include "../../executor/session.c"
+#include "../../executor/connection.c"
+#include "../../executor/transport_stream.c"
+#include "../../executor/transport_shared.c"
+#include "../../executor/callback.c"
+#include "../../executor/driver.c"
 #undef malloc
 #undef free
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 void status_init(const struct settings *given) { (void)given; }
-CUresult status_read(uint32_t device, struct writer *out) { return put_word(out, device), CUDA_SUCCESS; }
+CUresult status_read(uint32_t device, struct writer *out) {
+    return put_word(out, device), CUDA_SUCCESS;
+}
 bool sandbox_enter(void) { return true; }
 
 /* The reply ring is full. */
-static void client_reads(void) { atomic_store(&shared.control->reply_head, atomic_load(&shared.control->replies.at)); }
+static void client_reads(void) {
+    struct shared_control *control = session.shared.control;
+    atomic_store(&control->reply_head, atomic_load(&control->replies.at));
+}
 
-/* A callback is answered as soon as somebody waits for that: the client that never does is the one that has gone. */
+/* A callback is answered as soon as somebody waits for that: the client that never does is the one
+ * that has gone. */
 static void callback_answered(pthread_mutex_t *lock) {
-    if (callbacks == NULL || said.how & READS_LATE) end(EXIT_GONE);
+    if (callbacks == NULL || said.how & READS_LATE) session_end(EXIT_GONE);
     pthread_mutex_unlock(lock);
     callback_ended(callbacks->number);
     pthread_mutex_lock(lock);
 }
 
-/* The next connection comes while the session waits for it, as long as anything is left to be said. */
+/* The next connection comes while the session waits for it, as long as anything is left to be
+ * said. */
 static int fuzz_connects(void) {
     if (said.connections > 1 && said.at >= said.size) return ETIMEDOUT;
     next_connection = FIRST_SOCKET + (int)said.connections++;
     next_greeting = (struct greeting){.over_unix = 1};
     next_greeting.hello.features = said.how & OVER_SHARED ? WIRE_FEATURE_SHARED : 0;
     next_greeting.hello.flags = said.how & RESUMES && said.connections > 1 ? WIRE_HELLO_RESUME : 0;
-    next_greeting.hello.received = said.how & RESUMES ? taken / 2 : 0;
+    next_greeting.hello.received = said.how & RESUMES ? session.taken / 2 : 0;
     return 0;
 }
 
 /* The ring is empty: the next frame, or all of it. */
-bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader, int milliseconds) {
+bool fuzz_shared_wait(struct shared_tail *tail, uint64_t seen, struct shared_reader *reader,
+                      int milliseconds) {
     (void)reader, (void)milliseconds;
     for (unsigned i = 0; i < said.poke_count; i++)
         if (said.pokes[i].at == said.at)
             for (size_t n = 0; n < said.pokes[i].length; n++)
-                if (said.pokes[i].where % 4096 + n < sizeof(struct shared_control)) ((uint8_t *)shared.control)[said.pokes[i].where % 4096 + n] = said.pokes[i].bytes[n];
+                if (said.pokes[i].where % 4096 + n < sizeof(struct shared_control))
+                    ((uint8_t *)session.shared.control)[said.pokes[i].where % 4096 + n] =
+                        said.pokes[i].bytes[n];
     if (tail->at != seen) return true; /* a poke */
-    if (said.at >= said.size) end(EXIT_GONE);
+    if (said.at >= said.size) session_end(EXIT_GONE);
     while (said.mark < said.mark_count && said.marks[said.mark] <= said.at) said.mark++;
-    size_t until = said.mark < said.mark_count ? said.marks[said.mark] : said.size, bytes = until - said.at;
+    size_t until = said.mark < said.mark_count ? said.marks[said.mark] : said.size,
+           bytes = until - said.at;
     if (bytes > SHARED_RING_BYTES) bytes = SHARED_RING_BYTES;
-    memcpy(shared.requests + seen % SHARED_RING_BYTES, said.bytes + said.at, bytes);
+    memcpy(session.shared.requests + seen % SHARED_RING_BYTES, said.bytes + said.at, bytes);
     said.at += bytes;
     if (bytes <= SHARED_SHORT_BYTES && said.how & BESIDE) {
-        memcpy((void *)tail->frame, shared.requests + seen % SHARED_RING_BYTES, bytes);
+        memcpy((void *)tail->frame, session.shared.requests + seen % SHARED_RING_BYTES, bytes);
         tail->beside = seen + bytes;
     }
     tail->at = seen + bytes;
@@ -202,7 +228,8 @@ static void say_transport(void) {
 }
 
 static void mark_here(void) {
-    if (said.mark_count < sizeof said.marks / sizeof *said.marks) said.marks[said.mark_count++] = said.size;
+    if (said.mark_count < sizeof said.marks / sizeof *said.marks)
+        said.marks[said.mark_count++] = said.size;
 }
 
 static void prepare(const uint8_t *data, size_t size) {
@@ -234,8 +261,14 @@ static void prepare(const uint8_t *data, size_t size) {
             }
         } else {
             bool counts = words[0] >= 64 || words[0] == WIRE_SET_CONTEXT;
-            uint16_t op = words[0] < 64 ? words[0] : (uint16_t)(64 + (words[0] - 64) % (OP_COUNT - 56)); /* a few that are none */
-            struct wire_header header = {.op = op, .flags = words[1], .len = (uint32_t)(form & LONGER ? words[2] * 1031u : length), .seq = seq};
+            /* a few that are none */
+            uint16_t op =
+                words[0] < 64 ? words[0] : (uint16_t)(64 + (words[0] - 64) % (OP_COUNT - 56));
+            struct wire_header header = {.op = op,
+                                         .flags = words[1],
+                                         .len =
+                                             (uint32_t)(form & LONGER ? words[2] * 1031u : length),
+                                         .seq = seq};
             if (seq == 0 && counts) header.seq = due++;
             static const uint8_t none[16];
             say(&header, sizeof header);
@@ -254,22 +287,23 @@ static void prepare(const uint8_t *data, size_t size) {
 
 /* As it is when a session's process has been started. */
 static void forget(void) {
-    forget_replies(UINT64_MAX);
+    stream_forget(UINT64_MAX);
     for (unsigned i = 0; i < 64; i++) {
         free(kept_blocks[i]);
         kept_blocks[i] = NULL;
     }
     forget_handles();
     forget_calls();
-    if (uses_shared) shared_unmap(&shared);
-    connection = next_connection = -1;
-    over_unix = uses_shared = false;
-    input_head = input_tail = output_bytes = 0;
+    if (session.shared.control != NULL) shared_unmap(&session.shared);
+    session.connection = next_connection = -1;
+    session.transport = NULL;
+    session.over_unix = false;
+    stream_reset();
     callbacks = NULL;
     others_send = false;
     reply_tail = reply_head = 0;
     next_callback = 1;
-    taken = told = bytes_since_told = current_context = thread_context = 0;
+    session.taken = told = bytes_since_told = current_context = thread_context = 0;
     atomic_store(&contexts_ended, 0);
     context_gone = false;
     ended_seen = 0;
@@ -280,26 +314,25 @@ static void forget(void) {
 
 static void set_up(void) {
     static const struct settings given = {"none", "fuzzed", 0, -1};
-    settings = &given;
-    for (int id = 0; id < EGPU_DRIVER_FUNCTIONS; id++) functions[id] = agreeing_driver((egpu_driver_id)id);
+    session.settings = &given;
+    for (int id = 0; id < EGPU_DRIVER_FUNCTIONS; id++)
+        functions[id] = agreeing_driver((egpu_driver_id)id);
     said.bytes = malloc(WIRE_ROOM);
-    input = doubled(INPUT_BYTES);
-    private_payload = malloc(SHARED_RING_BYTES);
-    if (said.bytes == NULL || input == NULL || private_payload == NULL || !handles_init() || !take_snapshot()) abort();
+    if (said.bytes == NULL || !stream_open() || !shared_prepare() || !handles_init() ||
+        !connection_prepare())
+        abort();
+    memset(kept_blocks, 0, sizeof kept_blocks); /* what was made here stays */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (settings == NULL) set_up();
+    if (session.settings == NULL) set_up();
     if (size < 2) return 0;
     prepare(data, size);
     if (setjmp(over) == 0) {
-        connected();
-        if (uses_shared)
-            loop_shared();
-        else
-            loop_stream();
+        connection_await();
+        session.transport->serve();
     }
-    pthread_mutex_init(&out_lock, NULL); /* whoever ended may have held them */
+    pthread_mutex_init(&session.out_lock, NULL); /* whoever ended may have held them */
     pthread_mutex_init(&control_lock, NULL);
     forget();
     return 0;

@@ -1,8 +1,10 @@
-/* The two files of a slice, as the interposer reads them: a policy page that is damaged or torn, and a usage file in which a tenant's process
- * wrote what it liked. Whatever is in them, nothing leads outside, nothing waits for ever, and no answer is more than the limit.
+/* The two files of a slice, as the interposer reads them: a policy page that is damaged or torn,
+ * and a usage file in which a tenant's process wrote what it liked. Whatever is in them, nothing
+ * leads outside, nothing waits for ever, and no answer is more than the limit.
  *
- * Input: steps of {what u8, length u8, where u16, bytes}: 0: the bytes are written into the policy page at `where`; 1: the same, and the banks'
- * checksums are made right; 2: into the usage file, at 8 * `where`; 3: the page's generation moves by one. The others ask for something.
+ * Input: steps of {what u8, length u8, where u16, bytes}: 0: the bytes are written into the policy
+ * page at `where`; 1: the same, and the banks' checksums are made right; 2: into the usage file, at
+ * 8 * `where`; 3: the page's generation moves by one. The others ask for something.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -37,8 +39,12 @@ int open_part(const char *path, int flags) {
 void *real_functions[REAL_COUNT];
 static int one_card(CUdevice *device) { return *device = 0, CUDA_SUCCESS; }
 static int one_context(CUcontext *context) { return *context = (CUcontext)16, CUDA_SUCCESS; }
-static int one_uuid(CUuuid *uuid, CUdevice device) { return memset(uuid, device, sizeof *uuid), CUDA_SUCCESS; }
-static int all_memory(size_t *left, size_t *total) { return *left = *total = SIZE_MAX, CUDA_SUCCESS; }
+static int one_uuid(CUuuid *uuid, CUdevice device) {
+    return memset(uuid, device, sizeof *uuid), CUDA_SUCCESS;
+}
+static int all_memory(size_t *left, size_t *total) {
+    return *left = *total = SIZE_MAX, CUDA_SUCCESS;
+}
 static int its_name(nvmlDevice_t device, char *uuid, unsigned room) {
     (void)device;
     snprintf(uuid, room, "GPU-00000000-0000-0000-0000-000000000000");
@@ -66,7 +72,8 @@ static struct egpu_policy *policy_file;
 static struct egpu_usage *usage_file;
 
 static void make_right(void) {
-    for (int i = 0; i < 2; i++) policy_file->banks[i].checksum = egpu_policy_checksum(&policy_file->banks[i]);
+    for (int i = 0; i < 2; i++)
+        policy_file->banks[i].checksum = egpu_policy_checksum(&policy_file->banks[i]);
 }
 
 static void begin_files(void) {
@@ -80,7 +87,8 @@ static void begin_files(void) {
         policy_file->banks[bank].device_count = 2;
         for (unsigned i = 0; i < 2; i++) {
             struct egpu_policy_device *device = &policy_file->banks[bank].devices[i];
-            snprintf(device->uuid, sizeof device->uuid, "GPU-0%u000000-0000-0000-0000-000000000000", i);
+            snprintf(device->uuid, sizeof device->uuid, "GPU-0%u000000-0000-0000-0000-000000000000",
+                     i);
             device->mode = EGPU_MODE_CAP + i;
             device->core_ppm = 250000 << bank;
             device->grant_ppm = 300000;
@@ -100,7 +108,9 @@ static void begin_files(void) {
 
 static void set_up(void) {
     parts[0] = memfd_create("policy", 0), parts[1] = memfd_create("usage", 0);
-    if (ftruncate(parts[0], sizeof *policy_file) != 0 || ftruncate(parts[1], sizeof *usage_file) != 0) abort();
+    if (ftruncate(parts[0], sizeof *policy_file) != 0 ||
+        ftruncate(parts[1], sizeof *usage_file) != 0)
+        abort();
     policy_file = mmap(NULL, sizeof *policy_file, PROT_READ | PROT_WRITE, MAP_SHARED, parts[0], 0);
     usage_file = mmap(NULL, sizeof *usage_file, PROT_READ | PROT_WRITE, MAP_SHARED, parts[1], 0);
     if (policy_file == MAP_FAILED || usage_file == MAP_FAILED) abort();
@@ -138,11 +148,13 @@ static void ask(uint8_t what, uint16_t where, const uint8_t *bytes, size_t lengt
     nvmlProcessUtilizationSample_t samples[4];
     switch (what % 8) {
     case 4:
-        if (account_reserve(device, words[0] % EGPU_MEMORY_CLASSES, words[1])) account_release(device, words[0] % EGPU_MEMORY_CLASSES, words[2]);
+        if (account_reserve(device, words[0] % EGPU_MEMORY_CLASSES, words[1]))
+            account_release(device, words[0] % EGPU_MEMORY_CLASSES, words[2]);
         break;
     case 5:
         if (account_used(device) > memory_limit(device)) abort();
-        if (cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS && free_bytes > total_bytes) abort();
+        if (cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS && free_bytes > total_bytes)
+            abort();
         break;
     case 6:
         if (device < 0) break;

@@ -1,9 +1,11 @@
-/* The smallest libcuda that the interposer can be tested on: two devices of 1 GiB, a GPU that is busy for gridDimX
- * microseconds per kernel on one timeline, and counters of what is really allocated. The simulated driver is the real
- * counterpart; this one can be told to fail, and has nothing of ours in it.
+/* The smallest libcuda that the interposer can be tested on: two devices of 1 GiB, a GPU that is
+ * busy for gridDimX microseconds per kernel on one timeline, and counters of what is really
+ * allocated. The simulated driver is the real counterpart; this one can be told to fail, and has
+ * nothing of ours in it.
  *
- * FAKE_LEDGER names a file in which all processes note what they hold of device 0: after every allocation what the
- * living hold is summed up, and the most that it was over the limit in there is kept. */
+ * FAKE_LEDGER names a file in which all processes note what they hold of device 0: after every
+ * allocation what the living hold is summed up, and the most that it was over the limit in there is
+ * kept. */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -24,15 +26,20 @@
 
 enum { DEVICES = 2, DEVICE_BYTES = 1 << 30 };
 
-struct CUctx_st { int device; };
-struct CUevent_st { double at_us; };
+struct CUctx_st {
+    int device;
+};
+struct CUevent_st {
+    double at_us;
+};
 
 CUresult cuMemFree_v2(CUdeviceptr pointer);
 
 static struct CUctx_st contexts[DEVICES] = {{0}, {1}};
 static __thread CUcontext current;
 static size_t allocated[DEVICES];
-static uint64_t own_gpu, *gpu = &own_gpu; /* when it is through with everything, in ns; FAKE_GPU names a file where all see it */
+/* when it is through with everything, in ns; FAKE_GPU names a file where all see it */
+static uint64_t own_gpu, *gpu = &own_gpu;
 static int capturing;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -45,12 +52,17 @@ static double now_us(void) {
 static double busy_until(void) { return (double)__atomic_load_n(gpu, __ATOMIC_ACQUIRE) / 1e3; }
 
 CUresult cuInit(unsigned flags) {
-    int file = getenv("FAKE_GPU") == NULL || gpu != &own_gpu ? -1 : open(getenv("FAKE_GPU"), O_RDWR | O_CLOEXEC);
+    int file = getenv("FAKE_GPU") == NULL || gpu != &own_gpu
+                   ? -1
+                   : open(getenv("FAKE_GPU"), O_RDWR | O_CLOEXEC);
     void *map = file < 0 ? MAP_FAILED : mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (map != MAP_FAILED) gpu = map;
     return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
-CUresult cuDeviceGetCount(int *count) { *count = DEVICES; return CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *count) {
+    *count = DEVICES;
+    return CUDA_SUCCESS;
+}
 CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     if (ordinal < 0 || ordinal >= DEVICES) return CUDA_ERROR_INVALID_DEVICE;
     *device = ordinal;
@@ -58,19 +70,36 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 }
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     /* FAKE_SWAP stands for CUDA_VISIBLE_DEVICES=1,0 */
-    memset(uuid, getenv("FAKE_SWAP") != NULL ? 0x22 - 0x11 * device : 0x11 + 0x11 * device, sizeof *uuid);
+    memset(uuid, getenv("FAKE_SWAP") != NULL ? 0x22 - 0x11 * device : 0x11 + 0x11 * device,
+           sizeof *uuid);
     return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { *context = &contexts[device]; return CUDA_SUCCESS; }
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { allocated[device] = 0; return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext context) { current = context; return CUDA_SUCCESS; }
-CUresult cuCtxGetCurrent(CUcontext *context) { *context = current; return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    *context = &contexts[device];
+    return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    allocated[device] = 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+    current = context;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext *context) {
+    *context = current;
+    return CUDA_SUCCESS;
+}
 CUresult cuCtxGetDevice(CUdevice *device) {
     if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     *device = current->device;
     return CUDA_SUCCESS;
 }
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { (void)device; *bytes = DEVICE_BYTES; return CUDA_SUCCESS; }
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    (void)device;
+    *bytes = DEVICE_BYTES;
+    return CUDA_SUCCESS;
+}
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     *total = DEVICE_BYTES;
@@ -107,7 +136,8 @@ static void note(int device, int64_t change) {
         ledger = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE, MAP_SHARED, ledger_file, 0);
         if (ledger == MAP_FAILED) abort();
     }
-    while (fcntl(ledger_file, F_OFD_SETLKW, &whole) != 0) {}
+    while (fcntl(ledger_file, F_OFD_SETLKW, &whole) != 0) {
+    }
     for (int i = 0; i < LEDGER_ENTRIES && entry == NULL; i++)
         if (ledger->entries[i].pid == 0 || is_gone(ledger->entries[i].pid)) {
             entry = &ledger->entries[i];
@@ -121,7 +151,8 @@ static void note(int device, int64_t change) {
         if (sum <= ledger->limit) break;
         if (pass == 1 && sum - ledger->limit > ledger->over) ledger->over = sum - ledger->limit;
         for (int i = 0; i < LEDGER_ENTRIES; i++)
-            if (ledger->entries[i].bytes != 0 && is_gone(ledger->entries[i].pid)) ledger->entries[i] = (struct ledger_entry){0, 0};
+            if (ledger->entries[i].bytes != 0 && is_gone(ledger->entries[i].pid))
+                ledger->entries[i] = (struct ledger_entry){0, 0};
     }
     ledger->notes++;
     whole.l_type = F_UNLCK;
@@ -135,10 +166,18 @@ static int hold(int device, int64_t bytes) { /* under the mutex */
     return 1;
 }
 
-struct pool { size_t used, reserved; int device, keeps, destroyed; };
+struct pool {
+    size_t used, reserved;
+    int device, keeps, destroyed;
+};
 static struct pool default_pools[DEVICES] = {{.device = 0}, {.device = 1}};
 
-struct block { size_t size; int device; struct pool *pool; int references; /* of physical memory: handles and mappings */ };
+struct block {
+    size_t size;
+    int device;
+    struct pool *pool;
+    int references; /* of physical memory: handles and mappings */
+};
 static CUresult take(CUdeviceptr *pointer, size_t size) {
     if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (pointer == NULL || size == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -164,8 +203,13 @@ static void shrink(struct pool *pool) {
         pool->reserved = needed;
     }
 }
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) { *pool = (CUmemoryPool)&default_pools[device]; return CUDA_SUCCESS; }
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) { return cuDeviceGetMemPool(pool, device); }
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+    *pool = (CUmemoryPool)&default_pools[device];
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
+    return cuDeviceGetMemPool(pool, device);
+}
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     struct pool *made = calloc(1, sizeof *made);
     made->device = properties->location.id;
@@ -193,7 +237,8 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) ((struct pool *)pool)->keeps = *(cuuint64_t *)value > 0;
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        ((struct pool *)pool)->keeps = *(cuuint64_t *)value > 0;
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
@@ -203,7 +248,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     pthread_mutex_unlock(&mutex);
     return CUDA_SUCCESS;
 }
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, CUstream stream) {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool handle,
+                                 CUstream stream) {
     struct pool *pool = (struct pool *)handle;
     (void)stream;
     if (capturing) { /* a node: nothing is held until the graph is launched */
@@ -212,7 +258,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool
     }
     size = (size + 511) / 512 * 512;
     pthread_mutex_lock(&mutex);
-    size_t needed = pages(pool->used + size), more = needed > pool->reserved ? needed - pool->reserved : 0;
+    size_t needed = pages(pool->used + size),
+           more = needed > pool->reserved ? needed - pool->reserved : 0;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (more == 0 || hold(pool->device, (int64_t)more)) {
         struct block *block = malloc(sizeof *block);
@@ -226,26 +273,35 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool
     return result;
 }
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
-    return cuMemAllocFromPoolAsync(pointer, size, (CUmemoryPool)&default_pools[current->device], stream);
+    return cuMemAllocFromPoolAsync(pointer, size, (CUmemoryPool)&default_pools[current->device],
+                                   stream);
 }
 
 /* ---- arrays ---- */
 
 static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    size_t bytes = d->Width * (d->Height ? d->Height : 1) * (d->Depth ? d->Depth : 1) * d->NumChannels * 4;
+    size_t bytes =
+        d->Width * (d->Height ? d->Height : 1) * (d->Depth ? d->Depth : 1) * d->NumChannels * 4;
     return (bytes + 65535) / 65536 * 65536;
 }
-struct array { CUDA_ARRAY3D_DESCRIPTOR descriptor; CUdeviceptr memory; };
+struct array {
+    CUDA_ARRAY3D_DESCRIPTOR descriptor;
+    CUdeviceptr memory;
+};
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
     struct array *made = calloc(1, sizeof *made);
     made->descriptor = *descriptor;
-    CUresult result = descriptor->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING ? CUDA_SUCCESS : take(&made->memory, array_size(descriptor));
+    CUresult result = descriptor->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING
+                          ? CUDA_SUCCESS
+                          : take(&made->memory, array_size(descriptor));
     *array = (CUarray)made;
     return result;
 }
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array, CUdevice device) {
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array,
+                                      CUdevice device) {
     (void)device;
-    if (!(((struct array *)array)->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)) return CUDA_ERROR_INVALID_VALUE;
+    if (!(((struct array *)array)->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING))
+        return CUDA_ERROR_INVALID_VALUE;
     needs->size = array_size(&((struct array *)array)->descriptor);
     return CUDA_SUCCESS;
 }
@@ -257,20 +313,38 @@ CUresult cuArrayDestroy(CUarray array) {
 
 /* ---- graphs: nodes that allocate and nodes that run for so many microseconds ---- */
 
-struct graph { size_t bytes, nodes; unsigned microseconds; };
-struct exec { size_t bytes; unsigned microseconds; int backed; };
+struct graph {
+    size_t bytes, nodes;
+    unsigned microseconds;
+};
+struct exec {
+    size_t bytes;
+    unsigned microseconds;
+    int backed;
+};
 static size_t graph_reserve;
-CUresult cuGraphCreate(CUgraph *graph, unsigned flags) { (void)flags; *graph = calloc(1, sizeof(struct graph)); return CUDA_SUCCESS; }
-CUresult cuGraphDestroy(CUgraph graph) { free(graph); return CUDA_SUCCESS; }
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
-    (void)before; (void)count;
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
+    (void)flags;
+    *graph = calloc(1, sizeof(struct graph));
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphDestroy(CUgraph graph) {
+    free(graph);
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    (void)before;
+    (void)count;
     ((struct graph *)graph)->bytes += parameters->bytesize;
     ((struct graph *)graph)->nodes = 1;
     *node = (CUgraphNode)graph;
     return CUDA_SUCCESS;
 }
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *parameters) {
-    (void)before; (void)count;
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                 size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *parameters) {
+    (void)before;
+    (void)count;
     ((struct graph *)graph)->microseconds += parameters->gridDimX;
     *node = (CUgraphNode)graph;
     return CUDA_SUCCESS;
@@ -280,7 +354,11 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
     *count = ((struct graph *)graph)->nodes;
     return CUDA_SUCCESS;
 }
-CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) { (void)node; *type = CU_GRAPH_NODE_TYPE_MEM_ALLOC; return CUDA_SUCCESS; }
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
+    (void)node;
+    *type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    return CUDA_SUCCESS;
+}
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
     parameters->bytesize = ((struct graph *)node)->bytes;
     return CUDA_SUCCESS;
@@ -292,7 +370,11 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
     *exec = (CUgraphExec)made;
     return CUDA_SUCCESS;
 }
-CUresult cuGraphExecDestroy(CUgraphExec exec) { free(exec); return CUDA_SUCCESS; } /* its memory stays in the reserve */
+/* its memory stays in the reserve */
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    free(exec);
+    return CUDA_SUCCESS;
+}
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
     pthread_mutex_lock(&mutex);
     hold(device, -(int64_t)graph_reserve);
@@ -300,15 +382,21 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     pthread_mutex_unlock(&mutex);
     return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value) {
-    (void)device; (void)attribute;
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
+                                      void *value) {
+    (void)device;
+    (void)attribute;
     *(cuuint64_t *)value = graph_reserve;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) { return take(pointer, size); }
-CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags) { (void)flags; return take(pointer, size); }
-CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags) {
+    (void)flags;
+    return take(pointer, size);
+}
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                            unsigned element) {
     (void)element;
     *pitch = (width + 511) / 512 * 512;
     return take(pointer, *pitch * height);
@@ -321,13 +409,18 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (last && block->pool != NULL) {
         block->pool->used -= block->size;
         end_pool(block->pool);
-    } else if (last) hold(block->device, -(int64_t)block->size);
+    } else if (last)
+        hold(block->device, -(int64_t)block->size);
     pthread_mutex_unlock(&mutex);
     if (last) free(block);
     return CUDA_SUCCESS;
 }
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) { (void)stream; return cuMemFree_v2(pointer); }
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties, unsigned long long flags) {
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    (void)stream;
+    return cuMemFree_v2(pointer);
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *properties, unsigned long long flags) {
     CUcontext before = current;
     (void)flags;
     current = &contexts[properties->location.id];
@@ -339,14 +432,21 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return cuMemFree_v2(handle); }
 
-static struct mapping { CUdeviceptr at; CUmemGenericAllocationHandle handle; struct mapping *next; } *mappings;
+static struct mapping {
+    CUdeviceptr at;
+    CUmemGenericAllocationHandle handle;
+    struct mapping *next;
+} *mappings;
 static CUresult refer(CUmemGenericAllocationHandle handle) { /* under the mutex */
     ((struct block *)(uintptr_t)handle)->references++;
     return CUDA_SUCCESS;
 }
-CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
     struct mapping *mapping = malloc(sizeof *mapping);
-    (void)size; (void)offset; (void)flags;
+    (void)size;
+    (void)offset;
+    (void)flags;
     pthread_mutex_lock(&mutex);
     *mapping = (struct mapping){at, handle, mappings};
     mappings = mapping;
@@ -387,12 +487,15 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return found == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 /* What is shared here comes back to the process that made it. */
-CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
-    (void)type; (void)flags;
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+    (void)type;
+    (void)flags;
     memcpy(out, &handle, sizeof handle);
     return CUDA_SUCCESS;
 }
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
+                                        CUmemAllocationHandleType type) {
     (void)type;
     memcpy(handle, shared, sizeof *handle);
     pthread_mutex_lock(&mutex);
@@ -406,7 +509,8 @@ static CUresult run(unsigned microseconds) {
     double now = now_us(), end;
     uint64_t before = __atomic_load_n(gpu, __ATOMIC_RELAXED);
     do end = (now > (double)before / 1e3 ? now : (double)before / 1e3) + microseconds;
-    while (!__atomic_compare_exchange_n(gpu, &before, (uint64_t)(end * 1e3), false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+    while (!__atomic_compare_exchange_n(gpu, &before, (uint64_t)(end * 1e3), false,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
     double backlog = end - now;
     if (backlog > 50000) { /* a queue is finite */
         struct timespec t = {0, (long)((backlog - 50000) * 1e3)};
@@ -414,9 +518,18 @@ static CUresult run(unsigned microseconds) {
     }
     return CUDA_SUCCESS;
 }
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                        CUstream stream, void **parameters, void **extra) {
-    (void)f; (void)gy; (void)gz; (void)by; (void)bz; (void)shared; (void)stream; (void)parameters; (void)extra;
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                        unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                        void **parameters, void **extra) {
+    (void)f;
+    (void)gy;
+    (void)gz;
+    (void)by;
+    (void)bz;
+    (void)shared;
+    (void)stream;
+    (void)parameters;
+    (void)extra;
     return bx == 0 ? CUDA_ERROR_INVALID_VALUE : run(gx);
 }
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream) {
@@ -444,13 +557,20 @@ static CUresult synchronize(void) {
     }
 }
 CUresult cuCtxSynchronize(void) { return synchronize(); }
-CUresult cuStreamSynchronize(CUstream stream) { (void)stream; return synchronize(); }
+CUresult cuStreamSynchronize(CUstream stream) {
+    (void)stream;
+    return synchronize();
+}
 CUresult cuStreamQuery(CUstream stream) {
     (void)stream;
     if (capturing) abort();
     return busy_until() > now_us() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
-CUresult cuEventCreate(CUevent *event, unsigned flags) { (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
+CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    (void)flags;
+    *event = calloc(1, sizeof **event);
+    return CUDA_SUCCESS;
+}
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     (void)stream;
     if (capturing) abort(); /* nothing of the interposer's belongs into a capture */
@@ -462,22 +582,39 @@ CUresult cuEventQuery(CUevent event) {
     if (capturing) abort();
     return now_us() >= event->at_us ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
-CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) { *ms = (float)((end->at_us - start->at_us) / 1e3); return CUDA_SUCCESS; }
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) { (void)stream; (void)mode; capturing = 1; return CUDA_SUCCESS; }
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) { (void)stream; *graph = (CUgraph)1; capturing = 0; return CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+    *ms = (float)((end->at_us - start->at_us) / 1e3);
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    (void)stream;
+    (void)mode;
+    capturing = 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    (void)stream;
+    *graph = (CUgraph)1;
+    capturing = 0;
+    return CUDA_SUCCESS;
+}
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     (void)stream;
     *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
-/* What the driver does not offer by version it does not have: an unknown name is an error with a status. */
-CUresult cuGetProcAddress_v2(const char *symbol, void **pointer, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+/* What the driver does not offer by version it does not have: an unknown name is an error with a
+ * status. */
+CUresult cuGetProcAddress_v2(const char *symbol, void **pointer, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
     (void)flags;
     *pointer = NULL;
     if (strcmp(symbol, "cuMemAlloc") == 0 && version >= 3020) *pointer = (void *)cuMemAlloc_v2;
     if (strcmp(symbol, "cuMemGetInfo") == 0 && version >= 3020) *pointer = (void *)cuMemGetInfo_v2;
     if (strcmp(symbol, "cuGetProcAddress") == 0) *pointer = (void *)cuGetProcAddress_v2;
     if (strcmp(symbol, "cuCtxSynchronize") == 0) *pointer = (void *)cuCtxSynchronize;
-    if (status != NULL) *status = *pointer != NULL ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    if (status != NULL)
+        *status =
+            *pointer != NULL ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return *pointer != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

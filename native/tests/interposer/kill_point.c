@@ -7,7 +7,9 @@ static long left;
 
 void kill_point(void);
 void kill_point(void) {
-    if (__atomic_load_n(&left, __ATOMIC_RELAXED) > 0 && __atomic_sub_fetch(&left, 1, __ATOMIC_RELAXED) == 0) kill(getpid(), SIGKILL);
+    if (__atomic_load_n(&left, __ATOMIC_RELAXED) > 0 &&
+        __atomic_sub_fetch(&left, 1, __ATOMIC_RELAXED) == 0)
+        kill(getpid(), SIGKILL);
 }
 
 __attribute__((visibility("default"))) void egpu_kill_after(long stores);

@@ -1,6 +1,7 @@
 /* The interposer's compute control (bucket.c, compute.c) in virtual time; see pace_world.h.
  *
- *   pace_test [alone|contended|change|owed|seen]    a table on stdout; exit status 1 when a share is out of bounds
+ *   pace_test [alone|contended|change|owed|seen]    a table on stdout; exit status 1 when a share
+ *   is out of bounds
  */
 #include "pace_world.h"
 
@@ -9,7 +10,11 @@
 #include <string.h>
 
 static void set_limit(int slice, uint32_t core_ppm) {
-    live_limits[slice] = (struct limits){.memory_bytes = 1, .mode = EGPU_MODE_CAP, .core_ppm = core_ppm, .grant_ppm = core_ppm, .contention_ppm = EGPU_PPM};
+    live_limits[slice] = (struct limits){.memory_bytes = 1,
+                                         .mode = EGPU_MODE_CAP,
+                                         .core_ppm = core_ppm,
+                                         .grant_ppm = core_ppm,
+                                         .contention_ppm = EGPU_PPM};
 }
 
 /* Windows of one period, as an agent publishes them for a contended card. */
@@ -19,7 +24,8 @@ static void set_windows(const uint32_t *shares_ppm, int count, uint32_t period_u
         live_limits[i].window_epoch_ns = 1000;
         live_limits[i].window_period_us = period_us;
         live_limits[i].window_start_us = start;
-        live_limits[i].window_length_us = (uint32_t)((uint64_t)shares_ppm[i] * period_us / EGPU_PPM);
+        live_limits[i].window_length_us =
+            (uint32_t)((uint64_t)shares_ppm[i] * period_us / EGPU_PPM);
         start += live_limits[i].window_length_us;
     }
 }
@@ -43,19 +49,24 @@ static void alone(void) {
             for (unsigned k = 0; k < 4; k++)
                 for (unsigned c = 0; c < 5; c++) {
                     char what[80];
-                    if (graph && kernels_us[k] == 5000) continue; /* ten of them are one launch of 50 ms */
+                    /* ten of them are one launch of 50 ms */
+                    if (graph && kernels_us[k] == 5000) continue;
                     world_reset(FIRST_COME);
                     set_limit(0, caps[c] * 10000);
-                    for (int i = 0; i < parts; i++) world_add((struct work_spec){.kernel_ns = kernels_us[k] * 1000, .kernels = graph ? 10 : 1});
+                    for (int i = 0; i < parts; i++)
+                        world_add((struct work_spec){.kernel_ns = kernels_us[k] * 1000,
+                                                     .kernels = graph ? 10 : 1});
                     world_run(warm_ns + for_ns);
-                    snprintf(what, sizeof what, "alone, %d process%s, %s of %llu us", parts, parts > 1 ? "es" : "", graph ? "graphs of 10 kernels" : "kernels",
+                    snprintf(what, sizeof what, "alone, %d process%s, %s of %llu us", parts,
+                             parts > 1 ? "es" : "", graph ? "graphs of 10 kernels" : "kernels",
                              (unsigned long long)kernels_us[k]);
                     judge(what, caps[c], world_share(0, warm_ns, warm_ns + for_ns), 1.0);
                 }
 }
 
 static void contended(void) {
-    static const uint32_t mixes[][SLICES] = {{30, 70}, {10, 90}, {50, 50}, {25, 25, 25, 25}, {20, 30, 50}};
+    static const uint32_t mixes[][SLICES] = {
+        {30, 70}, {10, 90}, {50, 50}, {25, 25, 25, 25}, {20, 30, 50}};
     const uint64_t for_ns = 4000000000u;
     for (int how = FIRST_COME; how <= TIME_SLICES; how++)
         for (unsigned m = 0; m < 5; m++)
@@ -66,13 +77,16 @@ static void contended(void) {
                 for (; count < SLICES && mixes[m][count] != 0; count++) {
                     ppm[count] = mixes[m][count] * 10000;
                     set_limit(count, ppm[count]);
-                    world_add((struct work_spec){.slice = count, .kernel_ns = kernels_us[k] * 1000, .kernels = 1});
+                    world_add((struct work_spec){
+                        .slice = count, .kernel_ns = kernels_us[k] * 1000, .kernels = 1});
                 }
-                set_windows(ppm, count, kernels_us[k] > 2000 ? 100000 : 20000); /* several kernels fit into a window */
+                /* several kernels fit into a window */
+                set_windows(ppm, count, kernels_us[k] > 2000 ? 100000 : 20000);
                 world_run(warm_ns + for_ns);
                 for (int i = 0; i < count; i++) {
                     char what[80];
-                    snprintf(what, sizeof what, "contended%s, slice %d of %d, kernels of %llu us", how == TIME_SLICES ? ", time slices" : "", i + 1, count,
+                    snprintf(what, sizeof what, "contended%s, slice %d of %d, kernels of %llu us",
+                             how == TIME_SLICES ? ", time slices" : "", i + 1, count,
                              (unsigned long long)kernels_us[k]);
                     judge(what, mixes[m][i], world_share(i, warm_ns, warm_ns + for_ns), 3.0);
                 }
@@ -81,7 +95,8 @@ static void contended(void) {
 
 static uint32_t change_to;
 static void change_limit(void) {
-    if (world_elapsed_ns() >= 1000000000u && live_limits[0].core_ppm != change_to) set_limit(0, change_to);
+    if (world_elapsed_ns() >= 1000000000u && live_limits[0].core_ppm != change_to)
+        set_limit(0, change_to);
 }
 
 static void change(void) {
@@ -95,7 +110,8 @@ static void change(void) {
             change_to = steps[s][1] * 10000;
             world_direct(change_limit, 1000000);
             world_run(2200000000u);
-            snprintf(what, sizeof what, "200 ms after a change from %u %%, kernels of %llu us", steps[s][0], (unsigned long long)kernels_us[k]);
+            snprintf(what, sizeof what, "200 ms after a change from %u %%, kernels of %llu us",
+                     steps[s][0], (unsigned long long)kernels_us[k]);
             judge(what, steps[s][1], world_share(0, 1200000000u, 2200000000u), 2.0);
         }
 }
@@ -108,12 +124,17 @@ static void take_back(void) {
 static void owed(void) {
     for (unsigned k = 0; k < 4; k++) {
         char what[80];
-        for (unsigned at = 0; at < 8; at++) { /* another number of launches is in the open batch each time */
+        /* another number of launches is in the open batch each time */
+        for (unsigned at = 0; at < 8; at++) {
             world_reset(FIRST_COME);
             set_limit(0, 700000);
-            world_add((struct work_spec){.kernel_ns = kernels_us[k] * 1000, .kernels = 1, .pause_from_ns = 500000000 + at * 777000, .pause_to_ns = 1500000000});
+            world_add((struct work_spec){.kernel_ns = kernels_us[k] * 1000,
+                                         .kernels = 1,
+                                         .pause_from_ns = 500000000 + at * 777000,
+                                         .pause_to_ns = 1500000000});
             world_run(2500000000u);
-            snprintf(what, sizeof what, "after a pause (%u), kernels of %llu us", at + 1, (unsigned long long)kernels_us[k]);
+            snprintf(what, sizeof what, "after a pause (%u), kernels of %llu us", at + 1,
+                     (unsigned long long)kernels_us[k]);
             judge(what, 70, world_share(0, 1600000000u, 2500000000u), 2.0);
         }
 
@@ -124,7 +145,8 @@ static void owed(void) {
         world_add((struct work_spec){.kernel_ns = kernels_us[k] * 1000, .kernels = 1});
         world_direct(take_back, 10000000);
         world_run(2200000000u);
-        snprintf(what, sizeof what, "200 ms after a grant of all, kernels of %llu us", (unsigned long long)kernels_us[k]);
+        snprintf(what, sizeof what, "200 ms after a grant of all, kernels of %llu us",
+                 (unsigned long long)kernels_us[k]);
         judge(what, 30, world_share(0, 1200000000u, 2200000000u), 2.0);
     }
 }
@@ -139,7 +161,8 @@ static void look_on(void) {
 }
 
 static void seen(void) {
-    static const uint64_t programs_us[][2] = {{20, 0}, {100, 0}, {500, 0}, {5000, 0}, {100, 900}, {500, 1500}, {2000, 18000}};
+    static const uint64_t programs_us[][2] = {{20, 0},    {100, 0},    {500, 0},     {5000, 0},
+                                              {100, 900}, {500, 1500}, {2000, 18000}};
     const uint64_t for_ns = 4000000000u;
     for (unsigned p = 0; p < 7; p++)
         for (unsigned c = 0; c < 5; c += 2) {
@@ -147,15 +170,19 @@ static void seen(void) {
             uint64_t kernel_us = programs_us[p][0], rest_us = programs_us[p][1];
             world_reset(FIRST_COME);
             set_limit(0, caps[c] * 10000);
-            world_add((struct work_spec){.kernel_ns = kernel_us * 1000, .kernels = 1, .rest_ns = rest_us * 1000});
+            world_add((struct work_spec){
+                .kernel_ns = kernel_us * 1000, .kernels = 1, .rest_ns = rest_us * 1000});
             seen_ppm = seen_times = 0;
             world_direct(look_on, 37000000);
             world_run(warm_ns + for_ns);
             double got = world_share(0, warm_ns, warm_ns + for_ns);
-            snprintf(what, sizeof what, "seen at %u %%, kernels of %llu us, resting %llu us", caps[c], (unsigned long long)kernel_us, (unsigned long long)rest_us);
+            snprintf(what, sizeof what, "seen at %u %%, kernels of %llu us, resting %llu us",
+                     caps[c], (unsigned long long)kernel_us, (unsigned long long)rest_us);
             judge(what, got, seen_ppm / seen_times / 10000, 2.0);
-            double asked = 100.0 * (double)kernel_us / (double)(rest_us + LAUNCH_NS / 1000); /* it does not wait for them */
-            if (rest_us != 0) judge("  who rests is not charged for resting", fmin(asked, caps[c]), got, 1.0);
+            /* it does not wait for them */
+            double asked = 100.0 * (double)kernel_us / (double)(rest_us + LAUNCH_NS / 1000);
+            if (rest_us != 0)
+                judge("  who rests is not charged for resting", fmin(asked, caps[c]), got, 1.0);
         }
 }
 

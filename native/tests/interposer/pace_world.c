@@ -6,7 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROCESSES = 32, QUEUE = 1024, ENTRIES = 4096 /* launches and event records between them */, TIMER_LATE_NS = 60000 };
+enum {
+    PROCESSES = 32,
+    QUEUE = 1024,
+    ENTRIES = 4096 /* launches and event records between them */,
+    TIMER_LATE_NS = 60000
+};
 
 struct CUevent_st {
     uint64_t at_ns;
@@ -42,7 +47,8 @@ static uint64_t clock_ns, start_ns, end_ns;
 static struct process *next_to_wake(void) {
     struct process *next = NULL;
     for (int i = 0; i < process_count; i++)
-        if (processes[i].alive && (next == NULL || processes[i].wakes_ns < next->wakes_ns)) next = &processes[i];
+        if (processes[i].alive && (next == NULL || processes[i].wakes_ns < next->wakes_ns))
+            next = &processes[i];
     if (next != NULL && next->wakes_ns > clock_ns) clock_ns = next->wakes_ns;
     return next;
 }
@@ -52,7 +58,8 @@ static void yield_until(uint64_t wakes_ns) { /* the baton is held */
     struct process *next = next_to_wake();
     if (next == self || next == NULL) return;
     pthread_cond_signal(&next->turn);
-    /* It may be its turn again before it sleeps: whoever wakes it has moved the clock to its time. */
+    /* It may be its turn again before it sleeps: whoever wakes it has moved the clock to its
+     * time. */
     do pthread_cond_wait(&self->turn, &baton);
     while (clock_ns < self->wakes_ns);
 }
@@ -85,7 +92,10 @@ struct egpu_usage_device *world_usage(int slice) { return &usage.devices[slice];
 struct egpu_usage_slot *slot_of(int device) { return &slots[device]; }
 bool slice_open_slow(void) { return true; }
 void policy_refresh(void) {}
-void *real_function_slow(enum real_id id) { (void)id; return NULL; }
+void *real_function_slow(enum real_id id) {
+    (void)id;
+    return NULL;
+}
 int device_current_slow(CUcontext context) {
     recent_context = (struct recent_context){context, self->spec.slice, context_epoch};
     return self->spec.slice;
@@ -100,14 +110,17 @@ static uint64_t busy_ns[SLICES][BUCKETS];
 
 static void note_busy(int slice, uint64_t from_ns, uint64_t to_ns) {
     while (from_ns < to_ns) {
-        uint64_t bucket = (from_ns - start_ns) / BUCKET_NS, bucket_end = start_ns + (bucket + 1) * BUCKET_NS;
+        uint64_t bucket = (from_ns - start_ns) / BUCKET_NS,
+                 bucket_end = start_ns + (bucket + 1) * BUCKET_NS;
         uint64_t part = (to_ns < bucket_end ? to_ns : bucket_end) - from_ns;
         if (bucket < BUCKETS) busy_ns[slice][bucket] += part;
         from_ns += part;
     }
 }
 
-static struct entry *head_of(struct process *process) { return &process->queue[process->head % ENTRIES]; }
+static struct entry *head_of(struct process *process) {
+    return &process->queue[process->head % ENTRIES];
+}
 
 static void reach_events(struct process *process) { /* those that nothing is before */
     while (process->count > 0 && head_of(process)->event != NULL) {
@@ -127,13 +140,16 @@ static struct process *choose(void) {
         if (running != NULL && running->count > 0 && gpu_ns < slice_end_ns) return running;
         int after = running == NULL ? 0 : (int)(running - processes) + 1;
         for (int i = 0; i < process_count && chosen == NULL; i++)
-            if (processes[(after + i) % process_count].count > 0) chosen = &processes[(after + i) % process_count];
+            if (processes[(after + i) % process_count].count > 0)
+                chosen = &processes[(after + i) % process_count];
         slice_end_ns = gpu_ns + SLICE_NS;
         return chosen;
     }
     if (running != NULL && running->count > 0 && running->started) return running;
     for (int i = 0; i < process_count; i++)
-        if (processes[i].count > 0 && (chosen == NULL || head_of(&processes[i])->launched_ns < head_of(chosen)->launched_ns)) chosen = &processes[i];
+        if (processes[i].count > 0 &&
+            (chosen == NULL || head_of(&processes[i])->launched_ns < head_of(chosen)->launched_ns))
+            chosen = &processes[i];
     return chosen;
 }
 
@@ -167,15 +183,25 @@ static void enqueue(struct entry entry) {
     reach_events(self);
 }
 
-static CUresult get_current(CUcontext *context) { *context = (CUcontext)self; return CUDA_SUCCESS; }
-static CUresult event_create(CUevent *event, unsigned flags) { (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
+static CUresult get_current(CUcontext *context) {
+    *context = (CUcontext)self;
+    return CUDA_SUCCESS;
+}
+static CUresult event_create(CUevent *event, unsigned flags) {
+    (void)flags;
+    *event = calloc(1, sizeof **event);
+    return CUDA_SUCCESS;
+}
 static CUresult event_record(CUevent event, CUstream stream) {
     (void)stream;
     event->reached = false;
     enqueue((struct entry){.event = event, .record = ++event->records});
     return CUDA_SUCCESS;
 }
-static CUresult event_query(CUevent event) { run_gpu(); return event->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
+static CUresult event_query(CUevent event) {
+    run_gpu();
+    return event->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
 static CUresult event_elapsed(float *ms, CUevent start, CUevent end) {
     if (!start->reached || !end->reached) return CUDA_ERROR_NOT_READY;
     *ms = (float)(((double)end->at_ns - (double)start->at_ns) / 1e6);
@@ -188,7 +214,9 @@ static CUresult stream_query(CUstream stream) {
 }
 
 static void launch_work(uint64_t duration_ns) {
-    for (run_gpu(); self->launches >= QUEUE; run_gpu()) yield_until(clock_ns + (duration_ns > 10000 ? duration_ns : 10000)); /* the queue is full */
+    /* the queue is full */
+    for (run_gpu(); self->launches >= QUEUE; run_gpu())
+        yield_until(clock_ns + (duration_ns > 10000 ? duration_ns : 10000));
     enqueue((struct entry){.left_ns = duration_ns, .launched_ns = clock_ns});
     self->launches++;
 }
@@ -226,8 +254,10 @@ static void *process_main(void *argument) {
     self = argument;
     pthread_mutex_lock(&baton);
     while (self->wakes_ns > clock_ns) pthread_cond_wait(&self->turn, &baton);
-    if (self->spec.slice < 0) direct();
-    else program();
+    if (self->spec.slice < 0)
+        direct();
+    else
+        program();
     self->alive = false;
     struct process *next = next_to_wake();
     if (next != NULL) pthread_cond_signal(&next->turn);
@@ -255,7 +285,8 @@ void world_run(uint64_t for_ns) {
     start_ns = clock_ns;
     end_ns = start_ns + for_ns;
     pthread_mutex_lock(&baton);
-    for (int i = 0; i < process_count; i++) pthread_create(&processes[i].thread, NULL, process_main, &processes[i]);
+    for (int i = 0; i < process_count; i++)
+        pthread_create(&processes[i].thread, NULL, process_main, &processes[i]);
     pthread_cond_signal(&next_to_wake()->turn);
     pthread_mutex_unlock(&baton);
     for (int i = 0; i < process_count; i++) pthread_join(processes[i].thread, NULL);
@@ -281,11 +312,15 @@ void world_reset(enum arbitration how) {
     real_functions[REAL_cuStreamQuery] = (void *)stream_query;
 }
 
-uint64_t world_busy_ns(int slice, unsigned bucket) { return bucket < BUCKETS ? busy_ns[slice][bucket] : 0; }
+uint64_t world_busy_ns(int slice, unsigned bucket) {
+    return bucket < BUCKETS ? busy_ns[slice][bucket] : 0;
+}
 
 double world_share(int slice, uint64_t from_ns, uint64_t to_ns) {
-    unsigned first = (unsigned)((from_ns + BUCKET_NS / 2) / BUCKET_NS), end = (unsigned)((to_ns + BUCKET_NS / 2) / BUCKET_NS);
+    unsigned first = (unsigned)((from_ns + BUCKET_NS / 2) / BUCKET_NS),
+             end = (unsigned)((to_ns + BUCKET_NS / 2) / BUCKET_NS);
     double sum = 0;
-    for (unsigned bucket = first; bucket < end; bucket++) sum += (double)world_busy_ns(slice, bucket);
+    for (unsigned bucket = first; bucket < end; bucket++)
+        sum += (double)world_busy_ns(slice, bucket);
     return 100 * sum / ((double)(end - first) * BUCKET_NS);
 }

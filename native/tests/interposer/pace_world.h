@@ -1,6 +1,7 @@
-/* A GPU, a clock and processes that exist only here, for the interposer's compute control (bucket.c, compute.c): shares are
- * exact or not, whatever else the computer does. Threads stand for processes; one runs at a time, and time passes when all
- * of them sleep. A slice is a device index of one usage file; one stream per process.
+/* A GPU, a clock and processes that exist only here, for the interposer's compute control
+ * (bucket.c, compute.c): shares are exact or not, whatever else the computer does. Threads stand
+ * for processes; one runs at a time, and time passes when all of them sleep. A slice is a device
+ * index of one usage file; one stream per process.
  */
 #ifndef EGPU_PACE_WORLD_H
 #define EGPU_PACE_WORLD_H
@@ -9,17 +10,20 @@
 
 enum { SLICES = 8, BUCKET_NS = 10000000, BUCKETS = 4096 };
 
-/* Between processes: kernels whole in the order of their launches, or slices of SLICE_NS in turn (an event interval then
- * includes the turns of others), as on cards that run the work of several processes. */
+/* Between processes: kernels whole in the order of their launches, or slices of SLICE_NS in turn
+ * (an event interval then includes the turns of others), as on cards that run the work of several
+ * processes. */
 enum arbitration { FIRST_COME, TIME_SLICES };
 enum { SLICE_NS = 2000000, LAUNCH_NS = 3000 };
 
 struct work_spec {
     int slice;
     uint64_t kernel_ns;
-    unsigned kernels;                   /* per launch: more than one is a graph */
-    uint64_t rest_ns;                   /* between two launches, beyond the LAUNCH_NS that launching takes */
-    uint64_t pause_from_ns, pause_to_ns; /* since the start: it launches nothing; both 0: it never stops */
+    unsigned kernels; /* per launch: more than one is a graph */
+    /* between two launches, beyond the LAUNCH_NS that launching takes */
+    uint64_t rest_ns;
+    /* since the start: it launches nothing; both 0: it never stops */
+    uint64_t pause_from_ns, pause_to_ns;
 };
 
 extern struct limits live_limits[EGPU_MAX_DEVICES];
@@ -34,7 +38,8 @@ uint64_t world_now_ns(void);     /* the clock that the interposer reads */
 uint64_t world_elapsed_ns(void); /* since the start of the run */
 struct egpu_usage_device *world_usage(int slice);
 
-/* GPU time that a slice really got from `from_ns` to `to_ns` of the run, in percent of it; bounds to the nearest BUCKET_NS. */
+/* GPU time that a slice really got from `from_ns` to `to_ns` of the run, in percent of it; bounds
+ * to the nearest BUCKET_NS. */
 double world_share(int slice, uint64_t from_ns, uint64_t to_ns);
 uint64_t world_busy_ns(int slice, unsigned bucket);
 

@@ -1,4 +1,5 @@
-/* A CUDA program as the interposer meets them: it opens libcuda.so.1 itself and looks names up with dlsym.
+/* A CUDA program as the interposer meets them: it opens libcuda.so.1 itself and looks names up with
+ * dlsym.
  *
  *   probe COMMAND [NUMBER]...     one line per command on stdout: name and what came out
  */
@@ -56,7 +57,8 @@ static int fill(size_t step) { /* allocates until refused */
     CUdeviceptr pointer;
     size_t held = 0;
     CUresult result;
-    while ((result = CALL(cuMemAlloc_v2)(&pointer, step)) == CUDA_SUCCESS && held < (size_t)8 << 30) held += step;
+    while ((result = CALL(cuMemAlloc_v2)(&pointer, step)) == CUDA_SUCCESS && held < (size_t)8 << 30)
+        held += step;
     printf("fill %zu %d\n", held, result);
     return 0;
 }
@@ -64,23 +66,27 @@ static int fill(size_t step) { /* allocates until refused */
 static int every_path(void) { /* each family: allocate, look, free, look */
     CUdeviceptr p = 0;
     size_t pitch = 0, f0, f1, f2, total;
-#define STEP(NAME, ALLOC, FREE)                                                                                        \
-    CALL(cuMemGetInfo_v2)(&f0, &total);                                                                                \
-    if ((ALLOC) != CUDA_SUCCESS) return 4;                                                                             \
-    CALL(cuMemGetInfo_v2)(&f1, &total);                                                                                \
-    if ((FREE) != CUDA_SUCCESS) return 5;                                                                              \
-    CALL(cuMemGetInfo_v2)(&f2, &total);                                                                                \
+#define STEP(NAME, ALLOC, FREE)            \
+    CALL(cuMemGetInfo_v2)(&f0, &total);    \
+    if ((ALLOC) != CUDA_SUCCESS) return 4; \
+    CALL(cuMemGetInfo_v2)(&f1, &total);    \
+    if ((FREE) != CUDA_SUCCESS) return 5;  \
+    CALL(cuMemGetInfo_v2)(&f2, &total);    \
     printf("%s %zu %zu\n", NAME, f0 - f1, f2 - f1);
     STEP("alloc", CALL(cuMemAlloc_v2)(&p, 1), CALL(cuMemFree_v2)(p))
     STEP("managed", CALL(cuMemAllocManaged)(&p, 1000, CU_MEM_ATTACH_GLOBAL), CALL(cuMemFree_v2)(p))
-    STEP("async", CALL(cuMemAllocAsync)(&p, 4096, NULL), CALL(cuMemFreeAsync)(p, NULL) || CALL(cuCtxSynchronize)())
+    STEP("async", CALL(cuMemAllocAsync)(&p, 4096, NULL),
+         CALL(cuMemFreeAsync)(p, NULL) || CALL(cuCtxSynchronize)())
     CUmemoryPool pool;
-    CUmemPoolProps own = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemPoolProps own = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CALL(cuMemPoolCreate)(&pool, &own);
-    STEP("kept", CALL(cuMemAllocFromPoolAsync)(&p, 3 << 20, pool, NULL), CALL(cuMemFreeAsync)(p, NULL))
+    STEP("kept", CALL(cuMemAllocFromPoolAsync)(&p, 3 << 20, pool, NULL),
+         CALL(cuMemFreeAsync)(p, NULL))
     STEP("trimmed", CALL(cuCtxSynchronize)(), CALL(cuMemPoolTrimTo)(pool, 0))
     CUarray array;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor = {.Width = 100, .Height = 100, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    CUDA_ARRAY3D_DESCRIPTOR descriptor = {
+        .Width = 100, .Height = 100, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
     STEP("array", CALL(cuArray3DCreate_v2)(&array, &descriptor), CALL(cuArrayDestroy)(array))
     CUgraph graph;
     CUgraphNode node;
@@ -88,17 +94,23 @@ static int every_path(void) { /* each family: allocate, look, free, look */
     CUDA_MEM_ALLOC_NODE_PARAMS allocation = {.bytesize = 3 << 20};
     CALL(cuGraphCreate)(&graph, 0);
     CALL(cuGraphAddMemAllocNode)(&node, graph, NULL, 0, &allocation);
-    STEP("graph", CALL(cuGraphInstantiateWithFlags)(&exec, graph, 0) || CALL(cuGraphLaunch)(exec, NULL) || CALL(cuGraphLaunch)(exec, NULL),
+    STEP("graph",
+         CALL(cuGraphInstantiateWithFlags)(&exec, graph, 0) || CALL(cuGraphLaunch)(exec, NULL) ||
+             CALL(cuGraphLaunch)(exec, NULL),
          CALL(cuGraphExecDestroy)(exec) || CALL(cuDeviceGraphMemTrim)(0))
-    STEP("captured", CALL(cuStreamBeginCapture_v2)(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL) || CALL(cuMemAllocAsync)(&p, 8 << 20, NULL),
+    STEP("captured",
+         CALL(cuStreamBeginCapture_v2)(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL) ||
+             CALL(cuMemAllocAsync)(&p, 8 << 20, NULL),
          CALL(cuStreamEndCapture)(NULL, &graph))
     STEP("pitch", CALL(cuMemAllocPitch_v2)(&p, &pitch, 100, 10, 4), CALL(cuMemFree_v2)(p))
     CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     STEP("create", CALL(cuMemCreate)(&handle, 2 << 20, &properties, 0), CALL(cuMemRelease)(handle))
     /* the mapping alone keeps the memory alive */
     STEP("mapped", CALL(cuMemCreate)(&handle, 4 << 20, &properties, 0),
-         CALL(cuMemMap)(0x700000000000, 2 << 20, 0, handle, 0) || CALL(cuMemMap)(0x700000200000, 2 << 20, 2 << 20, handle, 0) ||
+         CALL(cuMemMap)(0x700000000000, 2 << 20, 0, handle, 0) ||
+             CALL(cuMemMap)(0x700000200000, 2 << 20, 2 << 20, handle, 0) ||
              CALL(cuMemRelease)(handle))
     CALL(cuMemGetInfo_v2)(&f0, &total);
     CALL(cuMemUnmap)(0x700000000000, 4 << 20);
@@ -115,7 +127,8 @@ static int every_path(void) { /* each family: allocate, look, free, look */
 static int through_proc_address(void) {
     CUdriverProcAddressQueryResult status;
     void *alloc = NULL, *get = NULL, *other = NULL;
-    CUresult (*ask)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) = CALL(cuGetProcAddress_v2);
+    CUresult (*ask)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) =
+        CALL(cuGetProcAddress_v2);
     ask("cuMemAlloc", &alloc, 12000, 0, &status);
     ask("cuGetProcAddress", &get, 12000, 0, &status);
     ask("cuCtxSynchronize", &other, 12000, 0, &status);
@@ -124,17 +137,21 @@ static int through_proc_address(void) {
     size_t free_bytes, total;
     CUresult result = ((__typeof__(&cuMemAlloc_v2))alloc)(&p, 1 << 20);
     CALL(cuMemGetInfo_v2)(&free_bytes, &total);
-    printf("proc %d %zu %d %d %d\n", result, total - free_bytes, get == (void *)ask, unknown, status);
+    printf("proc %d %zu %d %d %d\n", result, total - free_bytes, get == (void *)ask, unknown,
+           status);
     return 0;
 }
 
-/* Kernels of so many microseconds for so long, several queued at a time; prints the GPU time obtained per second. */
+/* Kernels of so many microseconds for so long, several queued at a time; prints the GPU time
+ * obtained per second. */
 static int burn(unsigned kernel_us, double seconds, int streams) {
     unsigned long launches = 0;
     double start = now_s();
     __typeof__(&cuLaunchKernel) launch = CALL(cuLaunchKernel);
     while (now_s() - start < seconds) {
-        if (launch((CUfunction)0x1000, kernel_us, 1, 1, 32, 1, 1, 0, (CUstream)(uintptr_t)(0x10 + launches % (unsigned)streams), NULL, NULL)) return 4;
+        if (launch((CUfunction)0x1000, kernel_us, 1, 1, 32, 1, 1, 0,
+                   (CUstream)(uintptr_t)(0x10 + launches % (unsigned)streams), NULL, NULL))
+            return 4;
         launches++;
     }
     CALL(cuCtxSynchronize)();
@@ -142,7 +159,8 @@ static int burn(unsigned kernel_us, double seconds, int streams) {
     return 0;
 }
 
-static int with_fork(void) { /* the parent's bytes stay the parent's; the child has its own account */
+/* the parent's bytes stay the parent's; the child has its own account */
+static int with_fork(void) {
     CUdeviceptr p;
     CALL(cuMemAlloc_v2)(&p, 1 << 20);
     pid_t child = fork();
@@ -162,7 +180,9 @@ static int captured(void) {
     CUgraph graph;
     if (burn(100, 0.05, 1)) return 4;
     CALL(cuStreamBeginCapture_v2)((CUstream)0x10, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    for (int i = 0; i < 100; i++) CALL(cuLaunchKernel)((CUfunction)0x1000, 100, 1, 1, 32, 1, 1, 0, (CUstream)0x10, NULL, NULL);
+    for (int i = 0; i < 100; i++)
+        CALL(cuLaunchKernel)((CUfunction)0x1000, 100, 1, 1, 32, 1, 1, 0, (CUstream)0x10, NULL,
+                             NULL);
     CALL(cuStreamEndCapture)((CUstream)0x10, &graph);
     return burn(100, 0.05, 1);
 }
@@ -185,18 +205,22 @@ static void *busy_thread(void *seed) {
         } else if (alloc(place, 1 + (size_t)rand_r(&state) % 100000) != CUDA_SUCCESS) {
             *place = 0;
         }
-        if (rand_r(&state) % 2048 == 0) launch((CUfunction)0x1000, 1 + (unsigned)rand_r(&state) % 50, 1, 1, 32, 1, 1, 0, (CUstream)seed, NULL, NULL);
+        if (rand_r(&state) % 2048 == 0)
+            launch((CUfunction)0x1000, 1 + (unsigned)rand_r(&state) % 50, 1, 1, 32, 1, 1, 0,
+                   (CUstream)seed, NULL, NULL);
     }
     for (int i = 0; i < 512; i++)
         if (held[i] != 0) release(held[i]);
     return NULL;
 }
 
-/* Threads that allocate, free and launch, while the main thread forks children that ask and are refused. */
+/* Threads that allocate, free and launch, while the main thread forks children that ask and are
+ * refused. */
 static int threads(int count, int forks) {
     pthread_t thread[16];
     CALL(cuCtxGetCurrent)(&shared_context);
-    for (int i = 0; i < count; i++) pthread_create(&thread[i], NULL, busy_thread, (void *)(uintptr_t)(0x100 + i));
+    for (int i = 0; i < count; i++)
+        pthread_create(&thread[i], NULL, busy_thread, (void *)(uintptr_t)(0x100 + i));
     for (int i = 0; i < forks; i++) {
         pid_t child = fork();
         if (child == 0) {
@@ -218,7 +242,8 @@ static int threads(int count, int forks) {
     return 0;
 }
 
-static int cost(unsigned long live) { /* ns per alloc+free with so many live allocations: the best of many short rounds */
+/* ns per alloc+free with so many live allocations: the best of many short rounds */
+static int cost(unsigned long live) {
     enum { ROUNDS = 400, AT_ONCE = 1000 };
     CUdeviceptr p;
     double best = 1e9;
@@ -238,7 +263,8 @@ static int cost(unsigned long live) { /* ns per alloc+free with so many live all
     return 0;
 }
 
-/* ns per launch while the GPU is kept busy: some launches at a time, the waiting in between not counted. */
+/* ns per launch while the GPU is kept busy: some launches at a time, the waiting in between not
+ * counted. */
 static int launch_cost(unsigned kernel_us) {
     enum { ROUNDS = 60, AT_ONCE = 200 };
     double best = 1e9;
@@ -246,7 +272,8 @@ static int launch_cost(unsigned kernel_us) {
     for (int round = 0; round < ROUNDS; round++) {
         struct timespec pause = {0, 15000000};
         double start = now_s();
-        for (int i = 0; i < AT_ONCE; i++) launch((CUfunction)0x1000, kernel_us, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+        for (int i = 0; i < AT_ONCE; i++)
+            launch((CUfunction)0x1000, kernel_us, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
         double each = (now_s() - start) * 1e9 / AT_ONCE;
         if (each < best) best = each; /* whatever else the computer does only adds to it */
         CALL(cuCtxSynchronize)();
@@ -263,7 +290,8 @@ int main(int count, char **arguments) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (strcmp(command, "next") == 0) { /* RTLD_NEXT is relative to us, not to the hook */
         void *next = dlsym(RTLD_NEXT, "malloc"), *all = dlsym(RTLD_DEFAULT, "malloc");
-        printf("next %d %d %s\n", next != NULL, next == all, dlsym(RTLD_DEFAULT, "cuInit") == NULL ? "absent" : "present");
+        printf("next %d %d %s\n", next != NULL, next == all,
+               dlsym(RTLD_DEFAULT, "cuInit") == NULL ? "absent" : "present");
         return 0;
     }
     library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -276,12 +304,14 @@ int main(int count, char **arguments) {
     if (strcmp(command, "fill") == 0) result = fill((size_t)number);
     if (strcmp(command, "paths") == 0) result = every_path();
     if (strcmp(command, "proc") == 0) result = through_proc_address();
-    if (strcmp(command, "burn") == 0) result = burn((unsigned)number, second, count > 4 ? atoi(arguments[4]) : 1);
+    if (strcmp(command, "burn") == 0)
+        result = burn((unsigned)number, second, count > 4 ? atoi(arguments[4]) : 1);
     if (strcmp(command, "fork") == 0) result = with_fork();
     if (strcmp(command, "captured") == 0) result = captured();
     if (strcmp(command, "threads") == 0) result = threads((int)number, (int)second);
     if (strcmp(command, "cost") == 0) result = cost((unsigned long)number);
-    if (strcmp(command, "launch_cost") == 0) result = launch_cost(number > 0 ? (unsigned)number : 20);
+    if (strcmp(command, "launch_cost") == 0)
+        result = launch_cost(number > 0 ? (unsigned)number : 20);
     if (strcmp(command, "hold") == 0) { /* allocate so much, say so, and wait to be killed */
         CUdeviceptr p;
         printf("hold %d\n", CALL(cuMemAlloc_v2)(&p, (size_t)number));
@@ -299,7 +329,8 @@ int main(int count, char **arguments) {
     if (strcmp(command, "churn") == 0) /* allocate and free until killed */
         for (CUdeviceptr p[16];;) {
             int held = 0;
-            while (held < 16 && CALL(cuMemAlloc_v2)(&p[held], (size_t)number) == CUDA_SUCCESS) held++;
+            while (held < 16 && CALL(cuMemAlloc_v2)(&p[held], (size_t)number) == CUDA_SUCCESS)
+                held++;
             while (held > 0) CALL(cuMemFree_v2)(p[--held]);
         }
     return result;

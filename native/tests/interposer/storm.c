@@ -1,9 +1,12 @@
-/* Many processes allocate through every path at once and are killed at random stores, again and again.
+/* Many processes allocate through every path at once and are killed at random stores, again and
+ * again.
  *
- *   storm ROUNDS WORKERS SEED     one line: rounds, bytes over the limit, what survivors hold, what their accounts say
+ *   storm ROUNDS WORKERS SEED     one line: rounds, bytes over the limit, what survivors hold, what
+ *                                 their accounts say
  *
- * Half of the workers die at a store to the shared files of their own choice (the interposer is built with kill points),
- * the others whenever their parent feels like it. Two survivors hold known amounts the whole time. */
+ * Half of the workers die at a store to the shared files of their own choice (the interposer is
+ * built with kill points), the others whenever their parent feels like it. Two survivors hold known
+ * amounts the whole time. */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -41,7 +44,9 @@ static unsigned draw(unsigned below) { /* xorshift */
 static void use_device(void) {
     CUcontext context;
     library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL || CALL(cuInit)(0) || CALL(cuDevicePrimaryCtxRetain)(&context, 0) || CALL(cuCtxSetCurrent)(context)) _exit(98);
+    if (library == NULL || CALL(cuInit)(0) || CALL(cuDevicePrimaryCtxRetain)(&context, 0) ||
+        CALL(cuCtxSetCurrent)(context))
+        _exit(98);
 }
 
 struct held {
@@ -56,23 +61,32 @@ struct held {
 static struct held physical(size_t size) {
     static uint64_t address = 1ull << 44;
     CUmemGenericAllocationHandle handle = 0, again = 0, shared = 0;
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     if (CALL(cuMemCreate)(&handle, size, &properties, 0)) return (struct held){0};
     struct held held = {HANDLE, handle, 0, size, 1, NULL};
     if (draw(3) == 0) return held;
     if (CALL(cuMemMap)(address, size, 0, handle, 0)) _exit(96);
     held.address = address;
     address += 1ull << 24;
-    if (draw(2) && CALL(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)held.address) == CUDA_SUCCESS) held.references++;
-    if (draw(2) && CALL(cuMemExportToShareableHandle)(&shared, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS &&
-        CALL(cuMemImportFromShareableHandle)(&again, &shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS)
+    if (draw(2) &&
+        CALL(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)held.address) == CUDA_SUCCESS)
         held.references++;
-    for (unsigned drop = draw(held.references + 1); drop > 0; drop--, held.references--) CALL(cuMemRelease)(handle); /* the mapping holds it */
+    if (draw(2) &&
+        CALL(cuMemExportToShareableHandle)(
+            &shared, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS &&
+        CALL(cuMemImportFromShareableHandle)(
+            &again, &shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS)
+        held.references++;
+    /* the mapping holds it */
+    for (unsigned drop = draw(held.references + 1); drop > 0; drop--, held.references--)
+        CALL(cuMemRelease)(handle);
     return held;
 }
 
 static struct held from_own_pool(size_t size) {
-    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     struct held held = {POOL, 0, 0, 0, 0, NULL};
     CUdeviceptr pointer = 0;
     if (CALL(cuMemPoolCreate)(&held.pool, &properties)) return (struct held){0};
@@ -88,15 +102,33 @@ static struct held allocate(void) {
     size_t size = 1 + draw(3 << 20), pitch;
     CUdeviceptr pointer = 0;
     CUarray array;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor = {.Width = 64 + draw(512), .Height = 1 + draw(512), .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    CUDA_ARRAY3D_DESCRIPTOR descriptor = {.Width = 64 + draw(512),
+                                          .Height = 1 + draw(512),
+                                          .Format = CU_AD_FORMAT_FLOAT,
+                                          .NumChannels = 1};
     switch (draw(7)) {
-    case 0: return CALL(cuMemAlloc_v2)(&pointer, size) ? (struct held){0} : (struct held){.kind = POINTER, .value = pointer};
-    case 1: return CALL(cuMemAllocManaged)(&pointer, size, CU_MEM_ATTACH_GLOBAL) ? (struct held){0} : (struct held){.kind = POINTER, .value = pointer};
-    case 2: return CALL(cuMemAllocAsync)(&pointer, size, NULL) ? (struct held){0} : (struct held){.kind = ASYNC, .value = pointer};
-    case 3: return CALL(cuMemAllocPitch_v2)(&pointer, &pitch, 1 + draw(5000), 1 + draw(400), 4) ? (struct held){0} : (struct held){.kind = POINTER, .value = pointer};
+    case 0:
+        return CALL(cuMemAlloc_v2)(&pointer, size)
+                   ? (struct held){0}
+                   : (struct held){.kind = POINTER, .value = pointer};
+    case 1:
+        return CALL(cuMemAllocManaged)(&pointer, size, CU_MEM_ATTACH_GLOBAL)
+                   ? (struct held){0}
+                   : (struct held){.kind = POINTER, .value = pointer};
+    case 2:
+        return CALL(cuMemAllocAsync)(&pointer, size, NULL)
+                   ? (struct held){0}
+                   : (struct held){.kind = ASYNC, .value = pointer};
+    case 3:
+        return CALL(cuMemAllocPitch_v2)(&pointer, &pitch, 1 + draw(5000), 1 + draw(400), 4)
+                   ? (struct held){0}
+                   : (struct held){.kind = POINTER, .value = pointer};
     case 4: return physical(size);
     case 5: return from_own_pool(size);
-    default: return CALL(cuArray3DCreate_v2)(&array, &descriptor) ? (struct held){0} : (struct held){.kind = ARRAY, .value = (uint64_t)(uintptr_t)array};
+    default:
+        return CALL(cuArray3DCreate_v2)(&array, &descriptor)
+                   ? (struct held){0}
+                   : (struct held){.kind = ARRAY, .value = (uint64_t)(uintptr_t)array};
     }
 }
 
@@ -140,7 +172,8 @@ static void work(unsigned seed, int dies_at_a_store) {
     use_device();
     for (;;) {
         unsigned at = draw(HELD);
-        if (held[at].kind == NOTHING) held[at] = allocate();
+        if (held[at].kind == NOTHING)
+            held[at] = allocate();
         else {
             release(held[at]);
             held[at].kind = NOTHING;
@@ -176,7 +209,9 @@ static pid_t survive(int number, uint64_t bytes) {
 
 static uint64_t ask(int number) {
     uint64_t used = 0;
-    if (write(survivor_in[number], "?", 1) != 1 || read(survivor_out[number], &used, sizeof used) != sizeof used) exit(5);
+    if (write(survivor_in[number], "?", 1) != 1 ||
+        read(survivor_out[number], &used, sizeof used) != sizeof used)
+        exit(5);
     return used;
 }
 
@@ -203,8 +238,10 @@ int main(int count, char **arguments) {
     }
     long done = 0, started = 0;
     for (int i = 0; i < workers; i++)
-        if ((children[i] = fork()) == 0) work(random_seed + (unsigned)++started * 2654435761u, i % 2);
-        else started++;
+        if ((children[i] = fork()) == 0)
+            work(random_seed + (unsigned)++started * 2654435761u, i % 2);
+        else
+            started++;
     state = random_seed * 7919 | 1;
     double deadline = now_s() + 60;
     while (done < rounds) {
@@ -231,7 +268,8 @@ int main(int count, char **arguments) {
         done++;
         deadline = now_s() + 60;
         for (int i = 0; i < workers; i++)
-            if (children[i] == gone && (children[i] = fork()) == 0) work(random_seed + (unsigned)++started * 2654435761u, i % 2);
+            if (children[i] == gone && (children[i] = fork()) == 0)
+                work(random_seed + (unsigned)++started * 2654435761u, i % 2);
         started++;
     }
     for (int i = 0; i < workers; i++) kill(children[i], SIGKILL);
@@ -241,11 +279,14 @@ int main(int count, char **arguments) {
     while (exact_at == 0 && now_s() - gone_at < 60) {
         struct timespec pause = {0, 2000000};
         used = ask(draw(SURVIVORS));
-        if (used == kept) exact_at = now_s();
-        else nanosleep(&pause, NULL);
+        if (used == kept)
+            exact_at = now_s();
+        else
+            nanosleep(&pause, NULL);
     }
-    printf("storm %ld over %lld kept %llu accounts %llu exact_ms %.1f notes %llu\n", done, (long long)ledger->over, (unsigned long long)kept,
-           (unsigned long long)used, exact_at == 0 ? -1.0 : (exact_at - gone_at) * 1e3, (unsigned long long)ledger->notes);
+    printf("storm %ld over %lld kept %llu accounts %llu exact_ms %.1f notes %llu\n", done,
+           (long long)ledger->over, (unsigned long long)kept, (unsigned long long)used,
+           exact_at == 0 ? -1.0 : (exact_at - gone_at) * 1e3, (unsigned long long)ledger->notes);
     for (int i = 0; i < SURVIVORS; i++) kill(survivors[i], SIGKILL);
     for (int i = 0; i < SURVIVORS; i++) waitpid(survivors[i], NULL, 0);
     return 0;

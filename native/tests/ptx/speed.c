@@ -19,36 +19,39 @@ static const char ptx[] = HEADER
     "add.u64 %a,%a,%o; add.u64 %b,%b,%o; add.u64 %c,%c,%o; ld.global.f32 %x,[%a]; ld.global.f32 %y,[%b]; add.f32 %x,%x,%y;\n"
     "st.global.f32 [%c],%x; ret; }\n";
 
-static double now(void)
-{
+static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void measure(const egpu_ptx_module *m, const char *name, egpu_ptx_launch l)
-{
+static void measure(const egpu_ptx_module *m, const char *name, egpu_ptx_launch l) {
     double best = 0;
     for (int i = 0; i < 3; i++) {
         double start = now();
-        if (run_kernel(m, name, l) != EGPU_PTX_OK)
-            exit(1);
+        if (run_kernel(m, name, l) != EGPU_PTX_OK) exit(1);
         double rate = (double)last_stats.instructions / (now() - start) / 1e6;
         best = rate > best ? rate : best;
     }
-    printf("%-10s %6.0f million thread-instructions/s (%llu of them)\n", name, best, (unsigned long long)last_stats.instructions);
+    printf("%-10s %6.0f million thread-instructions/s (%llu of them)\n", name, best,
+           (unsigned long long)last_stats.instructions);
 }
 
-int main(void)
-{
+int main(void) {
     egpu_ptx_module *m = load(ptx);
     enum { N = 1 << 20 };
-    struct { void *out; uint32_t n; } p = {device(64), 2000};
+    struct {
+        void *out;
+        uint32_t n;
+    } p = {device(64), 2000};
     egpu_ptx_launch l = shape(16, 256, &p, sizeof p);
     l.max_instructions = UINT64_MAX;
     measure(m, "loop", l);
     measure(m, "fma", l);
-    struct { void *a, *b, *c; uint32_t n; } v = {device(N * 4), device(N * 4), device(N * 4), N};
+    struct {
+        void *a, *b, *c;
+        uint32_t n;
+    } v = {device(N * 4), device(N * 4), device(N * 4), N};
     measure(m, "vectoradd", shape(N / 256, 256, &v, sizeof v));
     egpu_ptx_unload(m);
     return report("speed");

@@ -1,6 +1,7 @@
 /*
- * Each instruction against answers worked out by hand or by C. A case is one line of PTX on inputs a, b, c in registers
- * %ra %rb %rc (32 bits), %ha… (16), %da… (64), %pa… (a, b, c ≠ 0), with its answer in %r, %h, %d or %p.
+ * Each instruction against answers worked out by hand or by C. A case is one line of PTX on inputs
+ * a, b, c in registers %ra %rb %rc (32 bits), %ha… (16), %da… (64), %pa… (a, b, c ≠ 0), with its
+ * answer in %r, %h, %d or %p.
  */
 #include "harness.h"
 
@@ -12,8 +13,20 @@ struct sample {
     uint64_t a, b, c, expected;
 };
 
-static uint64_t f(float v) { union { float f; uint32_t u; } x = {.f = v}; return x.u; }
-static uint64_t g(double v) { union { double f; uint64_t u; } x = {.f = v}; return x.u; }
+static uint64_t f(float v) {
+    union {
+        float f;
+        uint32_t u;
+    } x = {.f = v};
+    return x.u;
+}
+static uint64_t g(double v) {
+    union {
+        double f;
+        uint64_t u;
+    } x = {.f = v};
+    return x.u;
+}
 #define NANF 0x7fc00000u
 #define NAN64 UINT64_C(0x7ff8000000000000)
 #define INFF 0x7f800000u
@@ -22,21 +35,27 @@ static uint64_t g(double v) { union { double f; uint64_t u; } x = {.f = v}; retu
 #define ONES32 0xffffffffu
 #define ONES64 UINT64_MAX
 
-static void try(const struct sample *s)
-{
-    static const char *const stores[] = {"st.global.u32 [%out], %r;", "st.global.u16 [%out], %h;", "st.global.u64 [%out], %d;",
+static void try(const struct sample *s) {
+    static const char *const stores[] = {"st.global.u32 [%out], %r;", "st.global.u16 [%out], %h;",
+                                         "st.global.u64 [%out], %d;",
                                          "selp.u32 %r, 1, 0, %p; st.global.u32 [%out], %r;"};
     char text[4096];
-    snprintf(text, sizeof text,
-             HEADER ".visible .entry k(.param .u64 in, .param .u64 out) {\n"
-             ".reg .b32 %%ra,%%rb,%%rc,%%r,%%r2,%%r3; .reg .b16 %%ha,%%hb,%%hc,%%h,%%h2; .reg .b64 %%da,%%db,%%dc,%%d,%%d2;"
-             ".reg .b64 %%in,%%out; .reg .pred %%pa,%%pb,%%pc,%%p,%%q;\n"
-             "ld.param.u64 %%in,[in]; ld.param.u64 %%out,[out];\n"
-             "ld.global.u64 %%da,[%%in]; ld.global.u64 %%db,[%%in+8]; ld.global.u64 %%dc,[%%in+16];\n"
-             "cvt.u32.u64 %%ra,%%da; cvt.u32.u64 %%rb,%%db; cvt.u32.u64 %%rc,%%dc;\n"
-             "cvt.u16.u64 %%ha,%%da; cvt.u16.u64 %%hb,%%db; cvt.u16.u64 %%hc,%%dc;\n"
-             "setp.ne.u64 %%pa,%%da,0; setp.ne.u64 %%pb,%%db,0; setp.ne.u64 %%pc,%%dc,0;\n%s\n%s\nret;\n}\n",
-             s->text, stores[s->answer == 'r' ? 0 : s->answer == 'h' ? 1 : s->answer == 'd' ? 2 : 3]);
+    snprintf(
+        text, sizeof text,
+        HEADER
+        ".visible .entry k(.param .u64 in, .param .u64 out) {\n"
+        ".reg .b32 %%ra,%%rb,%%rc,%%r,%%r2,%%r3; .reg .b16 %%ha,%%hb,%%hc,%%h,%%h2; .reg .b64 %%da,%%db,%%dc,%%d,%%d2;"
+        ".reg .b64 %%in,%%out; .reg .pred %%pa,%%pb,%%pc,%%p,%%q;\n"
+        "ld.param.u64 %%in,[in]; ld.param.u64 %%out,[out];\n"
+        "ld.global.u64 %%da,[%%in]; ld.global.u64 %%db,[%%in+8]; ld.global.u64 %%dc,[%%in+16];\n"
+        "cvt.u32.u64 %%ra,%%da; cvt.u32.u64 %%rb,%%db; cvt.u32.u64 %%rc,%%dc;\n"
+        "cvt.u16.u64 %%ha,%%da; cvt.u16.u64 %%hb,%%db; cvt.u16.u64 %%hc,%%dc;\n"
+        "setp.ne.u64 %%pa,%%da,0; setp.ne.u64 %%pb,%%db,0; setp.ne.u64 %%pc,%%dc,0;\n%s\n%s\nret;\n}\n",
+        s->text,
+        stores[s->answer == 'r'   ? 0
+               : s->answer == 'h' ? 1
+               : s->answer == 'd' ? 2
+                                  : 3]);
     egpu_ptx_module *module = load(text);
     if (!module) {
         printf("  in: %s\n", s->text);
@@ -47,14 +66,14 @@ static void try(const struct sample *s)
     uint64_t params[2] = {(uintptr_t)memory, (uintptr_t)(memory + 3)};
     egpu_ptx_status status = run_kernel(module, "k", shape(1, 1, params, sizeof params));
     CHECK(status == EGPU_PTX_OK, "%s: %s", s->text, egpu_ptx_status_name(status));
-    CHECK(memory[3] == s->expected, "%s (%#llx, %#llx, %#llx) gave %#llx, not %#llx", s->text, (unsigned long long)s->a,
-          (unsigned long long)s->b, (unsigned long long)s->c, (unsigned long long)memory[3], (unsigned long long)s->expected);
+    CHECK(memory[3] == s->expected, "%s (%#llx, %#llx, %#llx) gave %#llx, not %#llx", s->text,
+          (unsigned long long)s->a, (unsigned long long)s->b, (unsigned long long)s->c,
+          (unsigned long long)memory[3], (unsigned long long)s->expected);
     egpu_ptx_unload(module);
     device_free_all();
 }
 
-int main(void)
-{
+int main(void) {
     const struct sample samples[] = {
         /* integer arithmetic */
         {"add.u32 %r,%ra,%rb;", 'r', ONES32, 2, 0, 1},
@@ -66,7 +85,8 @@ int main(void)
         {"add.cc.u32 %r2,%ra,%rb; addc.u32 %r,%rc,0;", 'r', ONES32, 1, 5, 6},
         {"sub.cc.u32 %r2,%ra,%rb; subc.u32 %r,%rc,0;", 'r', 0, 1, 5, 4},
         {"add.cc.u64 %d2,%da,%db; addc.u64 %d,%dc,0;", 'd', ONES64, 1, 5, 6},
-        {"mad.lo.cc.u32 %r2,%ra,%rb,1; madc.hi.u32 %r,%ra,%rb,0;", 'r', ONES32, ONES32, 0, 0xfffffffe},
+        {"mad.lo.cc.u32 %r2,%ra,%rb,1; madc.hi.u32 %r,%ra,%rb,0;", 'r', ONES32, ONES32, 0,
+         0xfffffffe},
         {"mul.lo.u32 %r,%ra,%rb;", 'r', 0x10001, 0x10001, 0, 0x20001},
         {"mul.hi.u32 %r,%ra,%rb;", 'r', ONES32, ONES32, 0, 0xfffffffe},
         {"mul.hi.s32 %r,%ra,%rb;", 'r', ONES32, ONES32, 0, 0},
@@ -146,7 +166,8 @@ int main(void)
         {"sub.sat.f32 %r,%ra,%rb;", 'r', f(1), f(3), 0, 0},
         {"mul.ftz.f32 %r,%ra,%rb;", 'r', f(0x1p-130f), f(4), 0, 0},
         {"mul.f32 %r,%ra,%rb;", 'r', f(0x1p-130f), f(4), 0, f(0x1p-128f)},
-        {"fma.rn.f32 %r,%ra,%rb,%rc;", 'r', f(1 + 0x1p-12f), f(1 + 0x1p-12f), f(-1 - 0x1p-11f), f(0x1p-24f)},
+        {"fma.rn.f32 %r,%ra,%rb,%rc;", 'r', f(1 + 0x1p-12f), f(1 + 0x1p-12f), f(-1 - 0x1p-11f),
+         f(0x1p-24f)},
         {"fma.rn.f64 %d,%da,%db,%dc;", 'd', g(3), g(4), g(5), g(17)},
         {"mad.rn.f32 %r,%ra,%rb,%rc;", 'r', f(3), f(4), f(5), f(17)},
         {"div.rn.f32 %r,%ra,%rb;", 'r', f(1), f(3), 0, f(1.0f / 3)},
@@ -250,14 +271,15 @@ int main(void)
         /* predication and control */
         {"mov.u32 %r,1; @%pa mov.u32 %r,2;", 'r', 1, 0, 0, 2},
         {"mov.u32 %r,1; @!%pa mov.u32 %r,2;", 'r', 1, 0, 0, 1},
-        {"mov.u32 %r,0; L: add.u32 %r,%r,%ra; setp.lt.u32 %p,%r,100; @%p bra L;", 'r', 7, 0, 0, 105},
+        {"mov.u32 %r,0; L: add.u32 %r,%r,%ra; setp.lt.u32 %p,%r,100; @%p bra L;", 'r', 7, 0, 0,
+         105},
         {"{ .reg .u32 %r; mov.u32 %r,5; } mov.u32 %r,6;", 'r', 0, 0, 0, 6},
-        {"T: .branchtargets X0,X1; brx.idx %ra,T; X0: mov.u32 %r,10; bra E; X1: mov.u32 %r,11; E:", 'r', 1, 0, 0, 11},
+        {"T: .branchtargets X0,X1; brx.idx %ra,T; X0: mov.u32 %r,10; bra E; X1: mov.u32 %r,11; E:",
+         'r', 1, 0, 0, 11},
         {"mov.u32 %r,%clock; mov.u32 %r2,%clock; setp.gt.u32 %p,%r2,%r;", 'p', 0, 0, 0, 1},
         {"mov.u64 %d,%globaltimer; setp.gt.u64 %p,%d,1000;", 'p', 0, 0, 0, 1},
         {"mov.u32 %r,%lanemask_le;", 'r', 0, 0, 0, 1},
     };
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++)
-        try(&samples[i]);
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) try(&samples[i]);
     return report("instructions");
 }

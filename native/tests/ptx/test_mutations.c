@@ -1,12 +1,13 @@
 /*
- * The parser and the interpreter on damaged input: bytes flipped, pieces cut out, doubled and moved. Whatever is accepted is
- * run for a moment. Nothing may crash (the suite builds this with sanitizers where it can); a fixed seed makes it repeatable.
- * Usage: test_mutations [ROUNDS [SEED]]
+ * The parser and the interpreter on damaged input: bytes flipped, pieces cut out, doubled and
+ * moved. Whatever is accepted is run for a moment. Nothing may crash (the suite builds this with
+ * sanitizers where it can); a fixed seed makes it repeatable. Usage: test_mutations [ROUNDS [SEED]]
  */
 #include "harness.h"
 
 static const char *const seeds[] = {
-    HEADER ".const .align 4 .b32 c[3] = {1, -2, 0x3};\n.global .align 8 .u64 g = generic(c)+4;\n.extern .shared .b8 s[];\n"
+    HEADER
+    ".const .align 4 .b32 c[3] = {1, -2, 0x3};\n.global .align 8 .u64 g = generic(c)+4;\n.extern .shared .b8 s[];\n"
     ".func (.param .b32 r) f(.param .b32 a, .reg .u32 b) { .reg .b32 %r<4>; ld.param.b32 %r1,[a]; add.u32 %r1,%r1,b;"
     " st.param.b32 [r],%r1; ret; }\n"
     ".visible .entry k(.param .u64 p, .param .align 8 .b8 q[16]) .maxntid 64,1,1 {\n"
@@ -20,32 +21,33 @@ static const char *const seeds[] = {
     "st.shared.f32 [t+4],%f3; bar.sync 0; bar.red.popc.u32 %r6,1,%p1; shfl.sync.bfly.b32 %r7|%p2,%r6,1,31,-1;\n"
     "atom.shared.add.u32 %r8,[t],1; vote.sync.ballot.b32 %r8,%p1,-1; activemask.b32 %r8; st.global.u32 [%rd1],%r5;\n"
     "T: .branchtargets $L2,$L3; brx.idx %r3,T; $L2: ret; $L3: exit; }\n",
-    HEADER ".entry e(.param .u64 a) { .reg .u64 %d<9>; .reg .u32 %r<9>; .reg .pred p; ld.param.u64 %d1,[a];\n"
+    HEADER
+    ".entry e(.param .u64 a) { .reg .u64 %d<9>; .reg .u32 %r<9>; .reg .pred p; ld.param.u64 %d1,[a];\n"
     "mul.wide.u32 %d2,%r1,4; L: add.cc.u32 %r1,%r2,1; addc.u32 %r3,%r4,%r5; bfi.b32 %r1,%r2,%r3,4,5; lop3.b32 %r1,%r2,%r3,%r4,0xe8;\n"
     "cvt.sat.u8.s32 %r5,%r6; shf.l.wrap.b32 %r1,%r2,%r3,%r4; div.s64 %d3,%d2,%d1; popc.b64 %r1,%d3; setp.ne.u32 p,%r1,%r1;\n"
     "@p bra L; st.u32 [%d1+-4],%r1; trap; }\n",
 };
 
 static uint64_t state;
-static uint32_t next(uint32_t below)
-{
+static uint32_t next(uint32_t below) {
     state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)((state >> 33) % below);
 }
 
-static size_t mutate(char *text, size_t length, size_t room)
-{
+static size_t mutate(char *text, size_t length, size_t room) {
     static const char spice[] = "%rdfp0129-+.,;:[]{}()@!<>=\"/*_ \n$x";
     for (uint32_t n = next(3) ? 1 : 1 + next(4); n; n--) {
         size_t at = next((uint32_t)length), piece = 1 + next(24);
-        if (piece > length - at)
-            piece = length - at;
-        switch (next(9)) { /* mostly small changes that leave a program behind: another number, another letter */
-        case 5: case 6: case 7: case 8:
+        if (piece > length - at) piece = length - at;
+        /* mostly small changes that leave a program behind: another number, another letter */
+        switch (next(9)) {
+        case 5:
+        case 6:
+        case 7:
+        case 8:
             for (; at < length && (text[at] < '0' || text[at] > '9'); at++) {
             }
-            if (at < length)
-                text[at] = (char)('0' + next(10));
+            if (at < length) text[at] = (char)('0' + next(10));
             break;
         case 0: text[at] = spice[next(sizeof spice - 1)]; break;
         case 1: text[at] = (char)next(256); break;
@@ -61,18 +63,15 @@ static size_t mutate(char *text, size_t length, size_t room)
             break;
         default: {
             size_t from = next((uint32_t)length);
-            if (from + piece <= length)
-                memmove(text + at, text + from, piece);
+            if (from + piece <= length) memmove(text + at, text + from, piece);
         }
         }
-        if (length < 8)
-            return length;
+        if (length < 8) return length;
     }
     return length;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     unsigned long rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 20000, accepted = 0;
     state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     for (unsigned i = 0; i < 2; i++)
@@ -86,7 +85,8 @@ int main(int argc, char **argv)
         char *exact = malloc(length + 1); /* so that reading past the end is seen */
         memcpy(exact, text, length);
         egpu_ptx_module *module = NULL;
-        egpu_ptx_status status = egpu_ptx_load(exact, length, &allocator, load_log, sizeof load_log, &module);
+        egpu_ptx_status status =
+            egpu_ptx_load(exact, length, &allocator, load_log, sizeof load_log, &module);
         CHECK((status == EGPU_PTX_OK) == (module != NULL), "status and module disagree");
         CHECK(status == EGPU_PTX_OK || load_log[0], "a refusal without a reason");
         free(exact);

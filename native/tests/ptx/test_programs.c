@@ -1,4 +1,5 @@
-/* Whole programs: blocks, barriers, warps, divergence, calls, atomics; and launches that must fail, and how. */
+/* Whole programs: blocks, barriers, warps, divergence, calls, atomics; and launches that must fail,
+ * and how. */
 #include "harness.h"
 
 #include <math.h>
@@ -114,16 +115,17 @@ static const char threads_ptx[] = HEADER
 
 static egpu_ptx_module *m;
 
-static void test_results(void)
-{
+static void test_results(void) {
     enum { N = 1000 };
     float *x = device(N * 4), *y = device(N * 4);
-    for (int i = 0; i < N; i++)
-        x[i] = (float)i, y[i] = 1;
-    struct { uint64_t x, y; float a; uint32_t n; } s = {(uintptr_t)x, (uintptr_t)y, 2, N};
+    for (int i = 0; i < N; i++) x[i] = (float)i, y[i] = 1;
+    struct {
+        uint64_t x, y;
+        float a;
+        uint32_t n;
+    } s = {(uintptr_t)x, (uintptr_t)y, 2, N};
     CHECK(run_kernel(m, "saxpy", shape(4, 256, &s, sizeof s)) == EGPU_PTX_OK, "saxpy");
-    for (int i = 0; i < N; i++)
-        CHECK(y[i] == 2.0f * (float)i + 1, "saxpy[%d] = %g", i, y[i]);
+    for (int i = 0; i < N; i++) CHECK(y[i] == 2.0f * (float)i + 1, "saxpy[%d] = %g", i, y[i]);
     CHECK(last_stats.loads == 2 * N + 4 * 1024 && last_stats.stores == N, "loads %llu stores %llu",
           (unsigned long long)last_stats.loads, (unsigned long long)last_stats.stores);
 
@@ -132,20 +134,21 @@ static void test_results(void)
     CHECK(y[0] == 255 * 128, "reduce gave %g", y[0]);
     CHECK(last_stats.barriers == 9, "barriers %llu", (unsigned long long)last_stats.barriers);
 
-    uint32_t(*w)[4] = device(32 * 16);
+    uint32_t (*w)[4] = device(32 * 16);
     uint64_t out = (uintptr_t)w;
     CHECK(run_kernel(m, "warp", shape(1, 32, &out, 8)) == EGPU_PTX_OK, "warp");
     for (uint32_t i = 0; i < 32; i++) {
         uint32_t down = i % 4 < 2 ? i + 2 : i;
-        CHECK(w[i][0] == 496 && w[i][1] == (i ? i - 1 : 99) && w[i][2] == down && w[i][3] == 16, "warp lane %u: %u %u %u %u",
-              i, w[i][0], w[i][1], w[i][2], w[i][3]);
+        CHECK(w[i][0] == 496 && w[i][1] == (i ? i - 1 : 99) && w[i][2] == down && w[i][3] == 16,
+              "warp lane %u: %u %u %u %u", i, w[i][0], w[i][1], w[i][2], w[i][3]);
     }
 
-    uint32_t(*v)[2] = device(64 * 8);
+    uint32_t (*v)[2] = device(64 * 8);
     out = (uintptr_t)v;
     CHECK(run_kernel(m, "diverge", shape(1, 64, &out, 8)) == EGPU_PTX_OK, "diverge");
     for (uint32_t i = 0; i < 64; i++)
-        CHECK(v[i][0] == (i & 1 ? 0xaaaaaaaa : i / 32 * 32 + 4) && v[i][1] == 32, "diverge %u: %x %u", i, v[i][0], v[i][1]);
+        CHECK(v[i][0] == (i & 1 ? 0xaaaaaaaa : i / 32 * 32 + 4) && v[i][1] == 32,
+              "diverge %u: %x %u", i, v[i][0], v[i][1]);
 
     uint32_t *masks = device(32 * 4);
     out = (uintptr_t)masks;
@@ -153,12 +156,15 @@ static void test_results(void)
     CHECK(masks[0] == 0xff && masks[31] == 0xffffff00, "parted: %x %x", masks[0], masks[31]);
 
     uint32_t *bins = device(24 * 4);
-    union { float f; double d; } *sum = device(16);
+    union {
+        float f;
+        double d;
+    } *sum = device(16);
     uint64_t h[2] = {(uintptr_t)bins, (uintptr_t)sum};
     CHECK(run_kernel(m, "histogram", shape(2, 512, h, sizeof h)) == EGPU_PTX_OK, "histogram");
     for (unsigned i = 0; i < 8; i++)
-        CHECK(bins[i] == 128 && bins[8 + i] == 504 + i && bins[16 + i] == 128 % 3, "bin %u: %u %u %u", i, bins[i], bins[8 + i],
-              bins[16 + i]);
+        CHECK(bins[i] == 128 && bins[8 + i] == 504 + i && bins[16 + i] == 128 % 3,
+              "bin %u: %u %u %u", i, bins[i], bins[8 + i], bins[16 + i]);
     CHECK(sum[0].f == 1024 && sum[1].d == 1024, "sums %g %g", sum[0].f, sum[1].d);
 
     uint32_t *lock = device(8);
@@ -166,31 +172,36 @@ static void test_results(void)
     CHECK(run_kernel(m, "lock", shape(3, 128, &out, 8)) == EGPU_PTX_OK, "lock");
     CHECK(lock[1] == 384, "lock counted %u", lock[1]);
 
-    uint32_t(*c)[8] = device(8 * 32);
+    uint32_t (*c)[8] = device(8 * 32);
     out = (uintptr_t)c;
-    CHECK(run_kernel(m, "calls", shape(1, 8, &out, 8)) == EGPU_PTX_OK, "calls: line %u", last_fault.line);
+    CHECK(run_kernel(m, "calls", shape(1, 8, &out, 8)) == EGPU_PTX_OK, "calls: line %u",
+          last_fault.line);
     for (uint32_t i = 0; i < 8; i++)
-        CHECK(c[i][0] == i * i && c[i][1] == 120 && c[i][2] == i && c[i][3] == 7 && c[i][4] == 9 && c[i][5] == 30 &&
-                  c[i][6] == 0x3f000000 && c[i][7] == 81,
-              "calls %u: %u %u %u %u %u %u %x %u", i, c[i][0], c[i][1], c[i][2], c[i][3], c[i][4], c[i][5], c[i][6], c[i][7]);
+        CHECK(c[i][0] == i * i && c[i][1] == 120 && c[i][2] == i && c[i][3] == 7 && c[i][4] == 9 &&
+                  c[i][5] == 30 && c[i][6] == 0x3f000000 && c[i][7] == 81,
+              "calls %u: %u %u %u %u %u %u %x %u", i, c[i][0], c[i][1], c[i][2], c[i][3], c[i][4],
+              c[i][5], c[i][6], c[i][7]);
 
     egpu_ptx_launch l = shape(1, 1, &out, 8);
     l.dynamic_shared_bytes = 64;
-    CHECK(run_kernel(m, "window", l) == EGPU_PTX_OK && c[0][0] == 77 && c[0][1] == 64, "dynamic shared memory");
+    CHECK(run_kernel(m, "window", l) == EGPU_PTX_OK && c[0][0] == 77 && c[0][1] == 64,
+          "dynamic shared memory");
     l.dynamic_shared_bytes = 0;
     CHECK(run_kernel(m, "window", l) == EGPU_PTX_ILLEGAL_ADDRESS, "past the end of shared memory");
 }
 
-static void test_failures(void)
-{
+static void test_failures(void) {
     uint64_t p = 0x10;
-    CHECK(run_kernel(m, "store", shape(1, 1, &p, 8)) == EGPU_PTX_ILLEGAL_ADDRESS && last_fault.address == 0x10 &&
-              last_fault.write && last_fault.length == 4 && last_fault.line > 0, "illegal address");
+    CHECK(run_kernel(m, "store", shape(1, 1, &p, 8)) == EGPU_PTX_ILLEGAL_ADDRESS &&
+              last_fault.address == 0x10 && last_fault.write && last_fault.length == 4 &&
+              last_fault.line > 0,
+          "illegal address");
     char *buffer = device(16);
     p = (uintptr_t)buffer + 2;
     CHECK(run_kernel(m, "store", shape(1, 1, &p, 8)) == EGPU_PTX_MISALIGNED, "misaligned");
     p = (uintptr_t)buffer + 16;
-    CHECK(run_kernel(m, "store", shape(1, 1, &p, 8)) == EGPU_PTX_ILLEGAL_ADDRESS, "one past the end");
+    CHECK(run_kernel(m, "store", shape(1, 1, &p, 8)) == EGPU_PTX_ILLEGAL_ADDRESS,
+          "one past the end");
     buffers[buffer_count - 1].writable = false;
     p = (uintptr_t)buffer;
     CHECK(run_kernel(m, "store", shape(1, 1, &p, 8)) == EGPU_PTX_ILLEGAL_ADDRESS, "read-only");
@@ -201,39 +212,47 @@ static void test_failures(void)
     l.cancel = &cancel;
     CHECK(run_kernel(m, "endless", l) == EGPU_PTX_CANCELLED, "cancelled");
     CHECK(run_kernel(m, "deep", shape(1, 1, NULL, 0)) == EGPU_PTX_STACK_OVERFLOW, "stack overflow");
-    CHECK(run_kernel(m, "stuck", shape(1, 64, NULL, 0)) == EGPU_PTX_DEADLOCK, "mismatched barriers");
-    CHECK(run_kernel(m, "leaver", shape(1, 64, NULL, 0)) == EGPU_PTX_OK, "those who left are not waited for");
+    CHECK(run_kernel(m, "stuck", shape(1, 64, NULL, 0)) == EGPU_PTX_DEADLOCK,
+          "mismatched barriers");
+    CHECK(run_kernel(m, "leaver", shape(1, 64, NULL, 0)) == EGPU_PTX_OK,
+          "those who left are not waited for");
     CHECK(run_kernel(m, "trapped", shape(1, 1, NULL, 0)) == EGPU_PTX_TRAP, "trap");
     CHECK(run_kernel(m, "shaped", shape(1, 64, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH, "reqntid");
     CHECK(run_kernel(m, "small", shape(1, 65, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH, "maxntid");
     CHECK(run_kernel(m, "small", shape(1, 64, NULL, 0)) == EGPU_PTX_OK, "maxntid");
-    CHECK(run_kernel(m, "endless", shape(1, 1025, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH, "1025 threads");
-    CHECK(run_kernel(m, "endless", shape(0, 1, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH, "an empty grid");
+    CHECK(run_kernel(m, "endless", shape(1, 1025, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH,
+          "1025 threads");
+    CHECK(run_kernel(m, "endless", shape(0, 1, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH,
+          "an empty grid");
     CHECK(run_kernel(m, "store", shape(1, 1, NULL, 0)) == EGPU_PTX_INVALID_LAUNCH, "no parameters");
 }
 
-static void test_description(void)
-{
+static void test_description(void) {
     const egpu_ptx_kernel_info *info = egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "saxpy"));
-    CHECK(info->param_count == 4 && info->param_bytes == 24 && info->params[2].offset == 16 && info->params[3].offset == 20 &&
-              info->params[3].size == 4, "parameters of saxpy");
+    CHECK(info->param_count == 4 && info->param_bytes == 24 && info->params[2].offset == 16 &&
+              info->params[3].offset == 20 && info->params[3].size == 4,
+          "parameters of saxpy");
     CHECK(info->has_duration && info->duration_us == 12.5, "duration of saxpy");
-    CHECK(egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "reduce"))->static_shared_bytes == 1024, "shared bytes of reduce");
-    CHECK(egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "window"))->dynamic_shared, "dynamic shared memory of window");
-    CHECK(egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "small"))->max_threads == 64, "max threads");
+    CHECK(egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "reduce"))->static_shared_bytes == 1024,
+          "shared bytes of reduce");
+    CHECK(egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "window"))->dynamic_shared,
+          "dynamic shared memory of window");
+    CHECK(egpu_ptx_kernel_describe(egpu_ptx_find_kernel(m, "small"))->max_threads == 64,
+          "max threads");
     const egpu_ptx_global *table = egpu_ptx_find_global(m, "table");
-    CHECK(table && table->size == 16 && ((uint32_t *)(uintptr_t)table->address)[2] == 30, "global table");
+    CHECK(table && table->size == 16 && ((uint32_t *)(uintptr_t)table->address)[2] == 30,
+          "global table");
     CHECK(!egpu_ptx_find_kernel(m, "square"), "a device function is no kernel");
 }
 
-static void test_refusals(void)
-{
+static void test_refusals(void) {
     static const struct {
         const char *body;
         egpu_ptx_status status;
         const char *says;
     } cases[] = {
-        {".reg .b32 r; wmma.load.a.sync.aligned.row.m16n16k16.f16 r;", EGPU_PTX_UNSUPPORTED, "line 5: unsupported instruction 'wmma.load"},
+        {".reg .b32 r; wmma.load.a.sync.aligned.row.m16n16k16.f16 r;", EGPU_PTX_UNSUPPORTED,
+         "line 5: unsupported instruction 'wmma.load"},
         {".reg .b32 r; cp.async.wait_all;", EGPU_PTX_UNSUPPORTED, "cp.async.wait_all"},
         {".reg .b32 r; add.frob.u32 r,r,r;", EGPU_PTX_UNSUPPORTED, "add.frob.u32"},
         {".reg .b32 r; add.f16x2 r,r,r;", EGPU_PTX_UNSUPPORTED, "add.f16x2"},
@@ -241,7 +260,8 @@ static void test_refusals(void)
         {".reg .b32 r; mbarrier.init.shared.b64 [r],1;", EGPU_PTX_UNSUPPORTED, "mbarrier"},
         {"fence.proxy.async;", EGPU_PTX_UNSUPPORTED, "fence.proxy.async"},
         {".reg .b32 r; shfl.bfly.b32 r,r,1,31;", EGPU_PTX_UNSUPPORTED, "shfl.bfly.b32"},
-        {".reg .b32 r; .reg .pred p; vote.ballot.b32 r,p;", EGPU_PTX_UNSUPPORTED, "vote.ballot.b32"},
+        {".reg .b32 r; .reg .pred p; vote.ballot.b32 r,p;", EGPU_PTX_UNSUPPORTED,
+         "vote.ballot.b32"},
         {".reg .b32 r; vadd4.u32.u32.u32 r,r,r,r;", EGPU_PTX_UNSUPPORTED, "vadd4"},
         {".reg .b32 r; mov.u32 r,%envreg1;", EGPU_PTX_UNSUPPORTED, "%envreg1"},
         {".reg .b64 r; tex.1d.v4.f32.s32 {r,r,r,r},[r,{r}];", EGPU_PTX_UNSUPPORTED, "tex.1d"},
@@ -259,22 +279,26 @@ static void test_refusals(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
-        snprintf(text, sizeof text, HEADER ".extern .func external;\n.entry k() { %s\nret; }\n", cases[i].body);
+        snprintf(text, sizeof text, HEADER ".extern .func external;\n.entry k() { %s\nret; }\n",
+                 cases[i].body);
         egpu_ptx_module *module;
-        egpu_ptx_status status = egpu_ptx_load(text, 0, &allocator, load_log, sizeof load_log, &module);
-        CHECK(status == cases[i].status && !module && strstr(load_log, cases[i].says), "%s: %s: %s", cases[i].body,
-              egpu_ptx_status_name(status), load_log);
+        egpu_ptx_status status =
+            egpu_ptx_load(text, 0, &allocator, load_log, sizeof load_log, &module);
+        CHECK(status == cases[i].status && !module && strstr(load_log, cases[i].says), "%s: %s: %s",
+              cases[i].body, egpu_ptx_status_name(status), load_log);
     }
     egpu_ptx_module *module;
-    CHECK(egpu_ptx_load("hello", 0, &allocator, load_log, sizeof load_log, &module) == EGPU_PTX_SYNTAX, "no PTX");
+    CHECK(egpu_ptx_load("hello", 0, &allocator, load_log, sizeof load_log, &module) ==
+              EGPU_PTX_SYNTAX,
+          "no PTX");
     CHECK(egpu_ptx_load("", 0, &allocator, NULL, 0, &module) == EGPU_PTX_SYNTAX, "empty");
-    CHECK(egpu_ptx_load(HEADER ".entry k() { ret; }\0\0", sizeof HEADER + 20, &allocator, NULL, 0, &module) == EGPU_PTX_OK,
+    CHECK(egpu_ptx_load(HEADER ".entry k() { ret; }\0\0", sizeof HEADER + 20, &allocator, NULL, 0,
+                        &module) == EGPU_PTX_OK,
           "length with NULs");
     egpu_ptx_unload(module);
 }
 
-int main(void)
-{
+int main(void) {
     m = load(threads_ptx);
     if (m) {
         test_results();

@@ -3,7 +3,7 @@
 #include <nvml.h>
 
 __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t result) {
-  switch (result) {
+    switch (result) {
     case NVML_SUCCESS: return "Success";
     case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
     case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
@@ -23,5 +23,5 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
     case NVML_ERROR_UNKNOWN: return "Unknown Error";
     default: return "Error";
-  }
+    }
 }

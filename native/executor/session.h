@@ -1,0 +1,93 @@
+/* The one session of a child process: a client, its connection, how frames travel over it.
+ *
+ *   session.c           one call: from the frame to the driver and back to a reply
+ *   connection.c        connections from the parent, WELCOME, the client's end
+ *   transport_stream.c  frames over a socket; replies are kept until the client has them
+ *   transport_shared.c  frames through memory of both processes
+ *   callback.c          functions of the client that the driver's streams call
+ *   driver.c            the driver, its contexts, what a client is told of it
+ */
+#ifndef EGPU_EXECUTOR_SESSION_H
+#define EGPU_EXECUTOR_SESSION_H
+
+#include <pthread.h>
+
+#include "executor.h"
+#include "greeting.h"
+#include "ring.h"
+
+struct reply {
+    uint64_t seq;
+    struct wire_reply head;
+    uint8_t *data;
+    size_t bytes;
+    bool owned; /* data are the transport's to free */
+};
+
+/* How frames come and go. What sends is called under session.out_lock. */
+struct transport {
+    /* Header, then two parts of a payload. */
+    void (*emit)(const struct wire_header *header, const void *head, size_t head_bytes,
+                 const void *data, size_t bytes);
+    /* `beside`: from another thread than the one that serves, so it must not wait for that. */
+    void (*reply)(struct reply *reply, bool beside);
+    void (*flush)(void);
+    /* Has every frame carried out that comes, until the process ends. */
+    void (*serve)(void);
+};
+extern const struct transport transport_stream, transport_shared;
+
+struct session_state {
+    const struct settings *settings;
+    const struct transport *transport; /* NULL before the first WELCOME has been answered */
+    int connection;                    /* -1: none yet; changed under out_lock */
+    bool over_unix;
+    struct shared shared;
+    uint64_t taken; /* number of the last call that was begun */
+    pthread_mutex_t out_lock;
+};
+extern struct session_state session;
+
+/* ---- session.c ---- */
+
+_Noreturn void session_end(int code);
+_Noreturn void session_violation(const char *what);
+/* One frame, all of it private to us. */
+void session_frame(const struct wire_header *header, const uint8_t *payload);
+
+static inline struct wire_header reply_header(const struct reply *reply) {
+    return (struct wire_header){.op = WIRE_REPLY,
+                                .flags = WIRE_IS_REPLY,
+                                .len = (uint32_t)(sizeof reply->head + reply->bytes),
+                                .seq = reply->seq};
+}
+
+/* ---- callback.c ---- */
+
+void callback_ended(uint64_t number);
+void callbacks_again(void); /* emits those that nobody has answered; under out_lock */
+
+/* ---- connection.c ---- */
+
+bool connection_prepare(void); /* what a WELCOME says of the driver */
+bool connection_start(int control, int fd, const struct greeting *greeting);
+/* Waits for a connection, for as long as the grace lasts, and begins or goes on there. */
+void connection_await(void);
+
+/* ---- transports ---- */
+
+bool stream_open(void);
+void stream_reset(void);               /* on a new connection nothing has been read or written */
+void stream_resume(uint64_t received); /* emits replies again that the client has not got */
+void stream_forget(uint64_t received); /* the client has these replies; not under out_lock */
+bool shared_prepare(void);
+bool shared_open(int memory); /* maps it, and uses it from now on */
+
+/* ---- driver.c ---- */
+
+bool driver_load(const char *path);
+bool driver_snapshot(struct writer *out);
+/* Runs an operation in its context. */
+CUresult driver_run(const struct operation *operation, struct task *task);
+
+#endif

@@ -1,0 +1,192 @@
+/* Long copies, in pieces, several on the way at a time: from where the program has them (stream),
+ * or through the bulk area (shared memory). */
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <sched.h>
+
+#include "egpu_streaming.h"
+
+#define IN_PIECE (1u << 20)
+/* what the executor has just read from the card is in its cache when it sends it */
+#define OUT_PIECE (480u << 10)
+#define OUT_AHEAD 3 /* pieces that are asked for before the first has come */
+
+/* ---- host to device ---- */
+
+CUresult bulk_in_stream(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes) {
+    for (size_t done = 0;;) {
+        size_t piece = bytes - done < IN_PIECE ? bytes - done : IN_PIECE;
+        bool last = done + piece == bytes;
+        struct call call;
+        call_start(&call, OP_COPY_IN);
+        call.link = where->link;
+        call.external = from + done;
+        call.external_bytes = piece;
+        struct wire_copy_in copy = {to + done, where->stream, (uint32_t)piece, where->wait};
+        CUresult result = call_begin(&call, sizeof copy, last ? CALL_WAITS : CALL_POSTED);
+        if (result != CUDA_SUCCESS) return result;
+        put_bytes(&call.out, &copy, sizeof copy);
+        if (!last) {
+            call_post(&call);
+            done += piece;
+            continue;
+        }
+        result = call_exchange(&call);
+        call_end(&call);
+        return result;
+    }
+}
+
+static bool carried_out(const struct link *link, uint64_t seq) {
+    return atomic_load_explicit(&link->shared.memory.control->taken, memory_order_acquire) >= seq;
+}
+
+/* A free slot of the bulk area, to be used until the call with the number that slot_used tells is
+ * done: the first one, so that as few as possible are used, over and over. */
+static unsigned slot_take(struct link *link) {
+    pthread_mutex_lock(&link->shared.slot_lock);
+    for (;;) {
+        for (unsigned slot = 0; slot < SHARED_BULK_SLOTS; slot++) {
+            if (link->shared.slot_seq[slot] == UINT64_MAX ||
+                !carried_out(link, link->shared.slot_seq[slot]))
+                continue;
+            link->shared.slot_seq[slot] = UINT64_MAX; /* ours, and no number yet */
+            pthread_mutex_unlock(&link->shared.slot_lock);
+            return slot;
+        }
+        if (atomic_load(&link->dead)) break;
+        pthread_mutex_unlock(&link->shared.slot_lock);
+        sched_yield();
+        pthread_mutex_lock(&link->shared.slot_lock);
+    }
+    pthread_mutex_unlock(&link->shared.slot_lock);
+    return SHARED_BULK_SLOTS;
+}
+
+static void slot_used(struct link *link, unsigned slot, uint64_t seq) {
+    pthread_mutex_lock(&link->shared.slot_lock);
+    link->shared.slot_seq[slot] = seq;
+    pthread_mutex_unlock(&link->shared.slot_lock);
+}
+
+CUresult bulk_in_shared(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes) {
+    struct link *link = where->link;
+    /* both sides copy at the same time */
+    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
+    for (size_t done = 0;;) {
+        size_t piece = bytes - done < most ? bytes - done : most;
+        bool last = done + piece == bytes;
+        unsigned slot = slot_take(link);
+        if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+        copy_streaming(link->shared.memory.bulk + (size_t)slot * SHARED_BULK_SLOT, from + done,
+                       piece);
+        struct call call;
+        call_start(&call, OP_COPY_IN_SHARED);
+        call.link = link;
+        struct wire_copy_shared copy = {to + done, where->stream, (uint32_t)piece, where->wait,
+                                        (uint64_t)slot * SHARED_BULK_SLOT};
+        CUresult result = call_begin(&call, sizeof copy, last ? CALL_WAITS : CALL_POSTED);
+        if (result != CUDA_SUCCESS) {
+            slot_used(link, slot, 0);
+            return result;
+        }
+        put_bytes(&call.out, &copy, sizeof copy);
+        uint64_t seq = call.seq;
+        if (last) {
+            result = call_exchange(&call);
+            call_end(&call);
+            slot_used(link, slot, 0);
+            return result;
+        }
+        call_post(&call);
+        slot_used(link, slot, seq);
+        done += piece;
+    }
+}
+
+/* ---- device to host ---- */
+
+CUresult bulk_out_shared(const struct where *where, uint8_t *to, uint64_t from, size_t bytes) {
+    struct link *link = where->link;
+    struct call calls[OUT_AHEAD];
+    unsigned slots[OUT_AHEAD];
+    size_t sizes[OUT_AHEAD], asked = 0, got = 0;
+    uint64_t first = 0, end = 0;
+    CUresult result = CUDA_SUCCESS;
+    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
+    while (got < bytes && result == CUDA_SUCCESS) {
+        for (; asked < bytes && end - first < OUT_AHEAD; end++) {
+            struct call *call = &calls[end % OUT_AHEAD];
+            size_t piece = bytes - asked < most ? bytes - asked : most;
+            unsigned slot = slot_take(link);
+            if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+            call_start(call, OP_COPY_OUT_SHARED);
+            call->link = link;
+            struct wire_copy_shared copy = {from + asked, where->stream, (uint32_t)piece,
+                                            where->wait, (uint64_t)slot * SHARED_BULK_SLOT};
+            if ((result = call_begin(call, sizeof copy, CALL_WAITS)) != CUDA_SUCCESS) {
+                slot_used(link, slot, 0);
+                break;
+            }
+            put_bytes(&call->out, &copy, sizeof copy);
+            call_send(call);
+            slots[end % OUT_AHEAD] = slot;
+            sizes[end % OUT_AHEAD] = piece;
+            asked += piece;
+        }
+        if (first == end) break;
+        CUresult came = call_wait(&calls[first % OUT_AHEAD]);
+        call_end(&calls[first % OUT_AHEAD]);
+        unsigned slot = slots[first % OUT_AHEAD];
+        if (came == CUDA_SUCCESS)
+            copy_streaming(to + got, link->shared.memory.bulk + (size_t)slot * SHARED_BULK_SLOT,
+                           sizes[first % OUT_AHEAD]);
+        slot_used(link, slot, 0);
+        got += sizes[first % OUT_AHEAD];
+        first++;
+        if (result == CUDA_SUCCESS) result = came;
+    }
+    for (; first != end; first++) {
+        call_wait(&calls[first % OUT_AHEAD]);
+        call_end(&calls[first % OUT_AHEAD]);
+        slot_used(link, slots[first % OUT_AHEAD], 0);
+    }
+    return result;
+}
+
+CUresult bulk_out_stream(const struct where *where, uint8_t *to, uint64_t from, size_t bytes) {
+    struct call calls[OUT_AHEAD];
+    uint64_t first = 0, end = 0;
+    size_t asked = 0;
+    CUresult result = CUDA_SUCCESS;
+    do {
+        for (; (asked < bytes || bytes == 0) && end - first < OUT_AHEAD && result == CUDA_SUCCESS;
+             end++) {
+            struct call *call = &calls[end % OUT_AHEAD];
+            size_t piece = bytes - asked < OUT_PIECE ? bytes - asked : OUT_PIECE;
+            call_start(call, OP_COPY_OUT);
+            call->link = where->link;
+            call->into = to + asked;
+            call->into_bytes = piece;
+            struct wire_copy_out copy = {from + asked, where->stream, (uint32_t)piece, where->wait};
+            if ((result = call_begin(call, sizeof copy, CALL_WAITS)) != CUDA_SUCCESS) break;
+            put_bytes(&call->out, &copy, sizeof copy);
+            call_send(call);
+            asked += piece;
+            if (bytes == 0) {
+                end++;
+                break;
+            }
+        }
+        if (first == end) break;
+        CUresult came = call_wait(&calls[first % OUT_AHEAD]);
+        if (came == CUDA_SUCCESS &&
+            calls[first % OUT_AHEAD].into_got != calls[first % OUT_AHEAD].into_bytes)
+            came = CUDA_ERROR_UNKNOWN;
+        call_end(&calls[first % OUT_AHEAD]);
+        first++;
+        if (result == CUDA_SUCCESS) result = came;
+    } while (first != end || (asked < bytes && result == CUDA_SUCCESS));
+    return result;
+}

@@ -1,0 +1,271 @@
+/* One server: a connection, how frames travel over it, and the calls that are under way.
+ *
+ *   link.c              its life, from cuInit to the program's end
+ *   connection.c        dialling, greeting, and a new connection where one broke
+ *   call.c              calls and their replies, whatever they travel over
+ *   transport_stream.c  frames over a socket; they are kept until the executor has taken them
+ *   transport_shared.c  frames through memory of both processes
+ *   bulk.c              long copies, over either
+ *
+ * A call is encoded in place, into the transport's ring. Whoever waits for a reply reads for
+ * everybody and hands over what is somebody else's. See docs/wire.md.
+ */
+#ifndef EGPU_REMOTE_LINK_H
+#define EGPU_REMOTE_LINK_H
+
+#define __CUDA_API_VERSION_INTERNAL /* plain names are the oldest ABIs, as in the driver table */
+#include <cuda.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/thread.h"
+#include "ring.h"
+
+#pragma GCC visibility push(hidden)
+
+#define MAX_SERVERS 8
+#define LOOK_MS 100 /* how often somebody who waits looks whether the other side is alive */
+
+struct call;
+struct link;
+
+/* Where a copy goes: its server, the stream's handle there, whether the program waits. */
+struct where {
+    struct link *link;
+    uint64_t stream;
+    bool wait;
+};
+
+/* How frames get there and back. What sends is called under send_lock, what receives by the reader
+ * alone. `frame` is the size of a frame with its header. */
+struct transport {
+    bool maps_host_memory; /* the executor can map memory of the program */
+
+    bool (*open)(struct link *link); /* after the first greeting; false: no memory */
+
+    /* Waits until a frame fits below the link's limit. False: the lease is lost. */
+    bool (*make_room)(struct link *link, size_t frame);
+    /* Where a call is encoded whose reply is waited for; NULL: the lease is lost. Others are
+     * encoded in the ring, see link_room. */
+    uint8_t *(*place_waiting)(struct link *link, size_t frame);
+    /* The frame is complete. `call` is NULL for one that is no call. */
+    void (*publish)(struct link *link, size_t frame, const struct call *call);
+    /* The same where nothing waits for it: it may go out together with others. */
+    void (*post)(struct link *link, size_t frame, const struct call *call);
+    /* Everything published is on its way. False: the connection broke. */
+    bool (*flush)(struct link *link);
+
+    CUresult (*exchange)(struct call *call); /* publishes, gives send_lock up, waits */
+    void (*receive)(struct link *link);      /* reads once: what came goes to call_dispatch */
+
+    CUresult (*copy_in)(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes);
+    CUresult (*copy_out)(const struct where *where, uint8_t *to, uint64_t from, size_t bytes);
+};
+extern const struct transport transport_stream, transport_shared;
+
+/* Data of a frame that stay where the program has them until they are sent and taken. */
+struct external {
+    uint64_t start, end; /* the frame's bytes in the ring */
+    const uint8_t *data;
+    size_t bytes;
+};
+#define MAX_EXTERNALS 64
+
+/* A stream's own. What is written is under send_lock, what is sent under feed_lock, which comes
+ * second: so calls go on being written while a batch of them is sent. */
+struct stream_state {
+    pthread_mutex_t feed_lock;
+    _Atomic uint64_t sent;
+    uint64_t acknowledged; /* the ring keeps what comes after: a new connection may need it */
+    uint64_t received_told;
+    struct external externals[MAX_EXTERNALS];
+    _Atomic unsigned external_sent, external_end; /* counters */
+    unsigned external_first;
+    size_t external_offset;
+    _Atomic uint32_t unsent;       /* futex of the flusher: there are bytes that wait */
+    _Atomic uint64_t unsent_since; /* clock_now_ns */
+    uint8_t *input;
+    uint64_t input_head, input_tail, skip;
+};
+
+/* Shared memory's own. */
+struct shared_state {
+    struct shared memory;
+    uint64_t short_frame[SHARED_SHORT_WORDS]; /* one that is not in the ring yet */
+    uint64_t slot_seq[SHARED_BULK_SLOTS];
+    pthread_mutex_t slot_lock;
+};
+
+struct link {
+    unsigned index;
+    _Atomic bool dead;
+    bool connected_once;
+    bool direct;     /* the executor is on this machine: what does not answer is gone */
+    char path[4096]; /* path of the socket, or of the file with the port */
+    uint8_t session[16];
+    int fd;
+
+    struct device *devices;
+    unsigned device_count, first_ordinal;
+    uint32_t driver_version;
+
+    struct handle_entry *own, *found; /* chosen by us, chosen by the executor */
+    pthread_mutex_t handle_lock;
+    uint32_t next_index, *free_indexes, free_count, free_room;
+
+    /* Sending, under send_lock. Positions are bytes since the beginning. */
+    pthread_mutex_t send_lock;
+    bool send_locked;
+    const struct transport *transport;
+    uint8_t *ring; /* mapped twice in a row: no frame wraps */
+    uint64_t ring_mask;
+    uint64_t limit; /* up to here there is room, as far as is known */
+    _Atomic uint64_t tail;
+    uint64_t next_seq, wire_context;
+    _Atomic bool concurrent; /* more than one thread, or callbacks */
+    pthread_t owner;
+
+    /* Receiving: `reading` is a role; the rest under receive_lock. */
+    pthread_mutex_t receive_lock;
+    pthread_cond_t received;
+    _Atomic bool reading;
+    _Atomic unsigned sleeping; /* threads that wait for `received` */
+    _Atomic bool broken;       /* the connection; a stream gets another one */
+    struct call *waiting;
+    uint64_t last_reply;
+    _Atomic uint64_t taken; /* the executor has all calls up to here, as it has told us */
+    _Atomic uint32_t pending_error;
+
+    struct stream_state stream;
+    struct shared_state shared;
+
+    _Atomic uint32_t callbacks; /* outstanding */
+};
+
+struct call {
+    uint16_t op;
+    struct link *link;
+    struct writer out;
+    struct reader in;
+    uint64_t seq;
+    struct wire_header *header;
+    const void *external; /* data that follow the payload; streams only */
+    size_t external_bytes;
+    void *into; /* where the data of the reply belong */
+    size_t into_bytes, into_got;
+    uint8_t *reply;
+    size_t reply_bytes;
+    CUresult result;
+    bool done, waits;
+    struct call *next;
+    uint8_t small[512];
+};
+
+extern struct link *links[MAX_SERVERS];
+extern unsigned link_count;
+
+/* ---- link.c ---- */
+
+CUresult links_open(void); /* by cuInit: connects to all servers */
+CUresult call_ready(void); /* initialised, in this very process, with a living lease */
+void link_die(struct link *link, const char *why);
+void link_flush(struct link *link);
+void link_serve(struct link *link); /* reads once, for whoever waits for callbacks */
+void link_callback_done(struct link *link, uint64_t number);
+
+/* A program that has one thread needs no lock, and nobody makes a thread under this one. */
+static inline void link_lock(struct link *link) {
+    if (thread_alone()) return;
+    pthread_mutex_lock(&link->send_lock);
+    link->send_locked = true;
+}
+
+static inline void link_unlock(struct link *link) {
+    if (!link->send_locked) return;
+    link->send_locked = false;
+    pthread_mutex_unlock(&link->send_lock);
+}
+
+/* Room for a frame in the ring; NULL: the lease is lost. Under send_lock. */
+static inline uint8_t *link_room(struct link *link, size_t frame) {
+    uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed);
+    if (tail + frame > link->limit) {
+        if (!link->transport->make_room(link, frame)) return NULL;
+        tail = atomic_load_explicit(&link->tail, memory_order_relaxed);
+    }
+    return link->ring + (tail & link->ring_mask);
+}
+
+/* ---- connection.c ---- */
+
+bool connection_open(struct link *link); /* the first one; says what is wrong on stderr */
+/* A new one for the session, for as long as the grace lasts. Under send_lock, and not reading. */
+void connection_recover(struct link *link);
+void connection_mend(struct link *link); /* the same where it is broken; not under send_lock */
+
+/* ---- call.c ---- */
+
+enum call_mode { CALL_POSTED, CALL_WAITS };
+
+static inline void call_start(struct call *call, uint16_t op) {
+    call->op = op;
+    call->link = NULL;
+    call->external = NULL;
+    call->external_bytes = 0;
+    call->into = NULL;
+    call->into_bytes = call->into_got = 0;
+    call->in = (struct reader){NULL, 0, true}; /* until a reply has come */
+    call->reply = NULL;
+    call->done = false;
+}
+
+/* Takes a number and `bytes` of room for the payload; until call_post or call_exchange no other
+ * call can begin. */
+CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode);
+CUresult call_post(struct call *call);
+CUresult call_send(struct call *call); /* to be followed by call_wait */
+CUresult call_wait(struct call *call);
+CUresult call_exchange(struct call *call);
+void call_end(struct call *call);
+static inline CUresult call_checked(const struct call *call) {
+    return call->in.bad ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+/* For transports and connections. */
+void call_publish(struct call *call);       /* under send_lock */
+CUresult call_concluded(struct call *call); /* its reply has come, or never will */
+/* A frame that is no call. False: the lease is lost. Under send_lock. */
+bool call_control(struct link *link, uint16_t op, uint64_t seq, const void *payload, size_t bytes);
+uint64_t call_received(struct link *link);                  /* all replies up to here have come */
+struct call *call_waiting(struct link *link, uint64_t seq); /* who waits for this reply, or NULL */
+/* What a reply says besides the result of its call. */
+void call_reply_noted(struct link *link, uint64_t seq, uint32_t pending);
+/* One frame whose payload is all there. Whose reply `mine` is knows it without a look at who else
+ * waits. */
+void call_dispatch(struct link *link, const struct wire_header *header, const uint8_t *payload,
+                   struct call *mine);
+
+/* The role of the reader: one thread has it, for all. */
+bool reading_start(struct link *link);
+void reading_stop(struct link *link);  /* not under receive_lock */
+void reading_await(struct link *link); /* until it is free, or has been used; under receive_lock */
+void reading_take_part(struct link *link); /* reads once, or awaits who does; under receive_lock */
+
+/* ---- transports ---- */
+
+/* On a new connection, what the executor has not taken goes out again. False: it broke, too. Under
+ * send_lock and feed_lock, and not reading. */
+bool stream_resume(struct link *link);
+
+CUresult bulk_in_stream(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes);
+CUresult bulk_in_shared(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes);
+CUresult bulk_out_stream(const struct where *where, uint8_t *to, uint64_t from, size_t bytes);
+CUresult bulk_out_shared(const struct where *where, uint8_t *to, uint64_t from, size_t bytes);
+
+/* ---- stream.c: callbacks ---- */
+
+void callback_arrived(struct link *link, uint64_t number, const struct wire_callback *said);
+
+#pragma GCC visibility pop
+#endif
