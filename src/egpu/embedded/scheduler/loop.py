@@ -89,7 +89,7 @@ class Scheduler:
         pod = self.pods.get(name, namespace)
         if pod is None or not _is_ours(pod):
             return DONE
-        # Before the verdict, so that a change that arrives while we look is not missed.
+        # Before the decision, so that a change that arrives meanwhile is not missed.
         self._waiting.add(key)
         try:
             node = await self._place(pod)
@@ -129,7 +129,7 @@ class Scheduler:
         try:
             await self._bind(pod, node, by_extender=interested)
         except ElasticGPUError as error:
-            # Held until the watch shows the truth when the outcome is not known; given back at once otherwise.
+            # Where the outcome is not known, the pod counts on that node until the watch shows it.
             if not isinstance(error, OutcomeUnknown):
                 self._usage.release(pod.uid)
             raise
