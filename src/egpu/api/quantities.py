@@ -46,7 +46,7 @@ class _Written(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _split(text: str) -> _Written | None:
+def _parse(text: str) -> _Written | None:
     if len(text) > _MAX_LENGTH or not (match := _NUMBER.fullmatch(text)):
         return None
     digits, exponent, suffix = match.groups(default="")
@@ -55,7 +55,7 @@ def _split(text: str) -> _Written | None:
 
 
 def _read(value: object, *, field: str) -> _Written:
-    written = _split(str(value))
+    written = _parse(str(value))
     if written is None:
         raise InvalidQuantity(field, f"{str(value)[:_MAX_LENGTH]!r} is not a number; write one such as 10, 500m or 4Gi")
     return written
@@ -72,7 +72,7 @@ def parse_quantity(value: object, *, field: str = "quantity") -> Fraction:
 
 def quantity_or_zero(value: object) -> Fraction:
     """The value; 0 for what is negative or no quantity, for sums that must not fail over one entry."""
-    written = _split(str(value))
+    written = _parse(str(value))
     return written.value if written and written.value and written.value > 0 else _ZERO
 
 
