@@ -7,7 +7,7 @@ objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 kubernetes     the part of Kubernetes' own kinds that we read or write
 resources      what a pod asks of its node, as Kubernetes counts it
 allocation     the two annotations of ours on a pod
-wire           how fields are called in JSON, and the base of every object
+wire           how names and times are written in JSON, and the base of every object
 extender       kube-scheduler's extender protocol
 admission      AdmissionReview
 crds           CustomResourceDefinitions, made from `objects`

@@ -26,6 +26,7 @@ _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 """Suffixes of the powers of 1000, from the finest part that Kubernetes keeps."""
 _NANO: Final = Fraction(1, 10**9)
+_ZERO: Final = Fraction(0)
 _FACTORS: Final = {suffix: _NANO * 1000**power for power, suffix in enumerate(_DECIMAL)} | {
     suffix: Fraction(1024**power) for power, suffix in enumerate(_BINARY)
 }
@@ -35,23 +36,26 @@ _NUMBER: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,2}
 
 
 class _Written(NamedTuple):
-    """`number` with its exponent counted in, its suffix not; `exponent`: whether there was one."""
+    """`number` has its exponent counted in (`exponent`: whether there was one), but not its suffix; `value` has both,
+    and is None where the suffix is none of Kubernetes'."""
 
     number: Fraction
     suffix: str
     exponent: bool
+    value: Fraction | None
 
 
 @functools.lru_cache(maxsize=4096)
-def _split(text: str) -> _Written | None:
+def _parse(text: str) -> _Written | None:
     if len(text) > _MAX_LENGTH or not (match := _NUMBER.fullmatch(text)):
         return None
-    number, exponent, suffix = match.groups()
-    return _Written(Fraction(number + (exponent or "")), suffix or "", exponent is not None)
+    digits, exponent, suffix = match.groups(default="")
+    number, factor = Fraction(digits + exponent), _FACTORS.get(suffix)
+    return _Written(number, suffix, bool(exponent), None if factor is None else number * factor)
 
 
 def _read(value: object, *, field: str) -> _Written:
-    written = _split(str(value))
+    written = _parse(str(value))
     if written is None:
         raise InvalidQuantity(field, f"{str(value)[:_MAX_LENGTH]!r} is not a number; write one such as 10, 500m or 4Gi")
     return written
@@ -59,19 +63,17 @@ def _read(value: object, *, field: str) -> _Written:
 
 def parse_quantity(value: object, *, field: str = "quantity") -> Fraction:
     """The exact value of a Kubernetes quantity. Raises InvalidQuantity naming `field`."""
-    number, suffix, _ = _read(value, field=field)
-    if suffix not in _FACTORS:
+    written = _read(value, field=field)
+    if written.value is None:
         known = ", ".join(filter(None, _FACTORS))
-        raise InvalidQuantity(field, f"{value!r} has the unknown suffix {suffix!r}; known are {known}")
-    return number * _FACTORS[suffix]
+        raise InvalidQuantity(field, f"{value!r} has the unknown suffix {written.suffix!r}; known are {known}")
+    return written.value
 
 
 def quantity_or_zero(value: object) -> Fraction:
     """The value; 0 for what is negative or no quantity, for sums that must not fail over one entry."""
-    try:
-        return max(parse_quantity(value), Fraction(0))
-    except InvalidQuantity:
-        return Fraction(0)
+    written = _parse(str(value))
+    return written.value if written and written.value and written.value > 0 else _ZERO
 
 
 def canonical_quantity(value: object) -> str:
@@ -126,7 +128,7 @@ def parse_claim_memory(value: Quantity, *, field: str, unit_mib: int) -> int:
 
     Raises InvalidQuantity naming `field`.
     """
-    number, suffix, _ = _read(str(value).strip(), field=field)
+    number, suffix, _, _ = _read(str(value).strip(), field=field)
     if not suffix:
         return _positive_whole(number, value, field=field) * unit_mib
     factor = _BYTES.get(suffix.removesuffix("B"))

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final, Protocol, TypeAlias
 
@@ -65,5 +65,6 @@ def whole_units(resource: str, amount: Fraction) -> int:
     return math.ceil(amount * (1000 if resource == CPU else 1))
 
 
-def _merged(one: Mapping[str, Fraction], other: Mapping[str, Fraction], by: Callable[..., Fraction]) -> Amounts:
-    return {name: by(one.get(name, Fraction(0)), other.get(name, Fraction(0))) for name in one.keys() | other.keys()}
+def _merged(one: Amounts, other: Amounts, by: Callable[[Fraction, Fraction], Fraction]) -> Amounts:
+    """`by` of what both have; what only one has stays as it is: no amount is below 0, so `by` would not change it."""
+    return {**one, **{name: by(one[name], amount) if name in one else amount for name, amount in other.items()}}

@@ -1,5 +1,6 @@
-"""How Python names become JSON names, and the base of every object that has metadata."""
+"""How names and times are written in JSON, and the base of every object that has metadata."""
 
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -16,6 +17,11 @@ def camel(name: str) -> str:
 def go(name: str) -> str:
     """`node_names` → `NodeNames`, `pod_uid` → `PodUID`: Go structs without JSON tags."""
     return "".join("UID" if part == "uid" else part.capitalize() for part in name.split("_"))
+
+
+def rfc3339(seconds: float) -> str:
+    """Seconds since the epoch as Kubernetes writes times: UTC, whole seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=camel):

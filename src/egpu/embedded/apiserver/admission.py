@@ -62,7 +62,7 @@ class Write:
 
 
 class _CallFailed(Exception):
-    """The webhook did not answer, or not with an answer."""
+    """The webhook did not answer, or its answer is no AdmissionReview."""
 
 
 class Admission:
@@ -79,7 +79,7 @@ class Admission:
         self._clients.clear()
 
     def concerns(self, call: Call, operation: str) -> bool:
-        """Whether a rule of anybody names such writes; spares the copies when not."""
+        """Whether any webhook's rule names such writes; where none does, no copies are made for them."""
         if call.resource.shelf in _EXEMPT:
             return False
         return any(

@@ -1,9 +1,10 @@
 """Deletion: pods get a grace period, finalizers hold an object until they are done, and the caller says what becomes of
 the objects that it owns."""
 
-import datetime
+import time
 from dataclasses import dataclass
 
+from egpu.api.wire import rfc3339
 from egpu.embedded.apiserver import pods
 from egpu.embedded.apiserver.admission import Admission, Write
 from egpu.embedded.apiserver.calls import Call
@@ -71,8 +72,7 @@ def doomed(shelf: str, obj: Json, options: DeleteOptions) -> Json | None:
     if finalizers:
         meta["finalizers"] = finalizers
     if not meta.get("deletionTimestamp") or grace != meta.get("deletionGracePeriodSeconds"):
-        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=grace)
-        meta["deletionTimestamp"] = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+        meta["deletionTimestamp"] = rfc3339(time.time() + grace)
         meta["deletionGracePeriodSeconds"] = grace
     if shelf == "namespaces":
         as_object(new.setdefault("status", {}))["phase"] = "Terminating"

@@ -80,7 +80,7 @@ class Housekeeper:
             self._enqueue(ref)
 
     def _containers(self, shelf: str, obj: Json) -> list[Ref]:
-        """The namespace and the definition that an object that went may have held up."""
+        """The namespace and the definition whose deletion may have waited for the object that is gone."""
         found: list[Ref] = [("namespaces", ("", str(at(obj, "metadata", "namespace") or "")))]
         if "." in shelf:
             found.append((crd.SHELF, ("", shelf)))

@@ -5,10 +5,13 @@ A stored tree is never mutated; whoever wants to change one works on a copy.
 """
 
 import datetime
+import time
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 import msgspec
+
+from egpu.api.wire import rfc3339
 
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object."""
@@ -82,8 +85,8 @@ def objects_at(obj: Json, *path: str) -> list[Json]:
 
 
 def now() -> str:
-    """The time as the API writes it: UTC, whole seconds."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """The time as the API writes it."""
+    return rfc3339(time.time())
 
 
 def seconds_since(timestamp: object) -> float | None:

@@ -116,7 +116,7 @@ class Store:
         found = self._shelves.get(name)
         if found is None:
             found = self._shelves[name] = Shelf(self._log_limit)
-            # A client of an earlier life of this server holds revisions from before: they are gone, not "empty".
+            # A client may hold a revision from before the server was restarted: that one is too old, not empty.
             found.forgotten = self._first_revision
         return found
 

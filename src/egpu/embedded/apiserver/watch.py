@@ -141,7 +141,7 @@ class Watch:
         return _chunked([line for change in changes if (line := self._told(change)) is not None])
 
     def _told(self, change: Change) -> bytes | None:
-        """What a change means to this watcher: an object may enter or leave its selection."""
+        """The event for a change, None for none: a changed object may enter or leave this watch's selection."""
         before = change.previous is not None and self._selection.has(change.previous)
         if change.kind == "DELETED":
             return self._event(b"DELETED", change.item) if before else None
@@ -170,7 +170,7 @@ class Watch:
         return _line(b"BOOKMARK", encode(obj))
 
     def _reached(self) -> int:
-        """Everything up to the store's revision has been told when the log has nothing after our position."""
+        """The store's revision, where the log has nothing after this watch's position; else the position."""
         if not self._shelf.log or self._shelf.log[-1].revision <= self._position:
             self._position = max(self._position, self._hub.store.revision)
         return self._position

@@ -100,7 +100,7 @@ class Writer:
         return await self.change(call, lambda _: copy(body))
 
     async def change(self, call: Call, change: Change) -> Stored:
-        """Commit `change` of the stored object; computed anew when somebody else was faster and it set no version."""
+        """Commit `change` of the stored object; again when that changed meanwhile and `change` names no version."""
         resource = call.resource
         for _ in range(ATTEMPTS):
             stored = self.existing(call)
@@ -121,7 +121,7 @@ class Writer:
         raise call.modified()
 
     def commit(self, call: Call, stored: Stored, new: Json) -> Stored:
-        """Store the new state of an object, unless nothing changed; remove it when that was what it waited for."""
+        """Store the new state of an object, unless nothing changed; one that only waited to be deleted is removed."""
         resource = call.resource
         if new == stored.obj:
             return stored

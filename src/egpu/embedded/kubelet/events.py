@@ -12,8 +12,8 @@ import structlog
 
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Event, ObjectMeta, ObjectReference
+from egpu.api.wire import rfc3339
 from egpu.embedded.kubelet.objects import Pod
-from egpu.embedded.kubelet.status import rfc3339
 from egpu.errors import ElasticGPUError
 
 log = structlog.get_logger(__name__)

@@ -27,9 +27,9 @@ from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
-#: A pod waits this long for a device plugin that was here once. A real kubelet fails it at once, and whoever made the
-#: pod makes another; here pods are mostly made by hand, and plugins are killed on purpose.
-PLUGIN_PATIENCE_SECONDS = 60.0
+#: How long a pod waits for a device plugin that was registered before. A real kubelet fails the pod at once, and its
+#: controller makes another; here pods are mostly made by hand, and plugins are killed on purpose.
+PLUGIN_WAIT_SECONDS = 60.0
 
 
 class Kubelet:
@@ -70,7 +70,7 @@ class Kubelet:
             await self.devices.stop()
 
     async def _work(self) -> None:
-        """Pods are looked at only once all of them are known: what is not among them is left over."""
+        """Starts once all pods are known: only then can it tell which runs belong to none of them."""
         await self._pods.synced.wait()
         known = {pod.uid for pod in self._pods}
         for uid in self.devices.allocations.pods() - known:
@@ -123,19 +123,19 @@ class Kubelet:
             try:
                 await self.devices.allocate(pod)
             except ElasticGPUError as error:
-                if isinstance(error, RetryableError) and waited_seconds < PLUGIN_PATIENCE_SECONDS:
+                if isinstance(error, RetryableError) and waited_seconds < PLUGIN_WAIT_SECONDS:
                     raise
                 message = f"Allocate failed due to {error}, which is unexpected"
                 raise Rejected("UnexpectedAdmissionError", message) from error
             try:
-                # A pod whose end was told is out of the scheduler's count, so it must be out of ours, even while its
-                # worker (of a kubelet that has just started, say) has not come to that yet.
+                # The scheduler does not count pods in a terminal phase, so we must not either, even where the pod's
+                # worker (after a restart of the kubelet, say) has not seen yet that it has ended.
                 others = [
                     worker.pod
                     for worker in self.workers.values()
                     if worker.admitted and not worker.ended and worker.pod.status.phase not in TERMINAL_PHASES
                 ]
-                # Devices were just granted one by one; their count says nothing more, and is 0 while a plugin restarts.
+                # Devices were granted above, one by one; their number adds nothing, and is 0 while a plugin restarts.
                 counted = {
                     resource: amount
                     for resource, amount in (await self.node.allocatable()).items()

@@ -16,8 +16,8 @@ from egpu.api import names
 from egpu.api.kubernetes import Lease, LeaseSpec, Namespace, Node, ObjectMeta
 from egpu.api.quantities import parse_quantity
 from egpu.api.resources import whole_units
+from egpu.api.wire import rfc3339
 from egpu.embedded.kubelet.config import KubeletConfig
-from egpu.embedded.kubelet.status import rfc3339
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidQuantity, NotFound
 
 log = structlog.get_logger(__name__)

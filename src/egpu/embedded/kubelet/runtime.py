@@ -69,7 +69,7 @@ class Running:
 
 
 class NeverStarted(Exception):
-    """The run has a directory, and whoever made it was killed before its command began: it may begin now."""
+    """The kubelet was killed after it made the run's directory and before the command began: it may begin now."""
 
 
 class Runtime:
@@ -125,7 +125,7 @@ class Runtime:
         return _ended(directory) or self._declare_lost(directory)
 
     async def _started(self, directory: Path) -> Running | None:
-        """None when it has ended, or was never started (we were killed in between)."""
+        """None when it has ended, or was never started because the kubelet was killed first."""
         deadline = asyncio.get_running_loop().time() + SUPERVISOR_SECONDS
         while True:
             if _ended(directory) is not None:
@@ -140,7 +140,7 @@ class Runtime:
             await asyncio.sleep(POLL_SECONDS)
 
     def _declare_lost(self, directory: Path) -> Exit:
-        """A supervisor that was killed has taken its container with it and could not say so: we say it."""
+        """Write the exit file for a supervisor that was killed: its container has died with it."""
         lost = Exit(_KILLED, signal.SIGKILL, directory.stat().st_mtime)
         write_atomically(directory / "exit", f"{lost.code} {lost.signal} {int(lost.finished_at * 1e9)}\n".encode())
         return lost

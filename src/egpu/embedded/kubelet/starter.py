@@ -37,7 +37,7 @@ class _CannotStart(Exception):
 
 
 class Starter:
-    """Where the machine allows no private mounts a container's slice is weaker, which an event says at every start."""
+    """Where the machine allows no private mounts, each start records an event: the container's slice is weaker."""
 
     def __init__(
         self, config: KubeletConfig, *, client: Client, runtime: Runtime, devices: DeviceManager, events: Events
@@ -98,7 +98,7 @@ class Starter:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # Whoever stops us must find the run that was being started.
+            # Stopping the pod begins when this returns, and must find the run that was being started.
             await asyncio.wait([starting])
             raise
         except ElasticGPUError as error:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from egpu.api.wire import rfc3339
 from egpu.embedded.kubelet.containers import ContainerRecord, Run
 from egpu.embedded.kubelet.objects import Pod
 
 #: CPU and memory requests decide the class; device plugin resources do not.
 _QOS_RESOURCES = ("cpu", "memory")
-
-
-def rfc3339(seconds: float) -> str:
-    """Whole seconds, UTC, as Kubernetes writes times."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def phase(pod: Pod, inits: Sequence[ContainerRecord], apps: Sequence[ContainerRecord]) -> str:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,10 +81,10 @@ class PodWorker:
         self._rejection: dict[str, Any] | None = None
         self.admitted = (self._directory / ADMITTED).exists()
         self.ended = pod.status.phase in TERMINAL_PHASES and not self.admitted
-        """Nothing of it runs and nothing will: it holds nothing of the node."""
+        """Nothing of it runs or will run again, so it holds nothing of the node."""
         if pod.status.phase in TERMINAL_PHASES:
-            # A terminal phase is for good. Its cards may be somebody else's by now, so a kubelet that starts anew must
-            # not tell, even for the moment until it has looked at the runs, that the pod is Running.
+            # A terminal phase is final, and the pod's cards may have been given to another since. A kubelet that has
+            # just started must not report the pod as Running, not even until it has read the runs.
             for record in (*self.inits, *self.apps):
                 record.finished = True
 
@@ -98,7 +98,7 @@ class PodWorker:
             self._leaving.set()
 
     async def run(self) -> None:
-        """Until the pod's object is gone and nothing of it is left here."""
+        """Returns when the pod's object is gone and nothing of it is left on this node."""
         self.update(self.pod)
         living = asyncio.create_task(self._live_on())
         publishing = asyncio.create_task(self._publish_changes())
@@ -114,7 +114,7 @@ class PodWorker:
             await _cancel(publishing)
 
     async def _live_on(self) -> None:
-        """An error nobody thought of is said, and the pod's life taken up again where its directory says."""
+        """After an unexpected error the pod goes on from what its directory says."""
         while True:
             try:
                 return await self._live()
@@ -204,7 +204,7 @@ class PodWorker:
             await asyncio.sleep(delay)
 
     def _settle(self) -> None:
-        """Everything has run: the pod holds nothing of the node any more."""
+        """Every container has run for the last time: give back what the pod holds."""
         for record in (*self.inits, *self.apps):
             record.finished = True
         self.ended = True
@@ -212,7 +212,7 @@ class PodWorker:
         self._dirty.set()
 
     async def _end(self) -> None:
-        """The pod was told to go: end what runs, and say how it ended."""
+        """The pod is being deleted: stop its containers, and report how they ended."""
         was_ended = self.ended
         await self._stop_running(min(self.pod.grace_seconds, ORPHAN_GRACE_SECONDS) if self._gone.is_set() else None)
         self.ended = True
@@ -220,7 +220,7 @@ class PodWorker:
         if self._gone.is_set() or (was_ended and self._written is None):
             return
         with contextlib.suppress(NotFound):
-            await self._patiently(self._write_status())
+            await self._write_last_status()
 
     async def _stop_running(self, grace_seconds: float | None) -> None:
         grace = self.pod.grace_seconds if grace_seconds is None else grace_seconds
@@ -270,7 +270,7 @@ class PodWorker:
         self._written = wanted
 
     async def _remove_object(self) -> None:
-        """The last word: the object goes once nothing of the pod runs. Finalizers may keep it for a while."""
+        """Delete the object, now that nothing of the pod runs. Finalizers may keep it for a while."""
         while not self._gone.is_set():
             try:
                 await self._client.delete(
@@ -284,15 +284,15 @@ class PodWorker:
                 async with asyncio.timeout(RETRY_SECONDS):
                     await self._gone.wait()
 
-    async def _patiently(self, work: Coroutine[Any, Any, None]) -> None:
-        """One try, and then more while that may help, until the object is gone."""
-        try:
-            await work
-        except RetryableError as error:
-            log.info("status not written", pod=self.pod.key, reason=str(error))
-            if not self._gone.is_set():
+    async def _write_last_status(self) -> None:
+        """Tries again while that may help, until the object is gone."""
+        while not self._gone.is_set():
+            try:
+                await self._write_status()
+                break
+            except RetryableError as error:
+                log.info("status not written", pod=self.pod.key, reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-                await self._patiently(self._write_status())
 
     def _forget(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -317,7 +317,7 @@ async def end_leftovers(runtime: Runtime, run_dir: Path, known: Collection[str])
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel and wait. A task that had failed says so in the log: the pod goes on to its end all the same."""
+    """Cancel and wait. If the task had failed, that is logged, and the pod is ended all the same."""
     task.cancel()
     try:
         await task

@@ -2,16 +2,16 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
-from datetime import UTC, datetime
-
-import structlog
 
 from egpu.adapters.kubernetes.client import Client
+from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.kubernetes.reflector import Change, Reflector
-from egpu.api.kubernetes import Event, Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ObjectMeta, ObjectReference
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.api.resources import effective_requests
+from egpu.api.wire import rfc3339
 from egpu.embedded.scheduler.extender import Extender
 from egpu.embedded.scheduler.predicates import reason_against, unsupported
 from egpu.embedded.scheduler.usage import Usage
@@ -24,8 +24,6 @@ LOOK_AGAIN_SECONDS = 30.0
 
 TIE_BREAK = random.Random()
 
-log = structlog.get_logger(__name__)
-
 
 class Scheduler:
     """Places every pod that names this scheduler and has no node. Not meant to run twice on one cluster."""
@@ -33,6 +31,7 @@ class Scheduler:
     def __init__(self, client: Client, extender: Extender) -> None:
         self._client = client
         self._extender = extender
+        self._events = EventRecorder(client, component=SCHEDULER_NAME)
         self.pods = Reflector(client, Pod)
         self.nodes = Reflector(client, Node)
         self._cards = Reflector(client, ElasticGPU)
@@ -89,7 +88,7 @@ class Scheduler:
         pod = self.pods.get(name, namespace)
         if pod is None or not _is_ours(pod):
             return DONE
-        # Before the verdict, so that a change that arrives while we look is not missed.
+        # Before the decision, so that a change that arrives meanwhile is not missed.
         self._waiting.add(key)
         try:
             node = await self._place(pod)
@@ -100,7 +99,7 @@ class Scheduler:
             self._usage.release(pod.uid)
             return DONE  # bound, deleted or replaced meanwhile: the watch tells
         self._waiting.discard(key)
-        await self._event(pod, "Normal", "Scheduled", f"Successfully assigned {key} to {node}")
+        await self._events.note(pod, "Scheduled", f"Successfully assigned {key} to {node}")
         return DONE
 
     async def _place(self, pod: Pod) -> str:
@@ -129,7 +128,7 @@ class Scheduler:
         try:
             await self._bind(pod, node, by_extender=interested)
         except ElasticGPUError as error:
-            # Held until the watch shows the truth when the outcome is not known; given back at once otherwise.
+            # Where the outcome is not known, the pod counts on that node until the watch shows it.
             if not isinstance(error, OutcomeUnknown):
                 self._usage.release(pod.uid)
             raise
@@ -152,7 +151,7 @@ class Scheduler:
             "status": "False",
             "reason": "Unschedulable",
             "message": message,
-            "lastTransitionTime": _now(),
+            "lastTransitionTime": rfc3339(time.time()),
         }
         others = [one for one in pod.status.conditions or [] if one.type != "PodScheduled"]
         try:
@@ -165,26 +164,7 @@ class Scheduler:
             )
         except (Conflict, NotFound):
             return
-        await self._event(pod, "Warning", "FailedScheduling", message)
-
-    async def _event(self, pod: Pod, kind: str, reason: str, message: str) -> None:
-        event = Event(
-            metadata=ObjectMeta(generate_name=f"{pod.name}.", namespace=pod.namespace),
-            involved_object=ObjectReference(
-                api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
-            ),
-            reason=reason,
-            message=message,
-            type="Warning" if kind == "Warning" else "Normal",
-            first_timestamp=_now(),
-            last_timestamp=_now(),
-            source={"component": SCHEDULER_NAME},
-            reporting_component=SCHEDULER_NAME,
-        )
-        try:
-            await self._client.create(Event, event, namespace=pod.namespace)
-        except ElasticGPUError as error:
-            log.warning("event not recorded", pod=pod.key, reason=str(error))
+        await self._events.warn(pod, "FailedScheduling", message)
 
 
 def summary(node_count: int, reasons: dict[str, str]) -> str:
@@ -204,7 +184,3 @@ def _is_ours(pod: Pod) -> bool:
         and not pod.spec.scheduling_gates
         and not pod.finished
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
