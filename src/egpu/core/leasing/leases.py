@@ -416,14 +416,12 @@ class Pool:
 
         Order: the program's own machine, then the fastest link, then as the policy ranks them.
         """
-        order = self._order(wish, wish.cards)
-        whole = fits(_request(wish, wish.cards), self.ledger, [server.name for server in order])
-        for server, possible in zip(order, whole, strict=True):
-            if possible:
-                return {server.name: self._shares(wish, wish.cards, server.name)}
+        here = [server for server in self.servers.values() if server.away_since is None]
+        if roomy := self._best_first(wish, wish.cards, here):
+            return {roomy[0].name: self._shares(wish, wish.cards, roomy[0].name)}
         placed: dict[str, tuple[CardShare, ...]] = {}
         left = wish.cards
-        for server in self._order(wish, 1):
+        for server in self._best_first(wish, 1, here):
             for count in range(min(left, len(server.cards)), 0, -1):
                 if len(placed) < MAX_PARTS and fits(_request(wish, count), self.ledger, [server.name])[0]:
                     placed[server.name] = self._shares(wish, count, server.name)
@@ -432,18 +430,20 @@ class Pool:
             if not left:
                 return placed
         if away := sorted(server.name for server in self.servers.values() if server.away_since is not None):
-            raise Unavailable(f"{self._refusal(wish, order)}; {', '.join(away[:8])} may be back in a moment")
-        raise DoesNotFit(self._refusal(wish, order))
+            raise Unavailable(f"{self._refusal(wish, here)}; {', '.join(away[:8])} may be back in a moment")
+        raise DoesNotFit(self._refusal(wish, here))
 
-    def _order(self, wish: Wish, cards: int) -> list[Server]:
-        """The servers that are here, best first for so many of the cards."""
-        here = [server for server in self.servers.values() if server.away_since is None]
-        scores = self.ranking.scores(_request(wish, cards), [server.name for server in here], self._policies)
+    def _best_first(self, wish: Wish, cards: int, servers: Sequence[Server]) -> list[Server]:
+        """Of the servers those that have room for so many of the cards, best first."""
+        request = _request(wish, cards)
+        mask = fits(request, self.ledger, [server.name for server in servers])
+        roomy = [server for server, ok in zip(servers, mask.tolist(), strict=True) if ok]
+        scores = self.ranking.scores(request, [server.name for server in roomy], self._policies, all_fit=True)
 
         def order(server: Server) -> tuple[bool, int, float, str]:
             return (not wish.host or server.host != wish.host, -server.link_mbps, -scores[server.name], server.name)
 
-        return sorted(here, key=order)
+        return sorted(roomy, key=order)
 
     def _shares(self, wish: Wish, cards: int, server: str) -> tuple[CardShare, ...]:
         return self.ranking.choose(_request(wish, cards), server, self._policies).containers[_CONTAINER].cards
