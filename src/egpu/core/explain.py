@@ -67,7 +67,7 @@ def explain_pod(pod: Pod, cache: SchedulerCache, nodes: Sequence[str], policies:
     if not filtered.fits:
         summary = f"waits: none of {len(nodes)} nodes has room for it" if nodes else "waits: there is no node"
         return Explanation(pod.key, "waiting", summary, asked, refusals)
-    scored = _ranked(cache.ranking.scores(request, filtered.fits, policies))
+    scored = _ranked(cache.ranking.scores(request, filtered.fits, policies, all_fit=True))
     summary = f"is not placed yet; {len(filtered.fits)} of {len(nodes)} nodes have room for it"
     return Explanation(pod.key, "can-be-placed", summary, asked, refusals, scored)
 
@@ -131,7 +131,7 @@ def _as_if_new(
     try:
         request = cache.request(pod)
         filtered = cache.filter(request, nodes)
-        scored = _ranked(cache.ranking.scores(request, filtered.fits, policies))
+        scored = _ranked(cache.ranking.scores(request, filtered.fits, policies, all_fit=True))
         return tuple(filtered.refusals().values()), scored, request.policies(policies)
     except InvalidDemand:
         return (), (), policies

@@ -224,7 +224,7 @@ class ImmediateClaims:
         if not filtered.fits:
             reasons = [f"{node}: {refusal.reason}" for node, refusal in sorted(filtered.refusals().items())]
             raise DoesNotFit("; ".join(reasons) if reasons else "no node has a card that can be used")
-        scores = cache.ranking.scores(request, filtered.fits, self._policies)
+        scores = cache.ranking.scores(request, filtered.fits, self._policies, all_fit=True)
         best = min(filtered.fits, key=lambda node: (-scores[node], node))
         allocation = cache.ranking.choose(request, best, self._policies)
         (container,) = allocation.containers.values()

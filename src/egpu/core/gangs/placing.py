@@ -69,7 +69,7 @@ class _Attempt:
             if self.stuck is None or position > self.stuck.placed:
                 self.stuck = Stuck(member.pod, position, self._refusals(member, roomy))
             return False
-        scores = self.cache.ranking.scores(member.request, filtered.fits, self.policies)
+        scores = self.cache.ranking.scores(member.request, filtered.fits, self.policies, all_fit=True)
         for node in sorted(filtered.fits, key=lambda node: (-scores[node], node)):
             if self.steps <= 0:
                 return False

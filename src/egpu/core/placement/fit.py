@@ -74,7 +74,7 @@ def _greedy(
     ok = np.ones(len(rows), dtype=np.bool_)
     columns: dict[str, IntArray] = {}
     width = state.usable.shape[1]
-    for name, demand in request.local().items():
+    for name, demand in request.local.items():
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
         if demand.cards > width:
             return _Placed(np.zeros_like(ok), {}, state)
@@ -118,7 +118,7 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
     rows = np.array([row])
     state = CandidateCards.of(ledger, rows)
     containers: list[search.ContainerNeeds] = []
-    for name, demand in request.local().items():
+    for name, demand in request.local.items():
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
         containers.append(
             search.ContainerNeeds(
@@ -146,18 +146,18 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
     if request.waiting:
         return answer
     allowed = _allowed_by_claims(request, ledger, nodes)
-    if request.local():
+    if request.local:
         rows, places = ledger.rows_of(nodes)
         keep = allowed[places]
         rows, places = rows[keep], places[keep]
         ok = _greedy(request, ledger, rows).ok
-        if len(request.local()) > 1:
+        if len(request.local) > 1:
             for position in np.flatnonzero(~ok & _each_alone(request, ledger, rows)):
                 ok[position] = _exact(request, ledger, int(rows[position])) is not None
         answer[places] = ok
     else:
         answer = allowed
-    return answer & _fits_pool(request, ledger, nodes, answer) if request.pooled() else answer
+    return answer & _fits_pool(request, ledger, nodes, answer) if request.pooled else answer
 
 
 def filter_nodes(request: Request, ledger: Ledger, nodes: Sequence[str]) -> Filtered:
@@ -172,13 +172,13 @@ def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: Bo
     answer = np.array([node in ledger.pool for node in nodes], dtype=np.bool_)
     if not answer.any() or choose_servers(request, ledger, "") is None:
         return np.zeros_like(answer)
-    if request.local():
+    if request.local:
         # Only there does it matter what the pod's other containers take.
         for position in np.flatnonzero(answer & local).tolist():
             node = nodes[position]
             row = ledger.row(node)
             if row is not None and ledger.pool[node].serving:
-                columns = _columns_of_fit(request, ledger, row)
+                columns = _columns_of_fit(request, ledger, row) or {}
                 answer[position] = choose_servers(request, ledger, "", taken=(row, columns)) is not None
     return answer
 
@@ -187,7 +187,7 @@ def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
     """Rows on which every container would fit were it alone: elsewhere no search is needed."""
     state = CandidateCards.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
-    for name, demand in request.local().items():
+    for name, demand in request.local.items():
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
         ok &= state.eligible(demand, needs, init=name in request.demand.init).sum(axis=1) >= demand.cards
     return ok
@@ -213,7 +213,7 @@ def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
     answer = np.zeros(len(nodes))
     if request.waiting:
         return answer
-    if not request.local() and request.pooled():
+    if not request.local and request.pooled:
         return np.where(fits(request, ledger, nodes), nearness(request, ledger, nodes), 0)
     rows, places = ledger.rows_of(nodes)
     if len(rows):
@@ -228,14 +228,15 @@ def choose(request: Request, ledger: Ledger, node: str, preferred: tuple[int, ..
 
     Raises DoesNotFit with the whole explanation. Never raises where `fits` said yes of the same ledger.
     """
-    if not fits(request, ledger, [node])[0]:
+    chosen = _chosen(request, ledger, node, preferred)
+    if chosen is None:
         raise DoesNotFit(refusal(request, ledger, node).text())
+    columns, pooled = chosen
     containers = {
         name: replace(claim.container, claim=request.demand.containers[name].claim)
         for name, claim in request.bound.items()
     }
-    columns, pooled = _chosen(request, ledger, node, preferred)
-    demands = request.open()
+    demands = request.open
     containers |= {name: _allocation(demands[name], ledger, node, placed) for name, placed in columns.items()} | {
         name: replace(_allocation(demands[name], ledger, choice.server, choice.columns), server=choice.server)
         for name, choice in pooled.items()
@@ -247,37 +248,38 @@ def choose(request: Request, ledger: Ledger, node: str, preferred: tuple[int, ..
 
 def _chosen(
     request: Request, ledger: Ledger, node: str, preferred: tuple[int, ...]
-) -> tuple[dict[str, tuple[int, ...]], dict[str, ServerChoice]]:
-    """Columns of the node's own cards, and those of the pool: as preferred, or else as `fits` found it."""
+) -> tuple[dict[str, tuple[int, ...]], dict[str, ServerChoice]] | None:
+    """Columns of the node's own cards, and those of the pool: as preferred, or else as `fits` finds it; None where it
+    finds none."""
+    if request.waiting or not _allowed_by_claims(request, ledger, [node])[0]:
+        return None
     row = ledger.row(node)
-    columns: dict[str, tuple[int, ...]] = {}
-    if row is not None and request.local():
+    columns: dict[str, tuple[int, ...]] | None = {}
+    if request.local:
+        if row is None:
+            return None
         placed = _greedy(request, ledger, np.array([row]), preferred=preferred, prefer_links=True)
         columns = _columns(placed) if placed.ok[0] else _columns_of_fit(request, ledger, row)
-    if not request.pooled():
-        return columns, {}
+    if columns is None or not request.pooled:
+        return None if columns is None else (columns, {})
+    if node not in ledger.pool:
+        return None
     found = choose_servers(request, ledger, node, taken=(row, columns))
     if found is None:
-        columns = _columns_of_fit(request, ledger, row) if row is not None and request.local() else {}
+        if request.local and row is not None:
+            columns = _columns_of_fit(request, ledger, row) or columns
         found = choose_servers(request, ledger, "", taken=(row, columns))
-    if found is None:  # fits() said yes of the very same ledger
-        raise AssertionError(f"{node}: fit and choice disagree about the pool")
-    return columns, found
+    return None if found is None else (columns, found)
 
 
 def _columns(placed: _Placed) -> dict[str, tuple[int, ...]]:
     return {name: tuple(chosen[0].tolist()) for name, chosen in placed.columns.items()}
 
 
-def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]]:
-    """Where `fits` found the place, when what is preferred goes in the way of the rest."""
+def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]] | None:
+    """Where `fits` finds the place: what is preferred may go in the way of the rest."""
     placed = _greedy(request, ledger, np.array([row]))
-    if placed.ok[0]:
-        return _columns(placed)
-    found = _exact(request, ledger, row)
-    if found is None:  # fits() said yes of the very same ledger
-        raise AssertionError(f"row {row}: fit and choice disagree")
-    return found
+    return _columns(placed) if placed.ok[0] else _exact(request, ledger, row)
 
 
 def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tuple[int, ...]) -> ContainerAllocation:

@@ -104,7 +104,8 @@ class PoolNode:
 
 class Ledger:
     """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`, `numa`,
-    and `tflops` by precision. `changes` counts, per row, how often anything in it changed: caches of scores compare it.
+    and `tflops` by precision. `changes` counts, per row, how often anything in it changed, and `cards_version` how
+    often cards came, went or became others: what is computed from them compares these.
     """
 
     def __init__(self) -> None:
@@ -117,6 +118,7 @@ class Ledger:
         self.numa: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.tflops: dict[str, FloatArray] = {}
         self.changes: IntArray = np.zeros(0, dtype=np.int64)
+        self.cards_version = 0
         self.pool: dict[str, PoolNode] = {}
         """The nodes that take part in the pool, with cards or without."""
         self.links: dict[int, Ranks] = {}
@@ -157,6 +159,7 @@ class Ledger:
             self._cells[key] = cell
             self._recount(key)
         self.changes[row] += 1
+        self.cards_version += 1
 
     def remove_node(self, name: str) -> None:
         """Forget a node's cards. Its holders stay holders until they are released."""
@@ -167,6 +170,7 @@ class Ledger:
             self._free_rows.append(row)
             self.names[row] = ""
             self.changes[row] += 1
+            self.cards_version += 1
 
     def row(self, node: str) -> int | None:
         """The row of a node in the arrays, or None when it has no cards that we know."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from egpu.api.allocation import PodAllocation
+from egpu.api.allocation import ContainerDemand, PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.placement import fit
 from egpu.core.placement.hosts import Hosts
@@ -30,6 +30,9 @@ from egpu.core.provisioners import provisioner
 
 SEEN_LIMIT: Final = 16_384
 """Pods remembered as counted in the mix: kube-scheduler asks about a waiting pod again and again."""
+AMOUNTS_LIMIT: Final = 1024
+"""Demands of which it is known what they ask of each card."""
+_NO_ROWS: Final[IntArray] = np.zeros(0, dtype=np.int64)
 _SECOND_BEST: Final = 0.9
 """Score of the place next to the best: whole steps of 0.1 reach kube-scheduler, and only the best may have the last."""
 
@@ -48,15 +51,19 @@ class Ranking:
         self._placers: dict[str, Placer] = {}
         self._prices: Prices | None = None
         self._seen: OrderedDict[str, None] = OrderedDict()
+        self._known_amounts: OrderedDict[ContainerDemand, tuple[list[tuple[int, int]], IntArray]] = OrderedDict()
+        self._cards_version = ledger.cards_version
 
     # --- questions --------------------------------------------------------------------------------------------------
 
-    def scores(self, request: Request, nodes: Sequence[str], policies: Policies) -> dict[str, float]:
-        """How good each node is, 0..1: 1 for one best place and at most 0.9 for the others, 0 where it does not fit.
-        Raises MissingExtra."""
+    def scores(
+        self, request: Request, nodes: Sequence[str], policies: Policies, *, all_fit: bool = False
+    ) -> dict[str, float]:
+        """How good each node is, 0..1: 1 for one best place and at most 0.9 for the others, 0 where it does not fit;
+        `all_fit`: a filter has just said that it fits on all of them. Raises MissingExtra."""
         found: FloatArray | None = None
-        if request.open() and not request.pooled():
-            found = self._scores(request.policies(policies).node, request, nodes)
+        if request.open and not request.pooled:
+            found = self._scores(request.policies(policies).node, request, nodes, all_fit)
         if found is None:
             found = fit.fullness(request, self._ledger, nodes)
         return dict(zip(nodes, found.tolist(), strict=True))
@@ -70,22 +77,23 @@ class Ranking:
     def _columns(self, policy: str, request: Request, node: str) -> tuple[int, ...]:
         """The columns that the policy prefers for the first GPU container; () when it has no view."""
         row = self._ledger.row(node)
-        if row is None or request.pooled():
+        if row is None or request.pooled:
             return ()
         fleet = self.fleet()
-        shapes, group = self._shapes(request, np.array([row]))
-        if not shapes:
+        shapes, group = self._shapes(request)
+        if not shapes or group[row] < 0:
             return ()
-        shape = shapes[int(group[0])]
+        shape = shapes[int(group[row])]
         if len(fleet.eligible_cards(shape, row)) < shape.cards:
             return ()
         return self._placer(policy).policy.rank_cards(fleet, shape, row)
 
-    def _scores(self, policy: str, request: Request, nodes: Sequence[str]) -> FloatArray | None:
+    def _scores(self, policy: str, request: Request, nodes: Sequence[str], all_fit: bool) -> FloatArray | None:
         """Scores by the policy; None where it sees no place, as where CPU is short by what we know."""
         rows, places = self._ledger.rows_of(nodes)
-        keep = fit.fits(request, self._ledger, nodes)[places]
-        rows, places = rows[keep], places[keep]
+        if not all_fit:
+            keep = fit.fits(request, self._ledger, nodes)[places]
+            rows, places = rows[keep], places[keep]
         answer = np.zeros(len(nodes))
         if not len(rows):
             return answer
@@ -102,11 +110,12 @@ class Ranking:
 
     def _raw_scores(self, policy: str, request: Request, rows: IntArray) -> FloatArray:
         placer = self._placer(policy)
-        shapes, group = self._shapes(request, rows)
+        shapes, group = self._shapes(request)
         found = np.full(len(rows), -np.inf)
         for code, shape in enumerate(shapes):
-            own = group == code
-            found[own] = placer.scores(shape)[rows[own]]
+            own = group[rows] == code
+            if own.any():
+                found[own] = placer.scores(shape)[rows[own]]
         return found
 
     def fleet(self) -> Fleet:
@@ -138,12 +147,12 @@ class Ranking:
 
     def see(self, uid: str, request: Request) -> None:
         """Count a pod (or lease) in the job mix, once."""
-        if not request.local() or uid in self._seen:
+        if not request.local or uid in self._seen:
             return
         self._seen[uid] = None
         if len(self._seen) > SEEN_LIMIT:
             self._seen.popitem(last=False)
-        shapes, _ = self._shapes(request, np.arange(len(self._ledger.changes)))
+        shapes, _ = self._shapes(request)
         if shapes and self.learned.see(shapes[0]):
             mix = self.learned.mix()
             for placer in self._placers.values():
@@ -183,36 +192,48 @@ class Ranking:
 
     # --- shapes -----------------------------------------------------------------------------------------------------
 
-    def _shapes(self, request: Request, rows: IntArray) -> tuple[list[Shape], IntArray]:
+    def _shapes(self, request: Request) -> tuple[list[Shape], IntArray]:
         """The pod as shapes, for what a container asks of a card may differ by model (TFLOPS), the most common first;
-        and per row which of them, -1 where no card can ever serve. Of several GPU containers the hardest counts.
-        """
-        demand = next(iter(request.local().values()), None)
-        group: IntArray = np.full(len(rows), -1, dtype=np.int64)
+        and per row which of them, -1 where no card can ever serve. Of several GPU containers the hardest counts."""
+        demand = next(iter(request.local.values()), None)
         if demand is None:
-            return [], group
+            return [], _NO_ROWS
+        amounts, group = self._amounts(demand)
+        shapes = [
+            Shape(request.cpu_milli, request.ram_mib, demand.cards, core_milli, memory_mib, request.models)
+            for core_milli, memory_mib in amounts
+        ]
+        return shapes, group
+
+    def _amounts(self, demand: ContainerDemand) -> tuple[list[tuple[int, int]], IntArray]:
+        """The different amounts, thousandths of compute and MiB, that a demand asks of one card, the most common first;
+        and per row which of them. Kept while the cards are the same."""
+        if self._cards_version != self._ledger.cards_version:
+            self._cards_version = self._ledger.cards_version
+            self._known_amounts.clear()
+        known = self._known_amounts.get(demand)
+        if known is None:
+            known = self._known_amounts[demand] = self._amounts_of(demand)
+            if len(self._known_amounts) > AMOUNTS_LIMIT:
+                self._known_amounts.popitem(last=False)
+        return known
+
+    def _amounts_of(self, demand: ContainerDemand) -> tuple[list[tuple[int, int]], IntArray]:
+        rows = np.arange(len(self._ledger.changes))
+        group: IntArray = np.full(len(rows), -1, dtype=np.int64)
         needs = provisioner(demand.provisioner).needs(demand, self._ledger.totals(rows))
-        usable: BoolArray = needs.possible & self._ledger.present[rows]
-        at = (np.arange(len(rows)), usable.argmax(axis=1) if usable.size else np.zeros(0, dtype=np.int64))
-        asked = np.stack([needs.core[at], needs.memory_mib[at]], axis=1)
+        usable: BoolArray = needs.possible & self._ledger.present
         able = usable.any(axis=1)
         if not able.any():
             return [], group
-        kinds, which, counts = np.unique(asked[able], axis=0, return_inverse=True, return_counts=True)
+        at = (rows[able], usable[able].argmax(axis=1))
+        asked = np.stack([needs.core[at], needs.memory_mib[at]], axis=1)
+        kinds, which, counts = np.unique(asked, axis=0, return_inverse=True, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order))
         group[able] = rank[which.reshape(-1)]
-        whole = demand.exclusive
-        shapes = [
-            Shape(
-                cpu_milli=request.cpu_milli,
-                ram_mib=request.ram_mib,
-                cards=demand.cards,
-                core_milli=WHOLE_CARD if whole else min(core * MILLI_PER_PERCENT, WHOLE_CARD),
-                card_memory_mib=0 if whole else memory,
-                models=request.models,
-            )
-            for core, memory in kinds[order].tolist()
-        ]
-        return shapes, group
+        listed: list[list[int]] = kinds[order].tolist()
+        if demand.exclusive:
+            return [(WHOLE_CARD, 0) for _ in listed], group
+        return [(min(core * MILLI_PER_PERCENT, WHOLE_CARD), memory) for core, memory in listed], group

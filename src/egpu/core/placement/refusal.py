@@ -62,7 +62,7 @@ def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
     """Why the request does not fit on `node`, card by card. For nodes where it does not: reasons are dear."""
     if request.waiting:
         return Refusal(node, request.waiting, resolvable=False)
-    demand, todo, pooled = request.demand, request.local(), request.pooled()
+    demand, todo, pooled = request.demand, request.local, request.pooled
     if (why := _claims_refusal(request, ledger, node)) is not None:
         return why
     for name, one in pooled.items():
@@ -82,7 +82,7 @@ def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
 def _claims_refusal(request: Request, ledger: Ledger, node: str) -> Refusal | None:
     """Why the node does not reach the pool, or the cards of the bound claims; None where it does."""
     anywhere = [name for name, claim in request.bound.items() if provisioner(claim.container.provisioner).anywhere]
-    if (request.pooled() or anywhere) and node not in ledger.pool:
+    if (request.pooled or anywhere) and node not in ledger.pool:
         return Refusal(
             node, "the node takes no part in the pool (its agent has no certificate of it)", resolvable=False
         )

@@ -59,7 +59,7 @@ def choose_servers(
     cards = CandidateCards.of(ledger, rows)
     _take_local(request, cards, *taken)
     found: dict[str, ServerChoice] = {}
-    for name, demand in request.pooled().items():
+    for name, demand in request.pooled.items():
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
         needs = provisioner(demand.provisioner).needs(demand, cards.totals)
         eligible = cards.eligible(demand, needs, init=init)
@@ -81,7 +81,7 @@ def _take_local(
     at = np.flatnonzero(cards.rows == row) if row is not None else np.zeros(0)
     if not len(at):
         return
-    for name, demand in request.local().items():
+    for name, demand in request.local.items():
         chosen = np.array(columns[name], dtype=np.int64)
         needs = provisioner(demand.provisioner).needs(demand, cards.totals)
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
@@ -101,7 +101,7 @@ def nearness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
     ]
     if here:
         cards = CandidateCards.of(ledger, np.array([row for _, row in here], dtype=np.int64))
-        name, demand = next(iter(request.pooled().items()))
+        name, demand = next(iter(request.pooled.items()))
         needs = provisioner(demand.provisioner).needs(demand, cards.totals)
         own = cards.eligible(demand, needs, init=name in request.demand.init).sum(axis=1) >= demand.cards
         answer[np.array([place for place, _ in here])[own]] = 1.0

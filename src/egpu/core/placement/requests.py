@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -46,6 +47,7 @@ class Request:
         """By which policies it is placed: its classes', or else the process's own."""
         return Policies(self.policy, self.policy) if self.policy else default
 
+    @cached_property
     def open(self) -> dict[str, ContainerDemand]:
         """The containers that need cards chosen, in the order of placing: apps and sidecars before plain init
         containers (which then reuse their cards), the hardest to place first."""
@@ -59,13 +61,15 @@ class Request:
 
         return {name: todo[name] for name in sorted(todo, key=difficulty)}
 
+    @cached_property
     def local(self) -> dict[str, ContainerDemand]:
         """Those of `open` whose cards have to be the node's own."""
-        return {name: demand for name, demand in self.open().items() if not provisioner(demand.provisioner).anywhere}
+        return {name: demand for name, demand in self.open.items() if not provisioner(demand.provisioner).anywhere}
 
+    @cached_property
     def pooled(self) -> dict[str, ContainerDemand]:
         """Those of `open` whose cards may be another node's."""
-        return {name: demand for name, demand in self.open().items() if provisioner(demand.provisioner).anywhere}
+        return {name: demand for name, demand in self.open.items() if provisioner(demand.provisioner).anywhere}
 
 
 class Claims(Protocol):
