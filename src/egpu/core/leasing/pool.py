@@ -183,54 +183,54 @@ class Pool(LeaseTable):
 
     # --- places -------------------------------------------------------------------------------------------------------
 
-    def _place(self, wish: LeaseRequest) -> dict[str, tuple[CardShare, ...]]:
+    def _place(self, asked: LeaseRequest) -> dict[str, tuple[CardShare, ...]]:
         """Shares by server: all on one server where that is possible, otherwise on as few as the order gives.
 
         Order: the program's own machine, then the fastest link, then as the policy ranks them.
         """
-        order = self._order(wish, wish.cards)
-        whole = fits(_request(wish, wish.cards), self.ledger, [server.name for server in order])
-        for server, possible in zip(order, whole, strict=True):
-            if possible:
-                return {server.name: self._shares(wish, wish.cards, server.name)}
+        here = [server for server in self.servers.values() if server.away_since is None]
+        if roomy := self._best_first(asked, asked.cards, here):
+            return {roomy[0].name: self._shares(asked, asked.cards, roomy[0].name)}
         placed: dict[str, tuple[CardShare, ...]] = {}
-        left = wish.cards
-        for server in self._order(wish, 1):
+        left = asked.cards
+        for server in self._best_first(asked, 1, here):
             for count in range(min(left, len(server.cards)), 0, -1):
-                if len(placed) < MAX_PARTS and fits(_request(wish, count), self.ledger, [server.name])[0]:
-                    placed[server.name] = self._shares(wish, count, server.name)
+                if len(placed) < MAX_PARTS and fits(_request(asked, count), self.ledger, [server.name])[0]:
+                    placed[server.name] = self._shares(asked, count, server.name)
                     left -= count
                     break
             if not left:
                 return placed
         if away := sorted(server.name for server in self.servers.values() if server.away_since is not None):
-            raise Unavailable(f"{self._refusal(wish, order)}; {', '.join(away[:8])} may be back in a moment")
-        raise DoesNotFit(self._refusal(wish, order))
+            raise Unavailable(f"{self._refusal(asked, here)}; {', '.join(away[:8])} may be back in a moment")
+        raise DoesNotFit(self._refusal(asked, here))
 
-    def _order(self, wish: LeaseRequest, cards: int) -> list[Server]:
-        """The servers that are here, best first for so many of the cards."""
-        here = [server for server in self.servers.values() if server.away_since is None]
-        scores = self.ranking.scores(_request(wish, cards), [server.name for server in here], self._policies)
+    def _best_first(self, asked: LeaseRequest, cards: int, servers: Sequence[Server]) -> list[Server]:
+        """Of the servers those that have room for so many of the cards, best first."""
+        request = _request(asked, cards)
+        mask = fits(request, self.ledger, [server.name for server in servers])
+        roomy = [server for server, ok in zip(servers, mask.tolist(), strict=True) if ok]
+        scores = self.ranking.scores(request, [server.name for server in roomy], self._policies, all_fit=True)
 
         def order(server: Server) -> tuple[bool, int, float, str]:
-            return (not wish.host or server.host != wish.host, -server.link_mbps, -scores[server.name], server.name)
+            return (not asked.host or server.host != asked.host, -server.link_mbps, -scores[server.name], server.name)
 
-        return sorted(here, key=order)
+        return sorted(roomy, key=order)
 
-    def _shares(self, wish: LeaseRequest, cards: int, server: str) -> tuple[CardShare, ...]:
-        return self.ranking.choose(_request(wish, cards), server, self._policies).containers[CONTAINER].cards
+    def _shares(self, asked: LeaseRequest, cards: int, server: str) -> tuple[CardShare, ...]:
+        return self.ranking.choose(_request(asked, cards), server, self._policies).containers[CONTAINER].cards
 
-    def _refusal(self, wish: LeaseRequest, servers: Sequence[Server]) -> str:
+    def _refusal(self, asked: LeaseRequest, servers: Sequence[Server]) -> str:
         if not servers:
             return "no server is connected to this pool now"
         reasons = [
-            f"{server.name}: {refusal(_request(wish, 1), self.ledger, server.name).text()}"
-            if not fits(_request(wish, 1), self.ledger, [server.name])[0]
+            f"{server.name}: {refusal(_request(asked, 1), self.ledger, server.name).text()}"
+            if not fits(_request(asked, 1), self.ledger, [server.name])[0]
             else f"{server.name}: has room for some of the cards, not for all"
             for server in servers[:8]
         ]
         more = f"; and {len(servers) - 8} servers more" if len(servers) > 8 else ""
-        asked = f"{wish.cards} × {wish.core} % and {wish.memory_mib} MiB"
+        asked = f"{asked.cards} × {asked.core} % and {asked.memory_mib} MiB"
         return f"no place for {asked} now: " + "; ".join(reasons) + more
 
     def _check_room(self, lease: Lease, server: str, shares: tuple[CardShare, ...]) -> None:
@@ -251,9 +251,9 @@ class Pool(LeaseTable):
                 )
 
 
-def _request(wish: LeaseRequest, cards: int) -> Request:
+def _request(asked: LeaseRequest, cards: int) -> Request:
     # Each server is asked for its own cards, as a node is for a container beside them.
-    demand = ContainerDemand(provisioner=names.QGPU, cards=cards, core=wish.core, memory_mib=wish.memory_mib)
+    demand = ContainerDemand(provisioner=names.QGPU, cards=cards, core=asked.core, memory_mib=asked.memory_mib)
     return Request(PodDemand(containers={CONTAINER: demand}))
 
 
