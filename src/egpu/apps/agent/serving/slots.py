@@ -26,7 +26,8 @@ SWEEP_SECONDS = 1.0
 
 
 class SlotOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The slot that an executor belongs to, as it was given to one container: the next one has another generation."""
+    """The slot that an executor or a bridge belongs to, as it was given to one container: the next container has
+    another generation."""
 
     slot: str
     generation: int
