@@ -1,5 +1,6 @@
 """Executors in control groups of the real kernel, and as another user."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -12,15 +13,16 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
-from egpu.adapters.executors.process import Driver, Executor, Executors
+from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.simulator.machine import Machine
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.serving.slots import link_into
 from egpu.apps.agent.slots.directories import Slots
 from support.deadlines import PATIENCE_SECONDS
 from support.remote_gpu import client_dir
-from support.simulated_gpu import environment, machine, until
+from support.simulated_gpu import environment, machine
 
 NOBODY = 65534
 
@@ -31,8 +33,8 @@ import os, subprocess, sys
 from pathlib import Path
 from egpu.adapters.executors.cgroups import DAEMON, Group, Hierarchy, Limits
 from egpu.adapters.executors.confinement import Confinement
-from test_confinement import Owner, sample, start, until
-from egpu.adapters.executors.process import Driver, Executors
+from egpu.adapters.executors.process import find
+from test_confinement import Owner, sample, start, supervisor
 
 class Plain(Limits):
     def files(self):
@@ -52,7 +54,7 @@ try:
     confinement.hierarchy.take()
     assert Group(root).processes() == [] and Group(root / DAEMON).processes() == [os.getpid()]
 
-    executors = Executors(state / "leases", Owner, Driver.of(driver), confinement)
+    executors = supervisor(state / "leases", driver, confinement)
     executor = start(executors, "one")
     group = root / "leases-one"
     assert (group / "cgroup.max.descendants").read_text() == "3\\n"
@@ -69,7 +71,7 @@ try:
     sleeper = subprocess.Popen(["sleep", "1000"])
     left.path.joinpath("cgroup.procs").write_text(str(sleeper.pid))
     other = confinement.hierarchy.create("served-other", confinement.limits(()))
-    (again,) = Executors(state / "leases", Owner, Driver.of(driver), confinement).adopt()
+    (again,) = find(state / "leases", Owner, confinement)
     assert again.is_alive() and again.process == kept.process
     assert sleeper.wait() == -9 and not left.path.exists() and other.path.exists()
     again.end()
@@ -96,19 +98,17 @@ def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield made
 
 
-def start(executors: Executors[Owner], name: str) -> Executor[Owner]:
+def supervisor(
+    directory: Path, driver_dir: Path, confinement: Confinement, *, private: bool = False
+) -> ExecutorSupervisor[Owner]:
+    return ExecutorSupervisor(directory, Owner, driver_dir=driver_dir, confinement=confinement, private=private)
+
+
+def start(executors: ExecutorSupervisor[Owner], name: str) -> Executor[Owner]:
     """An executor that is ready; the card is the simulated machine's only one, whatever it is called."""
     card = os.environ["EGPU_TEST_CARD"]
     cards = (CardShare(uuid=card, index=0, minor=0, core=100, memory_mib=1024),)
-    executor = executors.start(ExecutorRecord(name=name, owner=Owner(), cards=cards, minors={card: 0}))
-
-    def ready() -> bool:
-        executor.follow()
-        assert executor.is_alive(), executor.why_dead()
-        return executor.ready
-
-    until(ready)
-    return executor
+    return asyncio.run(executors.start(ExecutorRecord(name=name, owner=Owner(), cards=cards, minors={card: 0})))
 
 
 def sample(executor: Executor[Owner], folder: Path) -> str:
@@ -165,7 +165,7 @@ def test_an_executor_as_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             for path in (sim.directory, *sim.directory.rglob("*")):  # a real card's files are everybody's
                 path.chmod(0o777)
             monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
-            executor = start(Executors(state / "leases", Owner, Driver.of(sim.driver_dir), confinement), "one")
+            executor = start(supervisor(state / "leases", sim.driver_dir, confinement), "one")
             try:
                 status = Path(f"/proc/{executor.process.pid}/status").read_text()
                 for what in ("Uid", "Gid"):
@@ -213,7 +213,7 @@ def test_a_container_that_is_not_root_reaches_its_executor_and_nobody_elses(
             monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
             for path in (sim.directory, *sim.directory.rglob("*")):
                 path.chmod(0o777)
-            kept = Executors(state / "executors", Owner, Driver.of(sim.driver_dir), confinement, private=True)
+            kept = supervisor(state / "executors", sim.driver_dir, confinement, private=True)
             for name in ("mine", "theirs"):
                 executors.append(start(kept, name))
                 link_into(client_dir(slots.path(name)), executors[-1])

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.leftovers import processes_of
-from egpu.adapters.executors.process import Driver, Executors
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.client import answer_of, dial
 from egpu.adapters.pool.connection import Connection
@@ -119,7 +120,7 @@ async def world(directory: Path, pods: Pods | None = None) -> AsyncIterator[Worl
     await inventory.refresh()
     serving = PodService(
         SERVER,
-        executors=Executors(directory / "served", ServedContainer, Driver.of(None)),
+        executors=ExecutorSupervisor(directory / "served", ServedContainer, driver_dir=None, confinement=Confinement()),
         inventory=inventory,
         pods=pods,
         credentials=authority.issue(directory / "pki", "server", SERVER),

@@ -8,7 +8,7 @@
       pid                        pid and start time once more, as text
 
 An executor is a process group of its own that outlives us. A directory appears whole, by renaming, before its executor
-starts; whatever a kill leaves between two steps is ended and removed by `adopt`.
+starts; whatever a kill leaves between two steps is ended and removed by `find`.
 
 Calls block for milliseconds: run them in threads where that matters.
 """
@@ -21,7 +21,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic
@@ -42,6 +41,7 @@ from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Unavailable
 log = structlog.get_logger(__name__)
 
 EXECUTOR: Final = "egpu-executor"
+DRIVER: Final = "libcuda.so.1"
 INTERPOSER: Final = "libegpu-interposer.so"
 SOCKET: Final = "lease.sock"
 GRACE_SECONDS: Final = 30
@@ -59,21 +59,6 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Driver:
-    """What executors use: the path or name of libcuda, and what their environment needs for it."""
-
-    library: str
-    environment: Mapping[str, str]
-
-    @classmethod
-    def of(cls, directory: Path | None) -> Driver:
-        """The simulated machine's driver in `directory`, or this machine's own."""
-        if directory is None:
-            return cls("libcuda.so.1", {})
-        return cls(str(directory / "libcuda.so.1"), {"LD_LIBRARY_PATH": str(directory)})
-
-
-@dataclass(frozen=True)
 class ExecutorUsage:
     """What an executor uses now: MiB of each of its cards, in the record's order, and GPU time ever."""
 
@@ -82,7 +67,7 @@ class ExecutorUsage:
 
 
 class Executor(Generic[Owner]):
-    """One executor. Made by `Executors.start` or `Executors.adopt`; `sessions` is how many programs use it."""
+    """One executor, made by `start` or `find`. `sessions` is how many programs use it."""
 
     def __init__(self, directory: Path, record: ExecutorRecord[Owner], confinement: Confinement) -> None:
         self.directory = directory
@@ -153,17 +138,19 @@ class Executor(Generic[Owner]):
         records.write(self.directory, self.record)
         write_policy(self.directory / "policy", self.record.policy())
 
-    def launch(self, driver: Driver) -> None:
-        """Start the process in its finished directory."""
+    def launch(self, driver_dir: Path | None) -> None:
+        """Start the process in its finished directory, with the simulated driver in `driver_dir` or the machine's."""
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LD_PRELOAD": str(self.directory / INTERPOSER),
             "CUDA_VISIBLE_DEVICES": ",".join(share.uuid for share in self.record.cards),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            **driver.environment,
         }
+        if driver_dir is not None:
+            environment["LD_LIBRARY_PATH"] = str(driver_dir)
         arguments = [
-            str(native.path(EXECUTOR)), "--slice", str(self.directory), "--driver", driver.library,
+            str(native.path(EXECUTOR)), "--slice", str(self.directory),
+            "--driver", DRIVER if driver_dir is None else str(driver_dir / DRIVER),
             "--listen", str(self.socket), "--grace", str(GRACE_SECONDS), "--sessions", str(MAX_SESSIONS),
             "--lease", self.name, *self._confinement.enter(group_name(self.directory), self.record.cards),
         ]  # fmt: skip
@@ -205,84 +192,70 @@ class Executor(Generic[Owner]):
         return bool(members)
 
 
-class Executors(Generic[Owner]):
-    """All executors below one directory, which belong to owners of one kind."""
+def start(
+    below: Path, record: ExecutorRecord[Owner], driver_dir: Path | None, confinement: Confinement
+) -> Executor[Owner]:
+    """Start the executor of a record without a process, in a directory of its name. It is ready once it says so
+    (`Executor.follow`).
 
-    def __init__(
-        self,
-        directory: Path,
-        owner: type[Owner],
-        driver: Driver,
-        confinement: Confinement | None = None,
-        *,
-        private: bool = False,
-    ) -> None:
-        """`private`: nobody else of this machine may pass through the directory, whatever the sockets in it allow."""
-        self._directory = directory
-        self._owner = owner
-        self._driver = driver
-        self._confinement = confinement or Confinement()
-        directory.mkdir(parents=True, exist_ok=True, mode=0o711)
-        if private:
-            self._confinement.keep_private(directory)
-
-    def start(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        """Start the executor of a record without a process. It is ready once it says so (`Executor.follow`).
-
-        Raises:
-            InvalidInput: that is no name for an executor, or the path is too long for a socket.
-            NativeMissing: the executor or the interposer was not built.
-            Unavailable: the directory cannot be made, or the process not started.
-        """
-        name = record.name
-        if not name.replace("-", "").isalnum() or len(name) > MAX_NAME:
-            raise InvalidInput("name", f"{name[:64]!r} is not the name of an executor")
-        final = self._directory / name
-        if len(str(final / SOCKET)) > _MAX_SOCKET_PATH:
-            raise InvalidInput("state-dir", f"{final / SOCKET} is too long for a unix socket; use a shorter directory")
-        draft = self._directory / f".new-{name}"
+    Raises:
+        InvalidInput: that is no name for an executor, or the path is too long for a socket.
+        NativeMissing: the executor or the interposer was not built.
+        Unavailable: the directory cannot be made, or the process not started.
+    """
+    name = record.name
+    if not name.replace("-", "").isalnum() or len(name) > MAX_NAME:
+        raise InvalidInput("name", f"{name[:64]!r} is not the name of an executor")
+    final, draft = below / name, below / f".new-{name}"
+    if len(str(final / SOCKET)) > _MAX_SOCKET_PATH:
+        raise InvalidInput("state-dir", f"{final / SOCKET} is too long for a unix socket; use a shorter directory")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(mode=0o711)
+        (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
+        write_policy(draft / "policy", record.policy())
+        create_usage(draft / "usage")
+        records.write(draft, record)
+        draft.rename(final)
+        executor = Executor(final, record, confinement)
+        executor.launch(driver_dir)
+    except (OSError, ElasticGPUError) as error:
+        with contextlib.suppress(ElasticGPUError):
+            confinement.end(group_name(final))
         shutil.rmtree(draft, ignore_errors=True)
-        try:
-            draft.mkdir(mode=0o711)
-            (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
-            write_policy(draft / "policy", record.policy())
-            create_usage(draft / "usage")
-            records.write(draft, record)
-            draft.rename(final)
-            executor = Executor(final, record, self._confinement)
-            executor.launch(self._driver)
-        except (OSError, ElasticGPUError) as error:
-            with contextlib.suppress(ElasticGPUError):
-                self._confinement.end(group_name(final))
-            shutil.rmtree(draft, ignore_errors=True)
-            shutil.rmtree(final, ignore_errors=True)
-            if isinstance(error, ElasticGPUError):
-                raise
-            raise Unavailable(f"the executor {name} cannot be started: {error}") from error
-        return executor
+        shutil.rmtree(final, ignore_errors=True)
+        if isinstance(error, ElasticGPUError):
+            raise
+        raise Unavailable(f"the executor {name} cannot be started: {error}") from error
+    return executor
 
-    def adopt(self) -> list[Executor[Owner]]:
-        """The executors that run; what is left of others is ended and removed."""
-        found: list[Executor[Owner]] = []
-        for directory in sorted(self._directory.iterdir()):
-            executor = None if directory.name.startswith(".") else self._found_again(directory)
-            if executor is not None:
-                executor.follow()
-                found.append(executor)
-                continue
-            for pid in processes_of(directory):  # one that was killed between its start and our note of it, too
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            shutil.rmtree(directory, ignore_errors=True)
-        self._confinement.sweep(f"{self._directory.name}-", {group_name(one.directory) for one in found})
-        return found
 
-    def _found_again(self, directory: Path) -> Executor[Owner] | None:
-        """None where nothing runs that we know."""
-        try:
-            record = records.read(directory, self._owner)
-        except CorruptData as error:
-            log.warning("an executor is ended", directory=str(directory), reason=str(error))
-            return None
-        executor = Executor(directory, record, self._confinement)
-        return executor if record.boot_id == boot_id() and executor.is_alive() else None
+def find(below: Path, owner: type[Owner], confinement: Confinement) -> list[Executor[Owner]]:
+    """The executors that run in directories below this one; what is left of others is ended and removed.
+
+    Raises Unavailable when something does not end.
+    """
+    found: list[Executor[Owner]] = []
+    for directory in sorted(below.iterdir()):
+        executor = None if directory.name.startswith(".") else _found_again(directory, owner, confinement)
+        if executor is not None:
+            executor.follow()
+            found.append(executor)
+            continue
+        for pid in processes_of(directory):  # one that was killed between its start and our note of it, too
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(directory, ignore_errors=True)
+    confinement.sweep(f"{below.name}-", {group_name(one.directory) for one in found})
+    return found
+
+
+def _found_again(directory: Path, owner: type[Owner], confinement: Confinement) -> Executor[Owner] | None:
+    """None where nothing runs that we know."""
+    try:
+        record = records.read(directory, owner)
+    except CorruptData as error:
+        log.warning("an executor is ended", directory=str(directory), reason=str(error))
+        return None
+    executor = Executor(directory, record, confinement)
+    return executor if record.boot_id == boot_id() and executor.is_alive() else None

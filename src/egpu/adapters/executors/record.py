@@ -17,7 +17,7 @@ from egpu.errors import CorruptData
 RECORD: Final = "executor.json"
 MIB: Final = 1024 * 1024
 _EARLIER_RECORD: Final = "lease.json"
-"""What versions up to 0.1 wrote in its place."""
+"""What versions before this file wrote in its place."""
 
 Owner = TypeVar("Owner", bound=msgspec.Struct)
 """Whose an executor is: what a slot, a served container or a lease has to keep beside its executor."""

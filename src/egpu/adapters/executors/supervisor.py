@@ -4,11 +4,14 @@ of them runs. Slots, pods of other nodes and leases each say in their own words 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Final, Generic
 
 import structlog
 
-from egpu.adapters.executors.process import Executor, Executors
+from egpu.adapters.executors import process
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
 from egpu.errors import TerminalError, Unavailable
 
@@ -20,17 +23,35 @@ POLL_SECONDS: Final = 0.005
 
 
 class ExecutorSupervisor(Generic[Owner]):
-    """`running` holds by name every executor that was started or found and of which something may still run."""
+    """The executors of one kind of owner, in directories below `directory`. `running` holds by name every one that was
+    started or found and of which something may still run."""
 
-    def __init__(self, executors: Executors[Owner], *, ready_seconds: float = READY_SECONDS) -> None:
-        self._executors = executors
+    def __init__(
+        self,
+        directory: Path,
+        owner: type[Owner],
+        *,
+        driver_dir: Path | None,
+        confinement: Confinement,
+        private: bool = False,
+        ready_seconds: float = READY_SECONDS,
+    ) -> None:
+        """`driver_dir` is a simulated machine's, None for this machine's own driver. `private`: nobody else of this
+        machine may pass through the directory, whatever the sockets in it allow."""
+        self._directory = directory
+        self._owner = owner
+        self._driver_dir = driver_dir
+        self._confinement = confinement
         self._ready_seconds = ready_seconds
         self._ending: dict[str, asyncio.Task[None]] = {}
         self.running: dict[str, Executor[Owner]] = {}
+        directory.mkdir(parents=True, exist_ok=True, mode=0o711)
+        if private:
+            confinement.keep_private(directory)
 
     async def adopt(self) -> None:
         """Find the executors of an earlier run. Raises Unavailable when what is left of others does not end."""
-        for executor in await asyncio.to_thread(self._executors.adopt):
+        for executor in await asyncio.to_thread(process.find, self._directory, self._owner, self._confinement):
             self.running[executor.name] = executor
             log.info("executor found again", name=executor.name, pid=executor.process.pid)
 
@@ -49,12 +70,12 @@ class ExecutorSupervisor(Generic[Owner]):
         return executor
 
     async def launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        """Start the process of an executor under whose name nothing runs. Raises as `Executors.start`."""
+        """Start the process of an executor under whose name nothing runs. Raises as `process.start`."""
         # Whoever asked may go away meanwhile; what was started is known all the same.
         return await asyncio.shield(asyncio.create_task(self._launch(record)))
 
     async def _launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        executor = await asyncio.to_thread(self._executors.start, record)
+        executor = await asyncio.to_thread(process.start, self._directory, record, self._driver_dir, self._confinement)
         self.running[executor.name] = executor
         log.info("executor started", name=executor.name, pid=executor.process.pid)
         return executor

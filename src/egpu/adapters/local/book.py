@@ -8,15 +8,16 @@ opened.
 """
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from egpu.adapters import native
 from egpu.adapters.files import write_atomically
@@ -144,14 +145,9 @@ class Book:
         name = f"{processes[0].pid}-{secrets.token_hex(4)}"
         directory = self._directory / f"{name}.slice"
         holder = Holder(
-            name=name,
-            uuid=card.uuid,
-            core=request.core,
-            memory_mib=request.memory_mib,
-            command=command,
-            processes=processes,
-            directory=str(directory),
-        )
+            name=name, uuid=card.uuid, core=request.core, memory_mib=request.memory_mib, command=command,
+            processes=processes, directory=str(directory),
+        )  # fmt: skip
         local = LocalSlice(self, card, request, holder, directory)
         try:
             local.write_files()
@@ -163,7 +159,7 @@ class Book:
 
     def record(self, holder: Holder) -> None:
         """Write a holder down, whole or not at all. Call it inside `locked`."""
-        write_atomically(self._directory / f"{holder.name}.holder", json.dumps(asdict(holder)).encode())
+        write_atomically(self._directory / f"{holder.name}.holder", msgspec.json.encode(holder))
 
     def remove(self, holder: Holder) -> None:
         """Strike a holder out, with its slice directory."""
@@ -194,18 +190,11 @@ class LocalSlice:
             raise NativeMissing(f"{self.directory}: ld.so.preload has no way to name such a path; choose another")
         self.directory.mkdir()
         self.interposer.symlink_to(library)
-        write_policy(
-            self.directory / "policy",
-            [
-                DevicePolicy(
-                    uuid=self.card.uuid,
-                    minor=self.card.minor,
-                    mode=self.request.mode,
-                    core_ppm=self.request.core * (PPM // WHOLE_CORE),
-                    memory_limit_bytes=self.request.memory_mib * MIB,
-                )
-            ],
-        )
+        limits = DevicePolicy(
+            uuid=self.card.uuid, minor=self.card.minor, mode=self.request.mode,
+            core_ppm=self.request.core * (PPM // WHOLE_CORE), memory_limit_bytes=self.request.memory_mib * MIB,
+        )  # fmt: skip
+        write_policy(self.directory / "policy", [limits])
         create_usage(self.directory / "usage")
 
     def add_process(self, process: Process) -> None:
@@ -224,10 +213,8 @@ class LocalSlice:
 def _read_holder(path: Path) -> Holder | None:
     """None for a file that is no holder's (then nobody holds anything by it)."""
     try:
-        fields = json.loads(path.read_text())
-        processes = tuple(Process(int(p["pid"]), int(p["start_time"])) for p in fields.pop("processes"))
-        return Holder(processes=processes, **fields)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return msgspec.json.decode(path.read_bytes(), type=Holder)
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

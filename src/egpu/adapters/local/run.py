@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from egpu.adapters import native
+from egpu.adapters.enter import enter
 from egpu.adapters.local.book import Book, LocalSlice
 from egpu.adapters.nvml import CardReading, NvmlInventory
 from egpu.adapters.processes import Process
@@ -20,7 +20,6 @@ from egpu.errors import CorruptData, InvalidInput, NativeMissing, Unavailable
 
 DEFAULT_PROFILE: Final = "A100-80G"
 SIMULATED_CARDS: Final = 1
-PROBE_SECONDS: Final = 10.0
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory: nothing kept there outlives a boot
 DRIVER_LOADED: Final = Path("/proc/driver/nvidia/version")
 NVML_LIBRARY: Final = "libnvidia-ml.so.1"
@@ -116,47 +115,26 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
     Raises:
         NativeMissing: egpu-enter was not built.
     """
-    enter = str(native.path("egpu-enter"))
     environment = {"NVIDIA_VISIBLE_DEVICES": local.card.uuid}
-    libraries = [local.interposer]
+    libraries, driver = [local.interposer], None
     if machine.simulated is None:
         environment["CUDA_VISIBLE_DEVICES"] = local.card.uuid
     else:
         driver = _driver_dir(machine.simulated, local)
         libraries += [driver / name for name in simulator.LIBRARIES]
-        environment["LD_LIBRARY_PATH"] = _joined(str(driver), os.environ.get("LD_LIBRARY_PATH"))
-
-    refused = why_no_private_mounts(enter)
-    arguments = [enter]
-    if refused:
-        environment["LD_PRELOAD"] = _joined(*map(str, libraries), os.environ.get("LD_PRELOAD"))
-    else:
-        policy = str(local.directory / "policy")
-        arguments += ["--ro-bind", policy, policy]
-        for library in libraries:
-            arguments += ["--preload", str(library)]
-    for name, value in environment.items():
-        arguments += ["--env", f"{name}={value}"]
-    weaknesses = (
-        (
-            f"{refused}; so the slice is carried by LD_PRELOAD and LD_LIBRARY_PATH, and a command that clears its "
-            "environment, or starts a set-user-id program, leaves it",
-            "the policy page is not mounted read-only: a command of the same user can change its own limits",
-        )
-        if refused
-        else ()
+    entry = enter(
+        command,
+        libraries=libraries,
+        environment=environment,
+        library_dir=driver,
+        read_only=local.directory / "policy",
     )
-    return Plan((*arguments, "--", *command), weaknesses)
-
-
-def _joined(*parts: str | None) -> str:
-    return ":".join(part for part in parts if part)
-
-
-def why_no_private_mounts(enter: str) -> str:
-    """Empty where they are allowed."""
-    probe = subprocess.run([enter, "--probe"], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-    return "" if probe.returncode == 0 else (probe.stdout or probe.stderr).strip() or "egpu-enter --probe failed"
+    weaknesses = (
+        f"{entry.refused}; so the slice is carried by LD_PRELOAD and LD_LIBRARY_PATH, and a command that clears its "
+        "environment, or starts a set-user-id program, leaves it",
+        "the policy page is not mounted read-only: a command of the same user can change its own limits",
+    )
+    return Plan(entry.arguments, weaknesses if entry.refused else ())
 
 
 def _driver_dir(machine: simulator.Machine, local: LocalSlice) -> Path:

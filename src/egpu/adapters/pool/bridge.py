@@ -1,4 +1,4 @@
-"""How a program reaches its lease: sockets beside the remote `libcuda.so.1`, joined to the lease's executors.
+"""How a program reaches its lease: sockets beside the remote `libcuda.so.1`, connected to the lease's executors.
 
     DIRECTORY/
       libcuda.so.1                  the remote driver
@@ -8,9 +8,9 @@
 The program connects to lease0.sock at its first CUDA call and looks for the next one when that has been welcomed
 (`docs/wire.md`), so a lease can be taken when somebody first connects, and its other sockets be made then.
 
-An executor on this machine is joined with descriptors and all, so the two share memory and only what little is left
-goes through the relay; one elsewhere is joined through its server's door, over TLS. The relay copies the bytes, and
-says goodbye for a program that died. Here is only decided who is joined to whom.
+An executor on this machine also gets the descriptors that the program sends, so the two share memory and little goes
+through the relay; one elsewhere is reached through its server, over TLS. The relay copies the bytes, and says goodbye
+for a program that died. Here is only decided who is connected to whom.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class Bridge:
         try:
             while True:
                 program, _ = await asyncio.get_running_loop().sock_accept(sock)
-                task = asyncio.create_task(self._join(program, part))
+                task = asyncio.create_task(self._serve(program, part))
                 self._open.add(task)
                 task.add_done_callback(self._open.discard)
         finally:
             sock.close()
 
-    async def _join(self, program: socket.socket, part: int) -> None:
+    async def _serve(self, program: socket.socket, part: int) -> None:
         with contextlib.closing(program):
             try:
                 target = await self._taken()

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters import native
-from egpu.adapters.local.run import why_no_private_mounts
+from egpu.adapters.enter import enter
 from egpu.adapters.pool import messages, scratch
 from egpu.adapters.pool.bridge import Bridge, Target, fill
 from egpu.adapters.pool.lease import HeldLease
@@ -70,7 +69,10 @@ async def run_in_pool(
         try:
             libraries = fill(directory)
             await bridge.open()
-            status = await _execute(_arguments(command, directory, libraries, note))
+            entry = enter(command, libraries=libraries, environment={}, library_dir=directory)
+            if entry.refused:
+                note(f"weaker: {entry.refused}; a command that clears its environment does not find the pool's GPUs")
+            status = await _execute(entry.arguments)
         finally:
             await held.close()
             await bridge.close()
@@ -88,28 +90,6 @@ def _places(lease: messages.LeaseView) -> str:
         f"{card.share.core} % and {card.share.memory_mib} MiB of {card.share.model or card.share.uuid} on {card.server}"
         for card in lease.cards
     )
-
-
-def _arguments(
-    command: Sequence[str], directory: Path, libraries: Sequence[Path], note: Callable[[str], None]
-) -> list[str]:
-    enter = str(native.path("egpu-enter"))
-    environment = {"LD_LIBRARY_PATH": _joined(str(directory), os.environ.get("LD_LIBRARY_PATH"))}
-    arguments = [enter]
-    refused = why_no_private_mounts(enter)
-    if refused:
-        environment["LD_PRELOAD"] = _joined(*map(str, libraries), os.environ.get("LD_PRELOAD"))
-        note(f"weaker: {refused}; a command that clears its environment does not find the pool's GPUs")
-    else:
-        for library in libraries:
-            arguments += ["--preload", str(library)]
-    for name, value in environment.items():
-        arguments += ["--env", f"{name}={value}"]
-    return [*arguments, "--", *command]
-
-
-def _joined(*parts: str | None) -> str:
-    return ":".join(part for part in parts if part)
 
 
 async def _execute(arguments: Sequence[str]) -> int:

@@ -22,7 +22,6 @@ from egpu.errors import CorruptData, InvalidInput
 ABI_VERSION: Final = 2
 MAX_DEVICES: Final = 16
 PPM: Final = 1_000_000
-ALLOCATION_GRANULARITY_BYTES: Final = 512
 MEMORY_UNLIMITED: Final = 2**64 - 1
 
 _POLICY_MAGIC: Final = b"EGPUPOL1"

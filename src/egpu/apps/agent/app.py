@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 
 from egpu.adapters import web
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.executors.process import Driver, Executors
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
@@ -63,10 +63,11 @@ class Agent:
         )
         self.confinement = Confinement(config.confinement)
         self.metrics.executors_grouped.set(self.confinement.hierarchy is not None)
-        driver = Driver.of(None if config.nvml_library is None else config.nvml_library.parent)
-        self.executors = SlotExecutors(
-            Executors(config.state_dir / "executors", SlotOwner, driver, self.confinement, private=True), self.slots
+        driver_dir = None if config.nvml_library is None else config.nvml_library.parent
+        own_executors = ExecutorSupervisor(
+            config.state_dir / "executors", SlotOwner, driver_dir=driver_dir, confinement=self.confinement, private=True
         )
+        self.executors = SlotExecutors(own_executors, self.slots)
         pods = NodePods(client, config.node)
         self.bridges: SlotBridges | None = None
         self.serving: PodService | None = None
@@ -74,7 +75,9 @@ class Agent:
             self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
             self.serving = PodService(
                 config.node,
-                executors=Executors(config.state_dir / "served", ServedContainer, driver, self.confinement),
+                executors=ExecutorSupervisor(
+                    config.state_dir / "served", ServedContainer, driver_dir=driver_dir, confinement=self.confinement
+                ),
                 inventory=self.inventory,
                 pods=pods,
                 credentials=credentials,

@@ -190,45 +190,32 @@ class LeaseService:
             ]
             if server is not None:
                 socket = f"{server.directory}/{lease.id}/{EXECUTOR_SOCKET}" if server.directory else ""
-                parts.append(
-                    messages.PartView(
-                        server=name, address=server.address, host=server.host, socket=socket, cards=len(shares)
-                    )
+                view = messages.PartView(
+                    server=name, address=server.address, host=server.host, socket=socket, cards=len(shares)
                 )
+                parts.append(view)
         running_parts = [part.running for part in lease.parts.values() if part.running is not None]
         return messages.LeaseView(
-            lease=lease.id,
-            holder=lease.holder,
-            peer=lease.peer,
-            state=lease.state,
-            cards=tuple(cards),
-            parts=tuple(parts),
-            over_limit=lease.over_limit,
+            lease=lease.id, holder=lease.holder, peer=lease.peer, state=lease.state, cards=tuple(cards),
+            parts=tuple(parts), over_limit=lease.over_limit,
             gpu_seconds=sum(one.gpu_seconds for one in running_parts),
             sessions=sum(one.sessions for one in running_parts),
-        )
+        )  # fmt: skip
 
     def server_views(self) -> tuple[messages.ServerView, ...]:
         views: list[messages.ServerView] = []
         for server in self.pool.servers.values():
             row = self.pool.ledger.row(server.name)
             ledger = self.pool.ledger
-            views.append(
-                messages.ServerView(
-                    server=server.name,
-                    address=server.address,
-                    host=server.host,
-                    link_mbps=server.link_mbps,
-                    connected=server.away_since is None,
-                    cards=len(server.cards),
-                    leases=len(server.leases),
-                    core=100 * len(server.cards),
-                    core_free=0 if row is None else int(ledger.core_free[row].sum()),
-                    memory_mib=sum(card.memory_mib for card in server.cards),
-                    memory_free_mib=0 if row is None else int(ledger.memory_free[row].sum()),
-                    confinement=server.confinement,
-                )
-            )
+            view = messages.ServerView(
+                server=server.name, address=server.address, host=server.host, link_mbps=server.link_mbps,
+                connected=server.away_since is None, cards=len(server.cards), leases=len(server.leases),
+                core=100 * len(server.cards), core_free=0 if row is None else int(ledger.core_free[row].sum()),
+                memory_mib=sum(card.memory_mib for card in server.cards),
+                memory_free_mib=0 if row is None else int(ledger.memory_free[row].sum()),
+                confinement=server.confinement,
+            )  # fmt: skip
+            views.append(view)
         return tuple(views)
 
     def _owned(self, lease: str, peer: str) -> None:

@@ -10,7 +10,7 @@ import time
 import structlog
 
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.executors.process import Driver, Executors
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.nvml import CardReading, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
@@ -18,7 +18,7 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.data import connect_program, fastest_link_mbps
 from egpu.adapters.pool.listener import Listener
 from egpu.apps.serve.config import ServeConfig
-from egpu.apps.serve.supervisor import LeaseOwner, LeaseSupervisor
+from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
 from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
 from egpu.errors import ElasticGPUError, NotFound, Refused
@@ -38,7 +38,10 @@ class Server:
         self.config = config
         self.instance = secrets.token_hex(8)
         self.confinement = Confinement(config.confinement)
-        executors = Executors(config.leases_dir, LeaseOwner, Driver.of(config.driver_dir), self.confinement)
+        executors = ExecutorSupervisor(
+            config.leases_dir, LeaseOwner, driver_dir=config.driver_dir, confinement=self.confinement,
+            ready_seconds=READY_SECONDS,
+        )  # fmt: skip
         self.leases = LeaseSupervisor(executors, watch_seconds=config.watch_seconds)
         self.listener = Listener(
             config.credentials, config.listen, self._come_in, max_connections=config.max_connections, relayed=True

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from egpu.adapters.executors.process import Executor, Executors
+from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.nvml import CardReading
@@ -44,8 +44,8 @@ LeaseExecutor = Executor[LeaseOwner]
 class LeaseSupervisor:
     """`changed` is set when there is something new to report. `read` is the order that was read last."""
 
-    def __init__(self, executors: Executors[LeaseOwner], *, watch_seconds: float) -> None:
-        self._executors = ExecutorSupervisor(executors, ready_seconds=READY_SECONDS)
+    def __init__(self, executors: ExecutorSupervisor[LeaseOwner], *, watch_seconds: float) -> None:
+        self._executors = executors
         self._watch_seconds = watch_seconds
         self._wanted: dict[str, LeaseRecord] = {}
         self._starting: dict[str, LeaseRecord] = {}

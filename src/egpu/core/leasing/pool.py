@@ -230,8 +230,8 @@ class Pool(LeaseTable):
             for server in servers[:8]
         ]
         more = f"; and {len(servers) - 8} servers more" if len(servers) > 8 else ""
-        asked = f"{asked.cards} × {asked.core} % and {asked.memory_mib} MiB"
-        return f"no place for {asked} now: " + "; ".join(reasons) + more
+        amounts = f"{asked.cards} × {asked.core} % and {asked.memory_mib} MiB"
+        return f"no place for {amounts} now: " + "; ".join(reasons) + more
 
     def _check_room(self, lease: Lease, server: str, shares: tuple[CardShare, ...]) -> None:
         row = self.ledger.row(server)

@@ -22,6 +22,7 @@ from egpu.adapters.pool.client import answer_of, dial, parse_address
 from egpu.adapters.pool.security import Credentials
 from egpu.api import names
 from egpu.api.kubernetes import Node
+from egpu.apps.agent.serving.slots import SlotOwner
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import NotFound, Unavailable
 
@@ -41,8 +42,8 @@ class SlotBridges:
         self._credentials = credentials
         self._client = client
         self._slots = slots
-        self._open: dict[str, Bridge] = {}
-        self._preparing: set[str] = set()
+        self._open: dict[SlotOwner, Bridge] = {}
+        self._preparing: set[SlotOwner] = set()
         # Sockets of an earlier run: nobody listens on them.
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)  # nobody but us passes: the sockets in it are for containers
@@ -52,18 +53,18 @@ class SlotBridges:
 
         Raises Refused, TerminalError or Unavailable, as the other node says.
         """
-        self._preparing.add(_name(record))
+        self._preparing.add(SlotOwner.of(record))
         await self._take(record)
         return await self._listen(record)
 
     def settled(self, record: SlotRecord) -> None:
         """The slot is in its place, or was given up: from now on its bridge lives as long as it does."""
-        self._preparing.discard(_name(record))
+        self._preparing.discard(SlotOwner.of(record))
 
     async def run(self) -> None:
         """Open the bridges of slots that are there; then close those of slots that are gone, for ever."""
         for record in list(self._slots.records()):
-            if record.server and _name(record) not in self._open:
+            if record.server and SlotOwner.of(record) not in self._open:
                 link(await self._listen(record), self._slots.path(record.slot_id))
                 log.info("bridge opened again", slot_id=record.slot_id, server=record.server)
         try:
@@ -76,17 +77,18 @@ class SlotBridges:
 
     async def sweep(self) -> None:
         """Close every bridge whose slot was given to somebody else, or removed."""
-        needed = {_name(record) for record in self._slots.records()} | self._preparing
-        for name in self._open.keys() - needed:
-            await self._open.pop(name).close()
-            shutil.rmtree(self._directory / name, ignore_errors=True)
+        needed = {SlotOwner.of(record) for record in self._slots.records()} | self._preparing
+        for owner in self._open.keys() - needed:
+            await self._open.pop(owner).close()
+            shutil.rmtree(self._directory / owner.name, ignore_errors=True)
 
     async def _listen(self, record: SlotRecord) -> Path:
-        directory = self._directory / _name(record)
+        owner = SlotOwner.of(record)
+        directory = self._directory / owner.name
         directory.mkdir(mode=0o711)
         bridge = Bridge(directory, self._credentials, lambda: self._take(record))
         await bridge.open()
-        self._open[_name(record)] = bridge
+        self._open[owner] = bridge
         return directory / BRIDGE_SOCKET
 
     async def _take(self, record: SlotRecord) -> Target:
@@ -130,7 +132,3 @@ def link(socket: Path, slot: Path) -> None:
         draft.unlink()
     os.link(socket, draft)
     draft.rename(slot / SOCKET)
-
-
-def _name(record: SlotRecord) -> str:
-    return f"{record.slot_id}-{record.generation}"

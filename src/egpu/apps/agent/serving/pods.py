@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from egpu.adapters.executors.process import Executor, Executors
+from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.pool import messages
@@ -72,14 +72,14 @@ class PodService:
         self,
         node: str,
         *,
-        executors: Executors[ServedContainer],
+        executors: ExecutorSupervisor[ServedContainer],
         inventory: Inventory,
         pods: PodReader,
         credentials: Credentials,
         listen: str,
     ) -> None:
         self._node = node
-        self._executors = ExecutorSupervisor(executors)
+        self._executors = executors
         self._inventory = inventory
         self._pods = pods
         self._lock = asyncio.Lock()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from egpu.adapters.executors.process import SOCKET, Executor, Executors
+from egpu.adapters.executors.process import SOCKET, Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.apps.agent.slots import directories as layout
@@ -26,7 +26,8 @@ SWEEP_SECONDS = 1.0
 
 
 class SlotOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The slot that an executor belongs to, as it was given to one container: the next one has another generation."""
+    """The slot that an executor or a bridge belongs to, as it was given to one container: the next container has
+    another generation."""
 
     slot: str
     generation: int
@@ -43,8 +44,8 @@ class SlotOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class SlotExecutors:
     """The executors of one node's slots."""
 
-    def __init__(self, executors: Executors[SlotOwner], slots: Slots) -> None:
-        self._executors = ExecutorSupervisor(executors)
+    def __init__(self, executors: ExecutorSupervisor[SlotOwner], slots: Slots) -> None:
+        self._executors = executors
         self._slots = slots
         self._preparing: set[SlotOwner] = set()
 

@@ -1,0 +1,60 @@
+"""How `egpu-enter` starts a command with libraries of ours: in mounts of its own, where nothing that the command does
+to its environment takes them away, or by LD_PRELOAD where this machine allows no such mounts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from egpu.adapters import native
+
+PROBE_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`arguments` start the command. `refused` says why this machine allows no private mounts; "" where it does."""
+
+    arguments: tuple[str, ...]
+    refused: str
+
+
+def enter(
+    command: Sequence[str],
+    *,
+    libraries: Sequence[Path],
+    environment: Mapping[str, str],
+    library_dir: Path | None = None,
+    read_only: Path | None = None,
+) -> Entry:
+    """Start `command` with `libraries` loaded and `environment` set, and `library_dir` searched for libraries first.
+    `read_only` is a file that it cannot write, with mounts of its own. Raises NativeMissing: egpu-enter was not built.
+    """
+    program = str(native.path("egpu-enter"))
+    refused = _refused(program)
+    variables = dict(environment)
+    if library_dir is not None:
+        variables["LD_LIBRARY_PATH"] = _joined(str(library_dir), os.environ.get("LD_LIBRARY_PATH"))
+    arguments = [program]
+    if refused:
+        variables["LD_PRELOAD"] = _joined(*map(str, libraries), os.environ.get("LD_PRELOAD"))
+    else:
+        arguments += [] if read_only is None else ["--ro-bind", str(read_only), str(read_only)]
+        for library in libraries:
+            arguments += ["--preload", str(library)]
+    for name, value in variables.items():
+        arguments += ["--env", f"{name}={value}"]
+    return Entry((*arguments, "--", *command), refused)
+
+
+def _refused(program: str) -> str:
+    probe = subprocess.run([program, "--probe"], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    return "" if probe.returncode == 0 else (probe.stdout or probe.stderr).strip() or "egpu-enter --probe failed"
+
+
+def _joined(*parts: str | None) -> str:
+    return ":".join(part for part in parts if part)
