@@ -1,6 +1,6 @@
 """Pure decisions: values in, values out. No I/O, no clock, no knowledge of Kubernetes beyond its objects.
 
-    demand        pod_demand(pod, claims, classes) → PodDemand                      what is asked for, normalised
+    demand        read_pod(pod, claims, classes) → PodDemand, [InvalidDemand]       what is asked for, normalised
                   claim_demand(claim, class) → ContainerDemand
                   claims_by_container(pod) → {container: claim name}
     provisioners  provisioner(name) → Provisioner                                    the technologies, one file each
@@ -12,8 +12,7 @@
     feed          Feed                                                               objects in, ledger and answers out
     binding       binding_annotations(pod, allocation, assume_time_ns=…)             what the Binding carries
     admission     mutate_pod, validate_pod_create/_update, validate_binding/_claim/_class/_egpu
-    claims        reconcile_claim, reconcile_slice → actions                         the claim's state machine
-    preparation   prepare(allocation, cards) → Preparation                           what a node agent sets up
+    claims        reconcile_claim, reconcile_gpu → actions                           the claim's state machine
     explain       explain_pod(pod, feed, nodes) → Explanation                        why it waits, or why it is there
 
 `Feed` is what the extender (and the CLI, from lists) drives:

@@ -276,15 +276,14 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
     if len(both) > 1:
         found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))
     if old is not None:
-        kept = "a class keeps what it was made with; make another class"
-        if klass.provisioner != old.provisioner:
-            found.append(Violation("provisioner", kept))
-        if (klass.parameters or {}) != (old.parameters or {}):
-            found.append(Violation("parameters", kept))
-        if klass.binding_mode != old.binding_mode:
-            found.append(Violation("eGPUBindingMode", kept))
-        if klass.reclaim_policy != old.reclaim_policy:
-            found.append(Violation("reclaimPolicy", kept))
+        kept = {
+            "provisioner": klass.provisioner == old.provisioner,
+            "parameters": (klass.parameters or {}) == (old.parameters or {}),
+            "eGPUBindingMode": klass.binding_mode == old.binding_mode,
+            "reclaimPolicy": klass.reclaim_policy == old.reclaim_policy,
+        }
+        reason = "a class keeps what it was made with; make another class"
+        found += [Violation(field, reason) for field, same in kept.items() if not same]
     return found
 
 

@@ -29,7 +29,7 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
-from egpu.core.demand.pods import pod_demand
+from egpu.core.demand.pods import read_pod
 from egpu.core.provisioners import gpushare
 from egpu.errors import InvalidDemand
 from support.objects import (
@@ -89,7 +89,7 @@ def test_a_gpu_container_gets_its_slot_its_requests_and_its_environment() -> Non
     assert app["resources"] == {"limits": wanted, "requests": wanted}
     assert environment(app) == {"NVIDIA_VISIBLE_DEVICES": "metadata.annotations['elasticgpu.io/cards-app']"}
     demand = decode_demand(written["metadata"]["annotations"][names.DEMAND])
-    assert demand == pod_demand(slice_pod("p"), {}, {})
+    assert demand == read_pod(slice_pod("p"), {}, {})[0]
 
 
 def test_other_containers_and_other_pods_are_left_alone() -> None:

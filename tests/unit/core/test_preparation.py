@@ -10,7 +10,7 @@ from egpu.core.placement.binding import binding_annotations
 from egpu.core.placement.cache import Feed
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_DRIVER, DeviceLimit, Preparation
-from egpu.errors import NotSupported, Unavailable
+from egpu.errors import NotSupported, TerminalError
 from support.objects import BINPACK, claim, claim_pod, container, gpu_class, pod, slice_pod, world
 
 MINORS = {"GPU-n0-0": 0, "GPU-n0-1": 1}
@@ -75,7 +75,7 @@ def test_cards_are_found_by_uuid_after_a_reboot_gave_them_other_minors() -> None
 
 
 def test_a_card_that_is_gone_is_named() -> None:
-    with pytest.raises(Unavailable, match="GPU-n0-0, which this node does not have"):
+    with pytest.raises(TerminalError, match="card GPU-n0-0 is not on this node"):
         prepare(given(slice_pod("p")), {"GPU-n0-1": 1})
 
 

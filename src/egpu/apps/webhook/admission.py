@@ -121,7 +121,7 @@ class Admission:
 
     async def _claims_of(self, pod: Pod, namespace: str) -> Mapping[str, ElasticGPUClaim]:
         """The claims that the pod names, by name; a name without a claim is absent."""
-        wanted = {name for _, name in names.claim_annotations(pod.annotations).values()}
+        wanted = {name for key, name in pod.annotations.items() if key.startswith(names.CLAIM_PREFIXES)}
         return await self._known(
             ElasticGPUClaim, wanted, lambda name: self._claims.get(name, namespace), namespace=namespace
         )

@@ -43,24 +43,23 @@ def pod_request(pod: Pod, claims: Claims) -> Request:
             containers[container.name] = found
             if held is not None:
                 bound[container.name] = held
-            elif why:
-                waiting.append(why)
+            waiting.append(why)
         elif demand := container_demand(pod, container):
             containers[container.name] = demand
-            waiting += _not_built(container.name, demand)
+            waiting.append(_not_built(container.name, demand))
     init, sidecars = init_names(pod)
     demand = PodDemand(
         containers=containers,
         init=tuple(name for name in init if name in containers),
         sidecars=tuple(name for name in sidecars if name in containers),
     )
-    return Request(demand, bound, "; ".join(waiting))
+    return Request(demand, bound, "; ".join(filter(None, waiting)))
 
 
 def _claimed(
     pod: Pod, container: str, name: str, claims: Claims
-) -> tuple[ContainerDemand, ClaimAllocation | None, str | None]:
-    """The demand of a container that uses a claim, and its cards if the claim has some, or else what it waits for."""
+) -> tuple[ContainerDemand, ClaimAllocation | None, str]:
+    """The demand of a container that uses a claim, and its cards if the claim has some, and what it waits for."""
     demand = ContainerDemand(provisioner=ELASTIC.provisioner, claim=name)
     claim = claims.claim(pod.namespace, name)
     use = f"container {container} uses the claim {name}"
@@ -82,22 +81,17 @@ def _claimed(
     if claim.status.phase == "Lost":
         return demand, None, f"{use}, whose slice is lost"
     if held is not None:
-        return replace(demand, provisioner=held.container.provisioner), held, None
+        return replace(demand, provisioner=held.container.provisioner), held, ""
     missing = _not_built(container, demand)
     if immediate:
-        return (
-            demand,
-            None,
-            f"{use}, which is not bound: {missing[0] if missing else 'no card has had room for it yet'}",
-        )
-    return demand, None, missing[0] if missing else None
+        missing = f"{use}, which is not bound: {missing or 'no card has had room for it yet'}"
+    return demand, None, missing
 
 
 def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> Request:
     """What an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
     demand = claim_demand(claim, claim_class(claim, classes))
-    waiting = _not_built(CLAIM_CONTAINER, demand)
-    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), waiting="; ".join(waiting))
+    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), waiting=_not_built(CLAIM_CONTAINER, demand))
 
 
 def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, ClaimAllocation]:
@@ -109,7 +103,8 @@ def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, 
     }
 
 
-def _not_built(container: str, demand: ContainerDemand) -> list[str]:
+def _not_built(container: str, demand: ContainerDemand) -> str:
+    """Why its technology cannot serve it yet; empty where it can."""
     technology = provisioner(demand.provisioner)
     missing = technology.missing
-    return [f"container {container} asks for {technology.name}, which {missing}"] if missing else []
+    return f"container {container} asks for {technology.name}, which {missing}" if missing else ""

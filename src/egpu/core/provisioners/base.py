@@ -14,7 +14,7 @@ from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocat
 from egpu.api.vocabularies import ELASTIC, VOCABULARIES, Vocabulary
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.provisioners.preparation import Preparation
-from egpu.errors import NotSupported, Unavailable
+from egpu.errors import NotSupported, TerminalError
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class Provisioner:
         """What to set up for `container`. `minors` are those of the node's cards by UUID, as its driver reports them
         now: a reboot may have given a card another one. None where another node has the cards.
 
-        Raises NotSupported for a technology that is not built, or needs the cards here, and Unavailable when a granted
-        card is not there.
+        Raises NotSupported for a technology that is not built, or needs the cards here, and TerminalError when a
+        granted card is not there.
         """
         if self.missing:
             raise NotSupported(f"container {container} needs {self.name}, which {self.missing}")
@@ -148,10 +148,7 @@ class Provisioner:
                 raise NotSupported(f"container {container} needs {self.name}, which cannot use another node's cards")
             return self._plan(allocation, ())
         if absent := [share.uuid for share in allocation.cards if share.uuid not in minors]:
-            there = ", ".join(sorted(minors)) or "none"
-            raise Unavailable(
-                f"container {container} was given {absent[0]}, which this node does not have (it has {there})"
-            )
+            raise TerminalError(f"container {container}: card {absent[0]} is not on this node")
         return self._plan(allocation, tuple(minors[share.uuid] for share in allocation.cards))
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:

@@ -107,19 +107,15 @@ class Preparer:
         return record
 
     async def _cards(self, where: str, allocation: ContainerAllocation) -> list[Card]:
+        """Those of the allocation that this node has."""
         if not allocation.cards:
             raise TerminalError(f"{where}: its allocation names no card")
         if any(share.uuid not in self._inventory.cards for share in allocation.cards):
             await self._inventory.refresh()
-        cards: list[Card] = []
-        for share in allocation.cards:
-            card = self._inventory.cards.get(share.uuid)
-            if card is None:
-                known = ", ".join(sorted(self._inventory.cards)) or "none"
-                raise TerminalError(f"{where}: card {share.uuid} is not on this node, which has {known}")
+        cards = [self._inventory.cards[share.uuid] for share in allocation.cards if share.uuid in self._inventory.cards]
+        for card in cards:
             if not card.healthy:
-                raise Unavailable(f"{where}: card {share.uuid} is unhealthy: {card.reason}")
-            cards.append(card)
+                raise Unavailable(f"{where}: card {card.uuid} is unhealthy: {card.reason}")
         return cards
 
     async def _executor(self, record: SlotRecord, plan: Preparation) -> Callable[[Path], None] | None:
@@ -140,7 +136,7 @@ class Preparer:
         slot: Path,
         plan: Preparation,
         node_minors: tuple[int, ...],
-        link: Callable[[Path], None] | None = None,
+        link: Callable[[Path], None] | None,
     ) -> None:
         if link is not None:
             link(slot)
