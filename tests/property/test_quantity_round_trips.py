@@ -1,5 +1,7 @@
 """Quantities and annotations come back as they were written, and nothing but refusals comes from garbage."""
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,6 @@ from egpu.api.allocation import (
     PodAllocation,
     PodDemand,
     decode_allocation,
-    decode_demand,
     encode,
 )
 from egpu.api.quantities import format_quantity, parse_claim_memory, parse_count, parse_memory_mib
@@ -76,14 +77,10 @@ def test_allocations_round_trip(allocation: PodAllocation) -> None:
 
 @given(st.builds(PodDemand, containers=st.dictionaries(text, demands, max_size=3), init=st.tuples(text)))
 def test_demands_round_trip(demand: PodDemand) -> None:
-    assert decode_demand(encode(demand)) == demand
+    assert msgspec.json.decode(encode(demand), type=PodDemand) == demand
 
 
 @given(st.text())
 def test_garbage_is_corrupt_data(garbage: str) -> None:
-    for read in (decode_allocation, decode_demand):
-        try:
-            read(garbage)
-        except CorruptData:
-            continue
-        raise AssertionError("garbage was read")
+    with pytest.raises(CorruptData):
+        decode_allocation(garbage)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.allocation import CardShare, ContainerAllocation, decode_demand
+from egpu.api.allocation import CardShare, ContainerAllocation, PodDemand
 from egpu.api.kubernetes import Binding, EnvVar, Pod
 from egpu.api.objects import (
     ClaimAllocation,
@@ -88,7 +88,7 @@ def test_a_gpu_container_gets_its_slot_its_requests_and_its_environment() -> Non
     wanted = {CORE: 20, MEMORY: 10, names.SLOT: "1"}
     assert app["resources"] == {"limits": wanted, "requests": wanted}
     assert environment(app) == {"NVIDIA_VISIBLE_DEVICES": "metadata.annotations['elasticgpu.io/cards-app']"}
-    demand = decode_demand(written["metadata"]["annotations"][names.DEMAND])
+    demand = msgspec.json.decode(written["metadata"]["annotations"][names.DEMAND], type=PodDemand)
     assert demand == read_pod(slice_pod("p"), {}, {})[0]
 
 

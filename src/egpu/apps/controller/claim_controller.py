@@ -181,11 +181,10 @@ class ClaimController:
         for action in todo:
             log.info("acting", action=type(action).__name__, object=about.key)
             match action:
-                case actions.AddFinalizer(claim):
-                    await self._set_finalizers(claim, [*(claim.metadata.finalizers or []), names.CLAIM_FINALIZER])
-                case actions.RemoveFinalizer(claim):
-                    kept = [one for one in claim.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
-                    await self._set_finalizers(claim, kept)
+                case actions.SetProtection(claim, protected):
+                    others = [one for one in claim.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
+                    finalizers = [*others, names.CLAIM_FINALIZER] if protected else others
+                    await self._patch(claim, {"metadata": {"finalizers": finalizers}})
                 case actions.PatchClaimStatus(claim):
                     await self._patch(claim, action.merge_patch(), subresource="status")
                 case actions.CreateSlice(gpu):
@@ -219,9 +218,6 @@ class ClaimController:
         except NotFound:
             return  # gone: nothing left to do for it
         self._claims.absorb(answer)
-
-    async def _set_finalizers(self, claim: ElasticGPUClaim, finalizers: list[str]) -> None:
-        await self._patch(claim, {"metadata": {"finalizers": finalizers}})
 
     async def _set_phase(self, gpu: ElasticGPU, phase: GPUPhase) -> None:
         patch = {"metadata": _at(gpu), "status": {"phase": phase}}

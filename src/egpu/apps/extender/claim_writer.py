@@ -191,16 +191,11 @@ class ImmediateClaims:
             self.loop.queue.add(claim.uid)
 
     async def reconcile(self, uid: str) -> Result:
-        claim = self._view.claims.by_uid(uid)
-        if claim is None:
-            return DONE
-        klass = self._view.classes.get(claim.spec.class_name)
-        if klass is None or not needs_binding(claim, klass):
-            return DONE  # the class's own change brings the claim back
         await self._writer.resolve_doubts()
         claim = self._view.claims.by_uid(uid)
-        if claim is None or not needs_binding(claim, klass):
-            return DONE
+        klass = None if claim is None else self._view.classes.get(claim.spec.class_name)
+        if claim is None or klass is None or not needs_binding(claim, klass):
+            return DONE  # the class's own change brings the claim back
         await self._writer.check()
         try:
             allocation = self._choose(claim)

@@ -70,8 +70,6 @@ class Provisioner:
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC
     """In whose resources the webhook writes what a claim gives onto the container that uses it."""
 
-    # --- asking -----------------------------------------------------------------------------------------------------
-
     def memory_unit_mib(self, vocabulary: Vocabulary, parameters: Mapping[str, str]) -> int:
         """MiB per bare number of memory, where a claim of a class with `parameters` speaks `vocabulary`, which is one
         of this technology's own."""
@@ -102,8 +100,7 @@ class Provisioner:
         needed = np.full_like(memory, demand.memory_mib) if demand.memory_mib else np.maximum(memory * core // 100, 1)
         return Needs(core, needed, possible & (needed <= memory))
 
-    # --- what the pod is told ---------------------------------------------------------------------------------------
-    # Every technology is asked about every pod: tools of one may read what they are used to, whoever serves the pod.
+    # These three are asked of every technology for every pod: its tools read what they know, whoever serves the pod.
 
     def environment(self, demand: ContainerDemand) -> tuple[Variable, ...]:
         """What the webhook adds to the environment of a container that asks for `demand`."""
@@ -120,8 +117,6 @@ class Provisioner:
     def visible_devices(self, allocation: ContainerAllocation) -> str:
         """What NVIDIA's container runtime is told to give a container of this technology: the cards, by UUID."""
         return ",".join(share.uuid for share in allocation.cards)
-
-    # --- the node ---------------------------------------------------------------------------------------------------
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:
         """What a node publishes for this technology: all it has, under each of its vocabularies."""

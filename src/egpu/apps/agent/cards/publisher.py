@@ -188,9 +188,8 @@ def node_labels(cards: tuple[Card, ...]) -> dict[str, str]:
 
 def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
     """As a merge patch: a node that takes part no more says nothing."""
-    if pool is None:
-        return {names.POOL_ADDRESS: None, names.POOL_LINK: None}
-    return {names.POOL_ADDRESS: pool.address, names.POOL_LINK: str(pool.link_mbps)}
+    address, link = (pool.address, str(pool.link_mbps)) if pool is not None else (None, None)
+    return {names.POOL_ADDRESS: address, names.POOL_LINK: link}
 
 
 def node_capacity(cards: Sequence[Card], pool_slots: int) -> dict[str, str]:
