@@ -59,42 +59,30 @@ def hosts(*, url: str | None, service: str | None, namespace: str) -> list[str]:
 
 
 def mutating(client: WebhookClientConfig, excluded: Sequence[str]) -> MutatingWebhookConfiguration:
+    pods = _of_pods("mutate.pods", client, excluded, operations=["CREATE"], when=_asking())
     return MutatingWebhookConfiguration(
-        metadata=ObjectMeta(name=NAME, labels=LABELS),
-        webhooks=[
-            replace(
-                _of_pods("mutate.pods", client, excluded, operations=["CREATE"], when=_asking()),
-                reinvocation_policy="IfNeeded",
-            )
-        ],
+        metadata=ObjectMeta(name=NAME, labels=LABELS), webhooks=[replace(pods, reinvocation_policy="IfNeeded")]
     )
 
 
 def validating(client: WebhookClientConfig, excluded: Sequence[str]) -> ValidatingWebhookConfiguration:
     """Bindings of pods without a GPU never come here, so the webhook cannot hold them up."""
+    changed = ["CREATE", "UPDATE"]
+    ours = RuleWithOperations(
+        operations=changed,
+        api_groups=[names.GROUP],
+        api_versions=list(names.SERVED_VERSIONS),
+        resources=["elasticgpuclaims", "elasticgpuclasses", "elasticgpus"],
+        scope="*",
+    )
+    when = MatchCondition(name="gives-out-cards", expression=gives_out_cards())
+    where = ("pods/binding", "bindings")
     return ValidatingWebhookConfiguration(
         metadata=ObjectMeta(name=NAME, labels=LABELS),
         webhooks=[
-            _of_pods("validate.pods", client, excluded, operations=["CREATE", "UPDATE"], when=_asking()),
-            _webhook(
-                "validate.objects",
-                client,
-                RuleWithOperations(
-                    operations=["CREATE", "UPDATE"],
-                    api_groups=[names.GROUP],
-                    api_versions=list(names.SERVED_VERSIONS),
-                    resources=["elasticgpuclaims", "elasticgpuclasses", "elasticgpus"],
-                    scope="*",
-                ),
-            ),
-            _of_pods(
-                "validate.bindings",
-                client,
-                excluded,
-                operations=["CREATE"],
-                resources=("pods/binding", "bindings"),
-                when=MatchCondition(name="gives-out-cards", expression=gives_out_cards()),
-            ),
+            _of_pods("validate.pods", client, excluded, operations=changed, when=_asking()),
+            _webhook("validate.objects", client, ours),
+            _of_pods("validate.bindings", client, excluded, operations=["CREATE"], resources=where, when=when),
         ],
     )
 
@@ -112,11 +100,9 @@ def _of_pods(
     rule = RuleWithOperations(
         operations=operations, api_groups=[""], api_versions=["v1"], resources=list(resources), scope="Namespaced"
     )
-    return replace(
-        _webhook(name, client, rule),
-        match_conditions=[when],
-        namespace_selector=_outside(excluded),
-    )
+    outside = LabelSelectorRequirement(key="kubernetes.io/metadata.name", operator="NotIn", values=sorted(excluded))
+    selector = LabelSelector(match_expressions=[outside])
+    return replace(_webhook(name, client, rule), match_conditions=[when], namespace_selector=selector)
 
 
 def _webhook(name: str, client: WebhookClientConfig, rule: RuleWithOperations) -> Webhook:
@@ -129,14 +115,6 @@ def _webhook(name: str, client: WebhookClientConfig, rule: RuleWithOperations) -
         failure_policy="Fail",
         match_policy="Equivalent",
         timeout_seconds=TIMEOUT_SECONDS,
-    )
-
-
-def _outside(excluded: Sequence[str]) -> LabelSelector:
-    return LabelSelector(
-        match_expressions=[
-            LabelSelectorRequirement(key="kubernetes.io/metadata.name", operator="NotIn", values=sorted(excluded))
-        ]
     )
 
 

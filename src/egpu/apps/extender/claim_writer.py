@@ -5,7 +5,7 @@ controller's. `egpu.apps.extender.fence` says why the resourceVersion is enough.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -114,9 +114,10 @@ class ClaimWriter:
         if uid not in self._doubts:
             return None  # resolved by somebody else meanwhile
         claim, allocation = self._doubts[uid]
-        fresh: ElasticGPUClaim | None
         try:
-            fresh = await self._patch(claim, {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}})
+            fresh: ElasticGPUClaim | None = await self._patch(
+                claim, {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
+            )
         except (NotFound, Conflict):
             fresh = None
         except ElasticGPUError as error:
@@ -127,7 +128,7 @@ class ClaimWriter:
         self._view.feed.forget_claim(uid)
         return None
 
-    async def roll_back(self, written: list[ElasticGPUClaim] | tuple[ElasticGPUClaim, ...]) -> None:
+    async def roll_back(self, written: Sequence[ElasticGPUClaim]) -> None:
         """Takes cards back from claims whose pod definitely did not get them.
 
         A claim that cannot be rolled back stays bound. Nothing is lost by that: it is a reservation like any other,
