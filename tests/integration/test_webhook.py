@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 
 from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.allocation import decode_demand
+from egpu.api.allocation import PodDemand
 from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod, Secret
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.errors import Refused
@@ -29,6 +30,10 @@ def pod_with(name: str = "p", annotations: dict[str, str] | None = None, **limit
     }
 
 
+def demand_of(pod: Pod) -> PodDemand:
+    return msgspec.json.decode(pod.annotations[names.DEMAND], type=PodDemand)
+
+
 async def test_the_design_articles_manifests_apply_in_one_go_and_are_normalised(tmp_path: Path):
     async with world(tmp_path) as one, admission(one):
         for file in sorted(EXAMPLES.glob("seed-*.yaml")):
@@ -41,9 +46,9 @@ async def test_the_design_articles_manifests_apply_in_one_go_and_are_normalised(
             assert (container.resources.limits or {})[names.SLOT] in (1, "1")
             assert container.resources.limits == container.resources.requests | (container.resources.limits or {})
             assert names.NVIDIA_VISIBLE_DEVICES in {variable.name for variable in container.env or []}
-        demand = decode_demand(pods["vcuda-pod"].annotations[names.DEMAND]).containers["app"]
+        demand = demand_of(pods["vcuda-pod"]).containers["app"]
         assert (demand.core, demand.memory_mib) == (20, 2560)
-        assert decode_demand(pods["qgpu-pod"].annotations[names.DEMAND]).containers["test"].claim == "qgpu-egpuc"
+        assert demand_of(pods["qgpu-pod"]).containers["test"].claim == "qgpu-egpuc"
 
 
 def gang_member(name: str, size: str = "2", **limits: str) -> dict[str, object]:

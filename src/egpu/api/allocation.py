@@ -110,7 +110,6 @@ class PodDemand(_Strict, frozen=True, kw_only=True):
     sidecars: tuple[str, ...] = ()
 
 
-_demands = msgspec.json.Decoder(PodDemand)
 _allocations = msgspec.json.Decoder(PodAllocation)
 
 
@@ -118,17 +117,6 @@ def encode(value: PodDemand | PodAllocation) -> str:
     """The annotation's text: equal values give equal text (containers sorted by name)."""
     ordered = dict(sorted(value.containers.items()))  # type: ignore[reportUnknownVariableType]
     return msgspec.json.encode(msgspec.structs.replace(value, containers=ordered)).decode()
-
-
-def decode_demand(text: str) -> PodDemand:
-    """Read the demand annotation. Raises CorruptData."""
-    try:
-        demand = _demands.decode(text)
-    except msgspec.MsgspecError as error:
-        raise CorruptData(f"demand annotation: {error}; the webhook writes it, remove it") from error
-    if demand.version != VERSION:
-        raise CorruptData(f"demand annotation: version {demand.version} is not {VERSION}")
-    return demand
 
 
 def decode_allocation(text: str) -> PodAllocation:

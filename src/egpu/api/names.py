@@ -92,14 +92,3 @@ def cards_annotation(container: str) -> str:
         digest = sha256(container.encode()).hexdigest()[:8]
         container = f"{container[: room - 9]}-{digest}"
     return CARDS_PREFIX + container
-
-
-def claim_annotations(annotations: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Claims a pod names: container → (annotation key, claim name). When both spellings name one container the
-    first prefix of `CLAIM_PREFIXES` wins here; `egpu.core.demand.pods` refuses the pod if they disagree."""
-    found: dict[str, tuple[str, str]] = {}
-    for prefix in CLAIM_PREFIXES:
-        for key, value in annotations.items():
-            if key.startswith(prefix):
-                found.setdefault(key.removeprefix(prefix), (key, value))
-    return found

@@ -10,7 +10,7 @@ from typing import Any, Final
 from egpu.api import names
 from egpu.api.admission import JSONPatch
 from egpu.api.allocation import ContainerDemand, PodDemand, encode
-from egpu.api.kubernetes import Binding, Container, Pod
+from egpu.api.kubernetes import Binding, Container, Pod, ResourceRequirements
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import BY_RESOURCE
 from egpu.core.demand.claims import claim_class, claim_demand, claim_resources, parameter_values
@@ -171,32 +171,20 @@ def _patch_label(pod: Pod) -> JSONPatch:
 
 
 def _patch_container(path: tuple[str, ...], container: Container, demand: ContainerDemand) -> JSONPatch:
-    patch: JSONPatch = []
-    had = container.resources
-    limits = dict((had.limits if had else None) or {})
-    requests = dict((had.requests if had else None) or {})
-    wanted = {resource: limits.get(resource, requests.get(resource)) for resource in _gpu_names(limits | requests)}
+    had = container.resources or ResourceRequirements()
+    asked = {**(had.requests or {}), **(had.limits or {})}
+    wanted = {resource: value for resource, value in asked.items() if resource in BY_RESOURCE}
     if demand.claim:
         wanted |= {resource: str(value) for resource, value in claim_resources(demand).items()}
     wanted[names.SLOT] = "1"
-    if had is None:
-        patch.append(_add({}, *path, "resources"))
-    for key, present, given in (
-        ("limits", limits, had is not None and had.limits is not None),
-        ("requests", requests, had is not None and had.requests is not None),
-    ):
-        if not given:
+    patch = [] if container.resources else [_add({}, *path, "resources")]
+    for key, present in (("limits", had.limits), ("requests", had.requests)):
+        if present is None:
             patch.append(_add({}, *path, "resources", key))
-        patch += [
-            _add(value, *path, "resources", key, resource)
-            for resource, value in wanted.items()
-            if str(present.get(resource)) != str(value)
-        ]
+        for resource, value in wanted.items():
+            if str((present or {}).get(resource)) != str(value):
+                patch.append(_add(value, *path, "resources", key, resource))
     return patch + _patch_environment(path, container, demand)
-
-
-def _gpu_names(resources: Mapping[str, Any]) -> list[str]:
-    return [resource for resource in resources if resource in BY_RESOURCE]
 
 
 def _patch_environment(path: tuple[str, ...], container: Container, demand: ContainerDemand) -> JSONPatch:
@@ -276,15 +264,14 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
     if len(both) > 1:
         found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))
     if old is not None:
-        kept = "a class keeps what it was made with; make another class"
-        if klass.provisioner != old.provisioner:
-            found.append(Violation("provisioner", kept))
-        if (klass.parameters or {}) != (old.parameters or {}):
-            found.append(Violation("parameters", kept))
-        if klass.binding_mode != old.binding_mode:
-            found.append(Violation("eGPUBindingMode", kept))
-        if klass.reclaim_policy != old.reclaim_policy:
-            found.append(Violation("reclaimPolicy", kept))
+        kept = {
+            "provisioner": klass.provisioner == old.provisioner,
+            "parameters": (klass.parameters or {}) == (old.parameters or {}),
+            "eGPUBindingMode": klass.binding_mode == old.binding_mode,
+            "reclaimPolicy": klass.reclaim_policy == old.reclaim_policy,
+        }
+        reason = "a class keeps what it was made with; make another class"
+        found += [Violation(field, reason) for field, same in kept.items() if not same]
     return found
 
 

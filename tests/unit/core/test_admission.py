@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.allocation import CardShare, ContainerAllocation, decode_demand
+from egpu.api.allocation import CardShare, ContainerAllocation, PodDemand
 from egpu.api.kubernetes import Binding, EnvVar, Pod
 from egpu.api.objects import (
     ClaimAllocation,
@@ -29,7 +29,7 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
-from egpu.core.demand.pods import pod_demand
+from egpu.core.demand.pods import read_pod
 from egpu.core.provisioners import gpushare
 from egpu.errors import InvalidDemand
 from support.objects import (
@@ -88,8 +88,8 @@ def test_a_gpu_container_gets_its_slot_its_requests_and_its_environment() -> Non
     wanted = {CORE: 20, MEMORY: 10, names.SLOT: "1"}
     assert app["resources"] == {"limits": wanted, "requests": wanted}
     assert environment(app) == {"NVIDIA_VISIBLE_DEVICES": "metadata.annotations['elasticgpu.io/cards-app']"}
-    demand = decode_demand(written["metadata"]["annotations"][names.DEMAND])
-    assert demand == pod_demand(slice_pod("p"), {}, {})
+    demand = msgspec.json.decode(written["metadata"]["annotations"][names.DEMAND], type=PodDemand)
+    assert demand == read_pod(slice_pod("p"), {}, {})[0]
 
 
 def test_other_containers_and_other_pods_are_left_alone() -> None:

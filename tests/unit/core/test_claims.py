@@ -7,12 +7,11 @@ from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, Elast
 from egpu.core.claims.absence import MISSING_SECONDS, Absence, Absences, missing_from
 from egpu.core.claims.actions import (
     Action,
-    AddFinalizer,
     CreateSlice,
     DeleteSlice,
     LookAgain,
     PatchClaimStatus,
-    RemoveFinalizer,
+    SetProtection,
     SetSlicePhase,
     Tell,
 )
@@ -33,10 +32,11 @@ class Store:
 
     def apply(self, action: Action) -> None:
         match action:
-            case AddFinalizer():
-                self.meta(finalizers=[names.CLAIM_FINALIZER])
-            case RemoveFinalizer():
-                self.claim = None
+            case SetProtection(_, protected):
+                if protected:
+                    self.meta(finalizers=[names.CLAIM_FINALIZER])
+                else:
+                    self.claim = None
             case PatchClaimStatus():
                 assert self.claim is not None
                 status = replace(
@@ -106,7 +106,7 @@ def bound_store(*, retain: bool = False) -> Store:
 
 def test_a_new_claim_is_protected_first_and_then_pending() -> None:
     bare = replace(claim("c"), metadata=replace(claim("c").metadata, finalizers=None))
-    assert reconcile_claim(bare, gpu_class(), [], []) == [AddFinalizer(bare)]
+    assert reconcile_claim(bare, gpu_class(), [], []) == [SetProtection(bare, protected=True)]
     store = Store(bare)
     store.settle()
     assert store.claim is not None

@@ -1,14 +1,31 @@
 """Every vocabulary becomes one normal demand; everything else is refused with its field."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from egpu.api import names
-from egpu.api.allocation import ContainerDemand
-from egpu.api.objects import ElasticGPUClaim
+from egpu.api.allocation import ContainerDemand, PodDemand
+from egpu.api.kubernetes import Pod
+from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.core.demand.claims import claim_demand
-from egpu.core.demand.pods import pod_demand
+from egpu.core.demand.pods import read_pod
 from egpu.errors import InvalidDemand
 from support.objects import claim, claim_pod, container, gpu_class, pod
+
+
+def pod_demand(
+    what: Pod,
+    claims: Mapping[str, ElasticGPUClaim],
+    classes: Mapping[str, ElasticGPUClass],
+    *,
+    largest_mib: int | None = None,
+) -> PodDemand:
+    """What the pod asks for, or its first problem raised."""
+    demand, problems = read_pod(what, claims, classes, largest_mib=largest_mib)
+    if problems:
+        raise problems[0]
+    return demand
 
 
 def demand_of(asks: dict[str, int | str], **annotations: str) -> ContainerDemand:

@@ -10,7 +10,7 @@ from egpu.core.placement.binding import binding_annotations
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_DRIVER, DeviceLimit, Preparation
-from egpu.errors import NotSupported, Unavailable
+from egpu.errors import NotSupported, TerminalError
 from support.objects import BINPACK, claim, claim_pod, container, gpu_class, pod, slice_pod, world
 
 MINORS = {"GPU-n0-0": 0, "GPU-n0-1": 1}
@@ -27,9 +27,8 @@ def prepare(allocation: ContainerAllocation, minors: dict[str, int] | None = MIN
 
 def test_a_vcuda_slice_is_enforced_by_a_policy_page() -> None:
     found = prepare(given(slice_pod("p")))
-    assert found.policy is not None
-    assert found.policy.devices == (DeviceLimit("GPU-n0-0", 0, 2560 * 1024 * 1024, 20, 20, 20),)
-    assert not found.policy.work_conserving
+    limit = DeviceLimit(uuid="GPU-n0-0", minor=0, memory_bytes=2560 << 20, core_percent=20, weight=20)
+    assert found.policy == (limit,)
     assert (found.minors, found.libraries, found.executor) == ((0,), INTERPOSER, None)
 
 
@@ -38,9 +37,7 @@ def test_idle_compute_may_be_used_where_the_class_says_so() -> None:
     cache.class_changed(gpu_class(wait=True, parameters={"computeMode": "share"}))
     cache.claim_changed(claim("c"))
     found = prepare(given(claim_pod("p", "c"), cache))
-    assert found.policy is not None
-    assert found.policy.work_conserving
-    assert (found.policy.devices[0].core_percent, found.policy.devices[0].core_ceiling_percent) == (30, 100)
+    assert (found.policy[0].core_percent, found.policy[0].work_conserving) == (30, True)
 
 
 def test_memory_beyond_the_share_is_spilled_up_to_the_factor_of_the_class() -> None:
@@ -48,8 +45,7 @@ def test_memory_beyond_the_share_is_spilled_up_to_the_factor_of_the_class() -> N
     cache.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.25"}))
     cache.claim_changed(claim("c"))
     found = prepare(given(claim_pod("p", "c"), cache))
-    assert found.policy is not None
-    (device,) = found.policy.devices
+    (device,) = found.policy
     assert (device.memory_bytes, device.spill_bytes) == (4096 << 20, 1024 << 20)
 
 
@@ -75,7 +71,7 @@ def test_cards_are_found_by_uuid_after_a_reboot_gave_them_other_minors() -> None
 
 
 def test_a_card_that_is_gone_is_named() -> None:
-    with pytest.raises(Unavailable, match="GPU-n0-0, which this node does not have"):
+    with pytest.raises(TerminalError, match="card GPU-n0-0 is not on this node"):
         prepare(given(slice_pod("p")), {"GPU-n0-1": 1})
 
 

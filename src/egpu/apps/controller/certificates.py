@@ -8,6 +8,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
+from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +30,8 @@ from egpu.errors import AlreadyExists, Conflict, CorruptData, ElasticGPUError
 
 CHECK_SECONDS = 60.0
 RETRY_SECONDS = 2.0
+_KEYS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
+"""Of the Secret, in the order of the fields of Certificates."""
 
 Configuration = MutatingWebhookConfiguration | ValidatingWebhookConfiguration
 
@@ -75,7 +78,7 @@ class WebhookCertificates:
         await self._configure(held.ca_bundle)
 
     async def _store(self, secret: Secret | None, certificates: Certificates) -> None:
-        data = {key: base64.b64encode(value).decode() for key, value in _fields(certificates).items()}
+        data = {key: base64.b64encode(value).decode() for key, value in zip(_KEYS, astuple(certificates), strict=True)}
         name, namespace = self._config.tls_secret, self._config.namespace
         if secret is not None:
             patch = {"metadata": {"resourceVersion": secret.metadata.resource_version}, "data": data}
@@ -122,15 +125,6 @@ class WebhookCertificates:
             log.info("webhook configuration brought up to date", kind=kind.__name__)
 
 
-def _fields(certificates: Certificates) -> dict[str, bytes]:
-    return {
-        "ca.crt": certificates.ca_bundle,
-        "ca.key": certificates.ca_key,
-        "tls.crt": certificates.certificate,
-        "tls.key": certificates.key,
-    }
-
-
 def _read(secret: Secret) -> Certificates:
     """What is in the Secret, readable or not; what is missing is empty, and `renewal_reason` finds it so."""
     data = secret.data or {}
@@ -141,7 +135,7 @@ def _read(secret: Secret) -> Certificates:
         except binascii.Error:
             return b""
 
-    return Certificates(part("ca.crt"), part("ca.key"), part("tls.crt"), part("tls.key"))
+    return Certificates(*map(part, _KEYS))
 
 
 def _contains(found: Any, wanted: Any) -> bool:

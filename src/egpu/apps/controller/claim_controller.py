@@ -15,18 +15,8 @@ from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Object
+from egpu.core.claims import actions
 from egpu.core.claims.absence import Absences, missing_from
-from egpu.core.claims.actions import (
-    Action,
-    AddFinalizer,
-    CreateSlice,
-    DeleteSlice,
-    LookAgain,
-    PatchClaimStatus,
-    RemoveFinalizer,
-    SetSlicePhase,
-    Tell,
-)
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
 from egpu.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
@@ -184,33 +174,32 @@ class ClaimController:
 
     # ------------------------------------------------------------------ how to do it
 
-    async def _do(self, about: Object, actions: Iterable[Action]) -> Result:
+    async def _do(self, about: Object, todo: Iterable[actions.Action]) -> Result:
         """All of them in their order. Each carries the version it was decided on: a changed object raises Conflict and
         comes again."""
         result = DONE
-        for action in actions:
+        for action in todo:
             log.info("acting", action=type(action).__name__, object=about.key)
             match action:
-                case AddFinalizer(claim):
-                    await self._set_finalizers(claim, [*(claim.metadata.finalizers or []), names.CLAIM_FINALIZER])
-                case RemoveFinalizer(claim):
-                    kept = [one for one in claim.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
-                    await self._set_finalizers(claim, kept)
-                case PatchClaimStatus(claim):
+                case actions.SetProtection(claim, protected):
+                    others = [one for one in claim.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
+                    finalizers = [*others, names.CLAIM_FINALIZER] if protected else others
+                    await self._patch(claim, {"metadata": {"finalizers": finalizers}})
+                case actions.PatchClaimStatus(claim):
                     await self._patch(claim, action.merge_patch(), subresource="status")
-                case CreateSlice(gpu):
+                case actions.CreateSlice(gpu):
                     try:
                         await self._client.create(ElasticGPU, gpu)
                     except AlreadyExists:
                         await self._own_slice(gpu)
-                case DeleteSlice(gpu):
+                case actions.DeleteSlice(gpu):
                     await self._client.delete(ElasticGPU, gpu.name, uid=gpu.uid)
-                case SetSlicePhase(gpu, phase):
+                case actions.SetSlicePhase(gpu, phase):
                     await self._set_phase(gpu, phase)
-                case Tell(subject, reason, message, warning):
+                case actions.Tell(subject, reason, message, warning):
                     event = self._events.warn if warning else self._events.note
                     await event(subject, reason, message)
-                case LookAgain(seconds):
+                case actions.LookAgain(seconds):
                     result = Result(again_after_seconds=seconds)
         return result
 
@@ -229,9 +218,6 @@ class ClaimController:
         except NotFound:
             return  # gone: nothing left to do for it
         self._claims.absorb(answer)
-
-    async def _set_finalizers(self, claim: ElasticGPUClaim, finalizers: list[str]) -> None:
-        await self._patch(claim, {"metadata": {"finalizers": finalizers}})
 
     async def _set_phase(self, gpu: ElasticGPU, phase: GPUPhase) -> None:
         patch = {"metadata": _at(gpu), "status": {"phase": phase}}

@@ -8,6 +8,8 @@ and our own are excluded.
 import json
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from egpu.api import names
 from egpu.api.kubernetes import (
     LabelSelector,
@@ -57,97 +59,67 @@ def hosts(*, url: str | None, service: str | None, namespace: str) -> list[str]:
 
 
 def mutating(client: WebhookClientConfig, excluded: Sequence[str]) -> MutatingWebhookConfiguration:
+    pods = _of_pods("mutate.pods", client, excluded, operations=["CREATE"], when=_asking())
     return MutatingWebhookConfiguration(
-        metadata=ObjectMeta(name=NAME, labels=LABELS),
-        webhooks=[_pods("mutate.pods.elasticgpu.io", client, excluded, ["CREATE"], reinvocation="IfNeeded")],
+        metadata=ObjectMeta(name=NAME, labels=LABELS), webhooks=[replace(pods, reinvocation_policy="IfNeeded")]
     )
 
 
 def validating(client: WebhookClientConfig, excluded: Sequence[str]) -> ValidatingWebhookConfiguration:
+    """Bindings of pods without a GPU never come here, so the webhook cannot hold them up."""
+    changed = ["CREATE", "UPDATE"]
+    ours = RuleWithOperations(
+        operations=changed,
+        api_groups=[names.GROUP],
+        api_versions=list(names.SERVED_VERSIONS),
+        resources=["elasticgpuclaims", "elasticgpuclasses", "elasticgpus"],
+        scope="*",
+    )
+    when = MatchCondition(name="gives-out-cards", expression=gives_out_cards())
+    where = ("pods/binding", "bindings")
     return ValidatingWebhookConfiguration(
         metadata=ObjectMeta(name=NAME, labels=LABELS),
         webhooks=[
-            _pods("validate.pods.elasticgpu.io", client, excluded, ["CREATE", "UPDATE"]),
-            _objects(client),
-            _bindings(client, excluded),
+            _of_pods("validate.pods", client, excluded, operations=changed, when=_asking()),
+            _webhook("validate.objects", client, ours),
+            _of_pods("validate.bindings", client, excluded, operations=["CREATE"], resources=where, when=when),
         ],
     )
 
 
-def _pods(
-    name: str, client: WebhookClientConfig, excluded: Sequence[str], operations: list[str], *,
-    reinvocation: str | None = None,
-) -> Webhook:  # fmt: skip
+def _of_pods(
+    name: str,
+    client: WebhookClientConfig,
+    excluded: Sequence[str],
+    *,
+    operations: list[str],
+    when: MatchCondition,
+    resources: Sequence[str] = ("pods",),
+) -> Webhook:
+    """Of what is outside the namespaces `excluded`, and `when` is true of it."""
+    rule = RuleWithOperations(
+        operations=operations, api_groups=[""], api_versions=["v1"], resources=list(resources), scope="Namespaced"
+    )
+    outside = LabelSelectorRequirement(key="kubernetes.io/metadata.name", operator="NotIn", values=sorted(excluded))
+    selector = LabelSelector(match_expressions=[outside])
+    return replace(_webhook(name, client, rule), match_conditions=[when], namespace_selector=selector)
+
+
+def _webhook(name: str, client: WebhookClientConfig, rule: RuleWithOperations) -> Webhook:
     return Webhook(
-        name=name,
+        name=f"{name}.elasticgpu.io",
         client_config=client,
-        rules=[
-            RuleWithOperations(
-                operations=operations, api_groups=[""], api_versions=["v1"], resources=["pods"], scope="Namespaced"
-            )
-        ],
-        side_effects="None",
-        admission_review_versions=["v1"],
-        failure_policy="Fail",
-        match_policy="Equivalent",
-        match_conditions=[MatchCondition(name="asks-for-a-gpu", expression=asks_for_a_gpu())],
-        namespace_selector=_outside(excluded),
-        timeout_seconds=TIMEOUT_SECONDS,
-        reinvocation_policy=reinvocation,
-    )
-
-
-def _bindings(client: WebhookClientConfig, excluded: Sequence[str]) -> Webhook:
-    """Bindings that give out cards. Those of pods without a GPU never come here, so the webhook cannot hold them up."""
-    return Webhook(
-        name="validate.bindings.elasticgpu.io",
-        client_config=client,
-        rules=[
-            RuleWithOperations(
-                operations=["CREATE"],
-                api_groups=[""],
-                api_versions=["v1"],
-                resources=["pods/binding", "bindings"],
-                scope="Namespaced",
-            )
-        ],
-        side_effects="None",
-        admission_review_versions=["v1"],
-        failure_policy="Fail",
-        match_policy="Equivalent",
-        match_conditions=[MatchCondition(name="gives-out-cards", expression=gives_out_cards())],
-        namespace_selector=_outside(excluded),
-        timeout_seconds=TIMEOUT_SECONDS,
-    )
-
-
-def _outside(excluded: Sequence[str]) -> LabelSelector:
-    return LabelSelector(
-        match_expressions=[
-            LabelSelectorRequirement(key="kubernetes.io/metadata.name", operator="NotIn", values=sorted(excluded))
-        ]
-    )
-
-
-def _objects(client: WebhookClientConfig) -> Webhook:
-    return Webhook(
-        name="validate.objects.elasticgpu.io",
-        client_config=client,
-        rules=[
-            RuleWithOperations(
-                operations=["CREATE", "UPDATE"],
-                api_groups=[names.GROUP],
-                api_versions=list(names.SERVED_VERSIONS),
-                resources=["elasticgpuclaims", "elasticgpuclasses", "elasticgpus"],
-                scope="*",
-            )
-        ],
+        rules=[rule],
         side_effects="None",
         admission_review_versions=["v1"],
         failure_policy="Fail",
         match_policy="Equivalent",
         timeout_seconds=TIMEOUT_SECONDS,
     )
+
+
+def _asking() -> MatchCondition:
+    return MatchCondition(name="asks-for-a-gpu", expression=asks_for_a_gpu())
 
 
 def asks_for_a_gpu() -> str:

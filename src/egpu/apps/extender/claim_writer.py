@@ -5,7 +5,7 @@ controller's. `egpu.apps.extender.fence` says why the resourceVersion is enough.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -113,9 +113,10 @@ class ClaimWriter:
         if uid not in self._doubts:
             return None  # resolved by somebody else meanwhile
         claim, allocation = self._doubts[uid]
-        fresh: ElasticGPUClaim | None
         try:
-            fresh = await self._patch(claim, {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}})
+            fresh: ElasticGPUClaim | None = await self._patch(
+                claim, {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
+            )
         except (NotFound, Conflict):
             fresh = None
         except ElasticGPUError as error:
@@ -126,7 +127,7 @@ class ClaimWriter:
         self._view.cache.forget_claim(uid)
         return None
 
-    async def roll_back(self, written: list[ElasticGPUClaim] | tuple[ElasticGPUClaim, ...]) -> None:
+    async def roll_back(self, written: Sequence[ElasticGPUClaim]) -> None:
         """Takes cards back from claims whose pod definitely did not get them.
 
         A claim that cannot be rolled back stays bound. Nothing is lost by that: it is a reservation like any other,
@@ -190,16 +191,11 @@ class ImmediateClaims:
             self.loop.queue.add(claim.uid)
 
     async def reconcile(self, uid: str) -> Result:
-        claim = self._view.claims.by_uid(uid)
-        if claim is None:
-            return DONE
-        klass = self._view.classes.get(claim.spec.class_name)
-        if klass is None or not needs_binding(claim, klass):
-            return DONE  # the class's own change brings the claim back
         await self._writer.resolve_doubts()
         claim = self._view.claims.by_uid(uid)
-        if claim is None or not needs_binding(claim, klass):
-            return DONE
+        klass = None if claim is None else self._view.classes.get(claim.spec.class_name)
+        if claim is None or klass is None or not needs_binding(claim, klass):
+            return DONE  # the class's own change brings the claim back
         await self._writer.check()
         try:
             allocation = self._choose(claim)

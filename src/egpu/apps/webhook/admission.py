@@ -4,7 +4,7 @@ The caches may be a moment behind: `kubectl apply` of a class, a claim and a pod
 the watch has shown the class. So whatever a pod or claim names and the caches lack is asked for once, directly.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +17,8 @@ from egpu.api.kubernetes import Binding, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 from egpu.apps.webhook.server import refuse
 from egpu.core.admission import (
+    Claims,
+    Classes,
     Violation,
     mutate_pod,
     validate_binding,
@@ -54,9 +56,7 @@ class Admission:
             return AdmissionResponse(uid=asked.uid, allowed=True)
         try:
             pod = _decode(asked.object, Pod)
-            claims = await self._claims_of(pod, asked.namespace)
-            classes = await self._classes_of(claims)
-            gang = await self._gang_of(pod, asked.namespace)
+            claims, classes, gang = await self._named_by(pod, asked.namespace)
             patch = mutate_pod(pod, claims, classes, largest_mib=self._largest_mib(), gang=gang)
         except InvalidInput as error:
             return refuse(asked, str(error))
@@ -89,9 +89,7 @@ class Admission:
                 )
             case "pods" if creating:
                 pod = _decode(asked.object, Pod)
-                claims = await self._claims_of(pod, asked.namespace)
-                classes = await self._classes_of(claims)
-                gang = await self._gang_of(pod, asked.namespace)
+                claims, classes, gang = await self._named_by(pod, asked.namespace)
                 return validate_pod_create(pod, claims, classes, largest_mib=self._largest_mib(), gang=gang)
             case "pods":
                 return validate_pod_update(_decode(asked.old_object, Pod), _decode(asked.object, Pod))
@@ -109,6 +107,14 @@ class Admission:
             case _:
                 return []
 
+    async def _named_by(self, pod: Pod, namespace: str) -> tuple[Claims, Classes, Sequence[Pod]]:
+        """The claims that the pod names (a name without a claim is absent), their classes, and its gang."""
+        wanted = {name for key, name in pod.annotations.items() if key.startswith(names.CLAIM_PREFIXES)}
+        claims = await self._known(
+            ElasticGPUClaim, wanted, lambda name: self._claims.get(name, namespace), namespace=namespace
+        )
+        return claims, await self._classes_of(claims), await self._gang_of(pod, namespace)
+
     async def _gang_of(self, pod: Pod, namespace: str) -> Sequence[Pod]:
         """The pods of the gang that the pod names, if its name can be one: they must agree."""
         try:
@@ -119,14 +125,7 @@ class Admission:
             return ()
         return await self._client.list(Pod, namespace=namespace, labels=f"{names.GANG}={terms.name}")
 
-    async def _claims_of(self, pod: Pod, namespace: str) -> Mapping[str, ElasticGPUClaim]:
-        """The claims that the pod names, by name; a name without a claim is absent."""
-        wanted = {name for _, name in names.claim_annotations(pod.annotations).values()}
-        return await self._known(
-            ElasticGPUClaim, wanted, lambda name: self._claims.get(name, namespace), namespace=namespace
-        )
-
-    async def _classes_of(self, claims: Mapping[str, ElasticGPUClaim]) -> Mapping[str, ElasticGPUClass]:
+    async def _classes_of(self, claims: Claims) -> Classes:
         """The classes of these claims, and those in the cache."""
         wanted = {claim.spec.class_name for claim in claims.values()}
         return await self._known(ElasticGPUClass, wanted, self._classes.get)

@@ -4,18 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from egpu.api.objects import ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase
+from egpu.api.quantities import Quantity
 
 
 @dataclass(frozen=True)
-class AddFinalizer:
-    claim: ElasticGPUClaim
-
-
-@dataclass(frozen=True)
-class RemoveFinalizer:
-    """Let the claim go; its slices were dealt with before."""
+class SetProtection:
+    """With our finalizer the claim stays, without it it goes: its slices were dealt with before."""
 
     claim: ElasticGPUClaim
+    protected: bool
 
 
 @dataclass(frozen=True)
@@ -23,10 +20,10 @@ class PatchClaimStatus:
     """A merge patch of the controller's own part of the status: never of `allocation`, which is the extender's."""
 
     claim: ElasticGPUClaim
-    phase: ClaimPhase
+    phase: ClaimPhase | None
     bound_gpus: tuple[str, ...]
     used_by: tuple[str, ...]
-    capacity: dict[str, int]
+    capacity: dict[str, Quantity]
 
     def merge_patch(self) -> dict[str, Any]:
         return {
@@ -34,7 +31,7 @@ class PatchClaimStatus:
                 "phase": self.phase,
                 "boundGPUs": list(self.bound_gpus),
                 "usedBy": list(self.used_by),
-                "capacity": {resource: str(value) for resource, value in self.capacity.items()},
+                "capacity": self.capacity,
             }
         }
 
@@ -76,6 +73,4 @@ class LookAgain:
     after_seconds: float
 
 
-Action = (
-    AddFinalizer | RemoveFinalizer | PatchClaimStatus | CreateSlice | DeleteSlice | SetSlicePhase | Tell | LookAgain
-)
+Action = SetProtection | PatchClaimStatus | CreateSlice | DeleteSlice | SetSlicePhase | Tell | LookAgain

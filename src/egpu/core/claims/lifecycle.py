@@ -23,16 +23,16 @@ from egpu.api.objects import (
     ReclaimPolicy,
     Slice,
 )
+from egpu.api.quantities import Quantity
 from egpu.core.admission import validate_class
 from egpu.core.claims.absence import Absence
 from egpu.core.claims.actions import (
     Action,
-    AddFinalizer,
     CreateSlice,
     DeleteSlice,
     LookAgain,
     PatchClaimStatus,
-    RemoveFinalizer,
+    SetProtection,
     SetSlicePhase,
     Tell,
 )
@@ -88,7 +88,7 @@ def reconcile_claim(
             return _let_go(claim, klass, slices)
         return _follow(claim, klass, slices, users)
     if not protected:
-        return [AddFinalizer(claim)]
+        return [SetProtection(claim, protected=True)]
     actions: list[Action] = []
     if klass is None and claim.status.allocation is None:
         actions.append(Tell(claim, "ClassNotFound", f"there is no class {claim.spec.class_name!r}"))
@@ -140,9 +140,9 @@ def _follow(
     ]
     bound = tuple(gpu.name for gpu in wanted) if phase == "Bound" else tuple(status.bound_gpus)
     patch = PatchClaimStatus(claim, phase, bound, tuple(users), _capacity(claim))
-    shown = {resource: str(value) for resource, value in patch.capacity.items()}
-    now = (status.phase, tuple(status.bound_gpus), tuple(status.used_by), dict(status.capacity))
-    if now != (phase, bound, tuple(users), shown):
+    if patch != PatchClaimStatus(
+        claim, status.phase, tuple(status.bound_gpus), tuple(status.used_by), dict(status.capacity)
+    ):
         actions.append(patch)
     if phase == "Bound" and status.phase != "Bound":
         actions.append(Tell(claim, "Bound", f"bound to {', '.join(bound)}", warning=False))
@@ -162,7 +162,7 @@ def _let_go(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Seque
             missing = [gpu for gpu in claim_slices(claim, policy) if gpu.name not in present]
             actions += [CreateSlice(gpu) for gpu in missing]
         actions += [SetSlicePhase(gpu, "Released") for gpu in slices if gpu.status.phase != "Released"]
-    return [*actions, RemoveFinalizer(claim)]
+    return [*actions, SetProtection(claim, protected=False)]
 
 
 def reconcile_gpu(gpu: ElasticGPU, claim: ElasticGPUClaim | None, absence: Absence | None = None) -> list[Action]:
@@ -232,12 +232,10 @@ def claim_slices(claim: ElasticGPUClaim, policy: ReclaimPolicy) -> list[ElasticG
     ]
 
 
-def _capacity(claim: ElasticGPUClaim) -> dict[str, int]:
+def _capacity(claim: ElasticGPUClaim) -> dict[str, Quantity]:
     held = claim.status.allocation
     if held is None:
         return {}
     cards = held.container.cards
-    return {
-        names.GPU_CORE: sum(share.core for share in cards),
-        names.GPU_MEMORY: sum(share.memory_mib for share in cards),
-    }
+    core, memory = sum(share.core for share in cards), sum(share.memory_mib for share in cards)
+    return {names.GPU_CORE: str(core), names.GPU_MEMORY: str(memory)}

@@ -70,24 +70,6 @@ def claims_by_container(pod: Pod) -> dict[str, str]:
     return found
 
 
-def pod_demand(
-    pod: Pod,
-    claims: Mapping[str, ElasticGPUClaim],
-    classes: Mapping[str, ElasticGPUClass],
-    *,
-    largest_mib: int | None = None,
-) -> PodDemand:
-    """What `pod` asks for. `claims` are those of its namespace, by name; `classes` by name.
-
-    `largest_mib` is the memory of the largest card known, or None when none is known yet: more than that is refused.
-    Raises InvalidDemand naming the field and the reason (the first one found).
-    """
-    demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib)
-    if problems:
-        raise problems[0]
-    return demand
-
-
 def read_pod(
     pod: Pod,
     claims: Mapping[str, ElasticGPUClaim],
@@ -95,7 +77,11 @@ def read_pod(
     *,
     largest_mib: int | None = None,
 ) -> tuple[PodDemand, list[InvalidDemand]]:
-    """As `pod_demand`, with every problem instead of the first: at most one for the annotations and one a container."""
+    """What `pod` asks for, and what is wrong with it: at most one problem for the annotations and one a container.
+
+    `claims` are those of its namespace, by name; `classes` by name. `largest_mib` is the memory of the largest card
+    known, or None when none is known yet: more than that is refused.
+    """
     problems: list[InvalidDemand] = []
     try:
         named = claims_by_container(pod)
@@ -150,8 +136,7 @@ def _claimed(
     claims: Mapping[str, ElasticGPUClaim],
     classes: Mapping[str, ElasticGPUClass],
 ) -> ContainerDemand:
-    key = next(p + container.name for p in names.CLAIM_PREFIXES if p + container.name in pod.annotations)
-    field = f"metadata.annotations[{key}]"
+    field = _claim_field(pod, container)
     claim = claims.get(name)
     if claim is None:
         raise InvalidDemand(field, f"namespace {pod.namespace!r} has no ElasticGPUClaim {name!r}; create it first")
@@ -200,9 +185,13 @@ def _links(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
 
 def _memory_field(pod: Pod, container: Container, demand: ContainerDemand) -> str:
     if demand.claim:
-        key = next(p + container.name for p in names.CLAIM_PREFIXES if p + container.name in pod.annotations)
-        return f"metadata.annotations[{key}]"
+        return _claim_field(pod, container)
     return f"{container_field(pod, container.name)}.resources.limits[{BY_NAME[demand.vocabulary].memory}]"
+
+
+def _claim_field(pod: Pod, container: Container) -> str:
+    keys = (prefix + container.name for prefix in names.CLAIM_PREFIXES)
+    return f"metadata.annotations[{next(key for key in keys if key in pod.annotations)}]"
 
 
 def _check_largest(demand: ContainerDemand, largest_mib: int | None, field: str) -> None:

@@ -96,11 +96,10 @@ def pod_request(pod: Pod, claims: Claims) -> Request:
             containers[container.name] = found
             if held is not None:
                 bound[container.name] = held
-            elif why:
-                waiting.append(why)
+            waiting.append(why)
         elif demand := container_demand(pod, container):
             containers[container.name] = demand
-            waiting += _not_built(container.name, demand)
+            waiting.append(_not_built(container.name, demand))
     init, sidecars = init_names(pod)
     demand = PodDemand(
         containers=containers,
@@ -108,13 +107,13 @@ def pod_request(pod: Pod, claims: Claims) -> Request:
         sidecars=tuple(name for name in sidecars if name in containers),
     )
     policy = _class_policy(containers.values(), claims.classes)
-    return Request(demand, bound, "; ".join(waiting), policy=policy)
+    return Request(demand, bound, "; ".join(filter(None, waiting)), policy=policy)
 
 
 def _claimed(
     pod: Pod, container: str, name: str, claims: Claims
-) -> tuple[ContainerDemand, ClaimAllocation | None, str | None]:
-    """The demand of a container that uses a claim, and its cards if the claim has some, or else what it waits for."""
+) -> tuple[ContainerDemand, ClaimAllocation | None, str]:
+    """The demand of a container that uses a claim, and its cards if the claim has some, and what it waits for."""
     demand = ContainerDemand(provisioner=ELASTIC.provisioner, claim=name)
     claim = claims.claim(pod.namespace, name)
     use = f"container {container} uses the claim {name}"
@@ -136,15 +135,11 @@ def _claimed(
     if claim.status.phase == "Lost":
         return demand, None, f"{use}, whose slice is lost"
     if held is not None:
-        return replace(demand, provisioner=held.container.provisioner), held, None
+        return replace(demand, provisioner=held.container.provisioner), held, ""
     missing = _not_built(container, demand)
     if immediate:
-        return (
-            demand,
-            None,
-            f"{use}, which is not bound: {missing[0] if missing else 'no card has had room for it yet'}",
-        )
-    return demand, None, missing[0] if missing else None
+        missing = f"{use}, which is not bound: {missing or 'no card has had room for it yet'}"
+    return demand, None, missing
 
 
 def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> Request:
@@ -152,7 +147,7 @@ def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]
     demand = claim_demand(claim, claim_class(claim, classes))
     waiting = _not_built(CLAIM_CONTAINER, demand)
     policy = _class_policy([demand], classes)
-    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), waiting="; ".join(waiting), policy=policy)
+    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), waiting=waiting, policy=policy)
 
 
 def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, ClaimAllocation]:
@@ -164,10 +159,11 @@ def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, 
     }
 
 
-def _not_built(container: str, demand: ContainerDemand) -> list[str]:
+def _not_built(container: str, demand: ContainerDemand) -> str:
+    """Why its technology cannot serve it yet; empty where it can."""
     technology = provisioner(demand.provisioner)
     missing = technology.missing
-    return [f"container {container} asks for {technology.name}, which {missing}"] if missing else []
+    return f"container {container} asks for {technology.name}, which {missing}" if missing else ""
 
 
 def _class_policy(demands: Iterable[ContainerDemand], classes: Mapping[str, ElasticGPUClass]) -> str:

@@ -14,7 +14,7 @@ from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocat
 from egpu.api.vocabularies import ELASTIC, VOCABULARIES, Vocabulary
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.provisioners.preparation import Preparation
-from egpu.errors import NotSupported, Unavailable
+from egpu.errors import NotSupported, TerminalError
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,6 @@ class Provisioner:
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC
     """In whose resources the webhook writes what a claim gives onto the container that uses it."""
 
-    # --- asking -----------------------------------------------------------------------------------------------------
-
     def memory_unit_mib(self, vocabulary: Vocabulary, parameters: Mapping[str, str]) -> int:
         """MiB per bare number of memory, where a claim of a class with `parameters` speaks `vocabulary`, which is one
         of this technology's own."""
@@ -102,8 +100,7 @@ class Provisioner:
         needed = np.full_like(memory, demand.memory_mib) if demand.memory_mib else np.maximum(memory * core // 100, 1)
         return Needs(core, needed, possible & (needed <= memory))
 
-    # --- what the pod is told ---------------------------------------------------------------------------------------
-    # Every technology is asked about every pod: tools of one may read what they are used to, whoever serves the pod.
+    # These three are asked of every technology for every pod: its tools read what they know, whoever serves the pod.
 
     def environment(self, demand: ContainerDemand) -> tuple[Variable, ...]:
         """What the webhook adds to the environment of a container that asks for `demand`."""
@@ -121,8 +118,6 @@ class Provisioner:
         """What NVIDIA's container runtime is told to give a container of this technology: the cards, by UUID."""
         return ",".join(share.uuid for share in allocation.cards)
 
-    # --- the node ---------------------------------------------------------------------------------------------------
-
     def capacity(self, node: NodeTotals) -> dict[str, int]:
         """What a node publishes for this technology: all it has, under each of its vocabularies."""
         published: dict[str, int] = {}
@@ -138,8 +133,8 @@ class Provisioner:
         """What to set up for `container`. `minors` are those of the node's cards by UUID, as its driver reports them
         now: a reboot may have given a card another one. None where another node has the cards.
 
-        Raises NotSupported for a technology that is not built, or needs the cards here, and Unavailable when a granted
-        card is not there.
+        Raises NotSupported for a technology that is not built, or needs the cards here, and TerminalError when a
+        granted card is not there.
         """
         if self.missing:
             raise NotSupported(f"container {container} needs {self.name}, which {self.missing}")
@@ -148,10 +143,7 @@ class Provisioner:
                 raise NotSupported(f"container {container} needs {self.name}, which cannot use another node's cards")
             return self._plan(allocation, ())
         if absent := [share.uuid for share in allocation.cards if share.uuid not in minors]:
-            there = ", ".join(sorted(minors)) or "none"
-            raise Unavailable(
-                f"container {container} was given {absent[0]}, which this node does not have (it has {there})"
-            )
+            raise TerminalError(f"container {container}: card {absent[0]} is not on this node")
         return self._plan(allocation, tuple(minors[share.uuid] for share in allocation.cards))
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:

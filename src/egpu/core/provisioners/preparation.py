@@ -24,57 +24,42 @@ REMOTE_DRIVER: Final = {
 class DeviceLimit:
     """The slice on one card, as the policy page states it, in the order in which the container sees its cards.
 
-    `core_percent` 0 means that compute is not limited; `core_ceiling_percent` is up to where idle compute may be used
-    (equal to `core_percent` when it may not); `weight` is the share under contention. `spill_bytes` may be allocated
-    beyond `memory_bytes`, as managed memory.
+    `core_percent` 0 means that compute is not limited; `work_conserving` that idle compute may be used beyond it;
+    `weight` is the share under contention. `spill_bytes` may be allocated beyond `memory_bytes`, as managed memory.
     """
 
     uuid: str
     minor: int
     memory_bytes: int
     core_percent: int
-    core_ceiling_percent: int
     weight: int
+    work_conserving: bool = False
     spill_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class PolicySpec:
-    """The contents of a container's policy page. `work_conserving`: mode `share`, otherwise `cap`."""
-
-    devices: tuple[DeviceLimit, ...]
-    work_conserving: bool
 
 
 @dataclass(frozen=True)
 class Preparation:
     """Everything one container needs. `minors` are the device nodes that it may open, now: none where an executor has
-    the cards. `policy` is None when nothing in the process has to be limited (whole cards, a technology that trusts the
-    program, or an executor that is limited in its place). `libraries` are preloaded: file beside the policy page →
-    artefact of ours. `executor` is where a process has the cards in the container's place, if one has."""
+    the cards. `policy` is its policy page: none where nothing in the process has to be limited (whole cards, a
+    technology that trusts the program, or an executor that is limited in its place). `libraries` are preloaded: file
+    beside the policy page → artefact of ours. `executor` is where a process has the cards in the container's place, if
+    one has."""
 
     minors: tuple[int, ...] = ()
-    policy: PolicySpec | None = None
+    policy: tuple[DeviceLimit, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict[str, str])
     executor: Literal["here", "elsewhere"] | None = None
 
 
-def policy_page(allocation: ContainerAllocation, minors: tuple[int, ...]) -> PolicySpec:
-    """The limits of a container that has its cards itself; `minors` in the order of the allocation."""
-    return PolicySpec(
-        devices=tuple(_limit(share, minor, allocation) for share, minor in zip(allocation.cards, minors, strict=True)),
-        work_conserving=allocation.core_limit > 0,
-    )
-
-
-def _limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:
+def device_limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:
+    """The slice on one card of a container that has its cards itself."""
     return DeviceLimit(
         uuid=share.uuid,
         minor=minor,
         memory_bytes=share.memory_mib * MIB_BYTES,
         core_percent=share.core,
-        core_ceiling_percent=max(share.core, allocation.core_limit) if share.core else 0,
         # Who has no compute share of its own still gets a little when the card is contended.
         weight=max(share.core, 1),
+        work_conserving=allocation.core_limit > 0,
         spill_bytes=allocation.memory_limit_bytes(share) - share.memory_mib * MIB_BYTES,
     )

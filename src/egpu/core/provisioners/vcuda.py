@@ -3,7 +3,7 @@
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.core.provisioners.base import Provisioner
-from egpu.core.provisioners.preparation import INTERPOSER, Preparation, policy_page
+from egpu.core.provisioners.preparation import INTERPOSER, Preparation, device_limit
 
 
 class VCUDA(Provisioner):
@@ -14,4 +14,5 @@ class VCUDA(Provisioner):
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
         if allocation.exclusive:
             return super()._plan(allocation, minors)  # there is nobody to be kept apart from
-        return Preparation(minors, policy_page(allocation, minors), INTERPOSER)
+        granted = zip(allocation.cards, minors, strict=True)
+        return Preparation(minors, tuple(device_limit(*each, allocation) for each in granted), INTERPOSER)

@@ -109,13 +109,11 @@ class Publisher:
                 found = await self._client.create(ElasticGPU, wanted)
             except AlreadyExists:
                 found = await self._client.get(ElasticGPU, wanted.name)
-        if found.spec.physical_gpu is None or (found.spec.node_name, found.spec.physical_gpu.uuid) != (
-            self._node,
-            card.uuid,
-        ):
+        there = found.spec.physical_gpu
+        if there is None or (found.spec.node_name, there.uuid) != (self._node, card.uuid):
             log.error("the name of a card's object is taken by something else", name=wanted.name, uuid=card.uuid)
             return
-        if (found.spec.physical_gpu, found.spec.capacity) != (wanted.spec.physical_gpu, wanted.spec.capacity):
+        if (there, found.spec.capacity) != (wanted.spec.physical_gpu, wanted.spec.capacity):
             spec: dict[str, Any] = msgspec.to_builtins(wanted.spec)
             # A merge patch keeps what it does not name; what we wrote with its default must be named.
             spec["physicalGPU"] = _complete(wanted.spec.physical_gpu)
@@ -133,9 +131,8 @@ class Publisher:
             if physical is None or found.spec.node_name != self._node or physical.uuid in present:
                 continue
             message = "the node's driver does not find this card"
-            await self._publish_status(
-                found, ElasticGPUStatus(phase="Failed", healthy=False, reason=GONE, message=message)
-            )
+            gone = ElasticGPUStatus(phase="Failed", healthy=False, reason=GONE, message=message)
+            await self._publish_status(found, gone)
 
     async def _publish_node(self, cards: tuple[CardReading, ...], node: Node) -> None:
         pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
@@ -191,23 +188,16 @@ def node_labels(cards: tuple[CardReading, ...]) -> dict[str, str]:
 
 def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
     """As a merge patch: a node that takes part no more says nothing."""
-    if pool is None:
-        return {names.POOL_ADDRESS: None, names.POOL_LINK: None}
-    return {names.POOL_ADDRESS: pool.address, names.POOL_LINK: str(pool.link_mbps)}
+    address, link = (pool.address, str(pool.link_mbps)) if pool is not None else (None, None)
+    return {names.POOL_ADDRESS: address, names.POOL_LINK: link}
 
 
 def node_capacity(cards: Sequence[CardReading], pool_slots: int) -> dict[str, str]:
     """What a node of these cards publishes, for every technology. `pool_slots` as in NodeTotals."""
-    node = NodeTotals(
-        cards=len(cards),
-        memory_mib=sum(card.memory_mib for card in cards),
-        tflops=sum(card.tflops or 0.0 for card in cards),
-        pool_slots=pool_slots,
-    )
-    published: dict[str, str] = {}
-    for technology in PROVISIONERS.values():
-        published |= {name: str(amount) for name, amount in technology.capacity(node).items()}
-    return published
+    memory_mib, tflops = sum(card.memory_mib for card in cards), sum(card.tflops or 0.0 for card in cards)
+    node = NodeTotals(cards=len(cards), memory_mib=memory_mib, tflops=tflops, pool_slots=pool_slots)
+    published = [technology.capacity(node) for technology in PROVISIONERS.values()]
+    return {name: str(amount) for capacity in published for name, amount in capacity.items()}
 
 
 def _within(wanted: Mapping[str, str], found: Mapping[str, Any] | None) -> bool:

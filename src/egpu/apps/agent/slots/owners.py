@@ -89,12 +89,8 @@ class Owners:
         return Owner(pod, container, granted)
 
     def _holder(self, slot_id: str, pods: Sequence[PodHoldings]) -> ContainerHoldings | None:
-        found = [
-            container
-            for pod in pods
-            for container in pod.containers
-            if slot_id in container.devices.get(names.SLOT, ())
-        ]
+        containers = (container for pod in pods for container in pod.containers)
+        found = [each for each in containers if slot_id in each.devices.get(names.SLOT, ())]
         if not found:
             return None
         holder = found[0]

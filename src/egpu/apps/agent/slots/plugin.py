@@ -126,10 +126,8 @@ class SlotPlugin:
 
     def _mark(self, pod: Pod) -> None:
         """Marks are for the tools of some technology, and nobody waits for them."""
-        marks: dict[str, str] = {}
-        for technology in PROVISIONERS.values():
-            marks |= technology.marks(pod.annotations)
-        if marks:
+        found = [technology.marks(pod.annotations) for technology in PROVISIONERS.values()]
+        if marks := {key: value for each in found for key, value in each.items()}:
             task = asyncio.create_task(self._mark_patiently(pod, marks))
             self._marking.add(task)
             task.add_done_callback(self._marking.discard)

@@ -29,7 +29,7 @@ from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import Owner
 from egpu.core.provisioners import provisioner
-from egpu.core.provisioners.preparation import PolicySpec, Preparation
+from egpu.core.provisioners.preparation import DeviceLimit, Preparation
 from egpu.errors import NotSupported, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -108,19 +108,15 @@ class Preparer:
         return record
 
     async def _cards(self, where: str, allocation: ContainerAllocation) -> list[CardReading]:
+        """Those of the allocation that this node has."""
         if not allocation.cards:
             raise TerminalError(f"{where}: its allocation names no card")
         if any(share.uuid not in self._inventory.cards for share in allocation.cards):
             await self._inventory.refresh()
-        cards: list[CardReading] = []
-        for share in allocation.cards:
-            card = self._inventory.cards.get(share.uuid)
-            if card is None:
-                known = ", ".join(sorted(self._inventory.cards)) or "none"
-                raise TerminalError(f"{where}: card {share.uuid} is not on this node, which has {known}")
+        cards = [self._inventory.cards[share.uuid] for share in allocation.cards if share.uuid in self._inventory.cards]
+        for card in cards:
             if not card.healthy:
-                raise Unavailable(f"{where}: card {share.uuid} is unhealthy: {card.reason}")
-            cards.append(card)
+                raise Unavailable(f"{where}: card {card.uuid} is unhealthy: {card.reason}")
         return cards
 
     async def _executor(self, record: SlotRecord, plan: Preparation) -> Callable[[Path], None] | None:
@@ -141,12 +137,12 @@ class Preparer:
         slot: Path,
         plan: Preparation,
         node_minors: tuple[int, ...],
-        link: Callable[[Path], None] | None = None,
+        link: Callable[[Path], None] | None,
     ) -> None:
         if link is not None:
             link(slot)
-        if plan.policy is not None:
-            pages.write_policy(slot / layout.POLICY_FILE, _policy_devices(plan.policy))
+        if plan.policy:
+            pages.write_policy(slot / layout.POLICY_FILE, [_policy_line(limit) for limit in plan.policy])
         for file, artefact in plan.libraries.items():
             os.link(self._library(artefact), slot / file)
         preloaded = "".join(f"{layout.CONTAINER_DIRECTORY}/{file}\n" for file in plan.libraries)
@@ -170,18 +166,14 @@ class Preparer:
         return copy
 
 
-def _policy_devices(policy: PolicySpec) -> list[pages.DevicePolicy]:
-    """The policy page's lines, in the order in which the container sees its cards."""
-    shared = pages.Mode.SHARE if policy.work_conserving else pages.Mode.CAP
-    return [
-        pages.DevicePolicy(
-            uuid=device.uuid,
-            minor=device.minor,
-            mode=shared if device.core_percent else pages.Mode.UNLIMITED,
-            core_ppm=device.core_percent * pages.PPM // 100,
-            memory_limit_bytes=device.memory_bytes,
-            weight=device.weight,
-            spill_limit_bytes=device.spill_bytes,
-        )
-        for device in policy.devices
-    ]
+def _policy_line(limit: DeviceLimit) -> pages.DevicePolicy:
+    shared = pages.Mode.SHARE if limit.work_conserving else pages.Mode.CAP
+    return pages.DevicePolicy(
+        uuid=limit.uuid,
+        minor=limit.minor,
+        mode=shared if limit.core_percent else pages.Mode.UNLIMITED,
+        core_ppm=limit.core_percent * pages.PPM // 100,
+        memory_limit_bytes=limit.memory_bytes,
+        weight=limit.weight,
+        spill_limit_bytes=limit.spill_bytes,
+    )
