@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from egpu.apps.agent.serving.executors import link_into
-from egpu.core.leasing.leases import LeaseRecord
 from typer.testing import CliRunner, Result
 
-from egpu.adapters.executors.supervisor import Driver, Executor, Executors
+from egpu.adapters.executors import process
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.slices.pages import DevicePolicy, Mode, Window, create_usage, write_policy
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.apps.agent.serving.slots import link_into
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.apps.serve.supervisor import LeaseExecutor, LeaseOwner
 from egpu.cli.app import app
+from egpu.core.leasing.records import LeaseRecord
 from support import pool as poolworld
 from support.slices import MIB, Slice, driver_directory, eventually, uuid
 
@@ -40,18 +43,20 @@ def box(driver: Path, state: Path) -> Iterator[Slice]:
 
 
 @pytest.fixture
-def executor(state: Path, stand_in: None) -> Iterator[Executor]:
+def executor(state: Path, stand_in: None) -> Iterator[LeaseExecutor]:
     """One of a lease, ready; a stand-in that says what a real one says."""
     record = LeaseRecord(lease="lease-1", holder="ann", peer="p", request="1", key="k", part=0, parts=1, cards=(CARD,))
-    started = Executors(state / "executors", Driver("libcuda.so.1", {})).start(record, {CARD.uuid: 0})
+    kept = ExecutorRecord(name=record.lease, owner=LeaseOwner.of(record), cards=record.cards, minors={CARD.uuid: 0})
+    (state / "executors").mkdir()
+    started = process.start(state / "executors", kept, None, Confinement())
     eventually(lambda: started.follow() or started.ready)
     yield started
     started.end()
 
 
-def slot_record(slots: Slots, token: str) -> SlotRecord:
+def slot_record(slots: Slots, slot_id: str) -> SlotRecord:
     return SlotRecord(
-        token=token,
+        slot_id=slot_id,
         namespace="team",
         pod="train",
         pod_uid="u1",
@@ -113,7 +118,7 @@ def test_a_process_that_died_and_left_its_place_is_gone(box: Slice) -> None:
     assert (process["pid"], process["pidHere"], process["memoryBytes"]) == (holder.pid, None, MIB)
 
 
-def test_looking_changes_nothing(box: Slice, executor: Executor) -> None:
+def test_looking_changes_nothing(box: Slice, executor: LeaseExecutor) -> None:
     root = box.directory.parents[1]
 
     def seen() -> dict[Path, tuple[int, int]]:
@@ -155,7 +160,7 @@ def test_a_policy_page_with_a_wrong_checksum_says_so(box: Slice) -> None:
     assert "wrong checksum" in inspected(box.directory)["problems"]["policy"]
 
 
-def test_an_executor_that_runs_and_one_that_is_gone(executor: Executor) -> None:
+def test_an_executor_that_runs_and_one_that_is_gone(executor: LeaseExecutor) -> None:
     found = inspected(executor.directory)
     assert (found["kind"], found["owner"], found["problems"]) == ("executor", "ann", {})
     state = found["executor"]
@@ -168,7 +173,7 @@ def test_an_executor_that_runs_and_one_that_is_gone(executor: Executor) -> None:
     assert "executor gone" in inspect("--state-dir", executor.directory.parents[1]).stdout
 
 
-def test_a_slot_shows_what_limits_it_and_its_executor(state: Path, executor: Executor) -> None:
+def test_a_slot_shows_what_limits_it_and_its_executor(state: Path, executor: LeaseExecutor) -> None:
     slots = Slots(state / "slots")
 
     def fill(slot: Path) -> None:
@@ -194,7 +199,7 @@ def test_a_slot_of_a_technology_that_limits_nothing_is_sound(state: Path) -> Non
     assert (found["problems"], found["policy"]["devices"], found["executor"]) == ({}, [], None)
 
 
-def test_all_slices_at_a_glance(box: Slice, state: Path, executor: Executor) -> None:
+def test_all_slices_at_a_glance(box: Slice, state: Path, executor: LeaseExecutor) -> None:
     slots = Slots(state / "slots")
 
     def fill(slot: Path) -> None:

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from egpu.adapters.executors import supervisor
+from egpu.adapters.executors.process import INTERPOSER
+from egpu.adapters.executors.record import RECORD as EXECUTOR_RECORD
 from egpu.adapters.local import run as local
-from egpu.adapters.processes import Process
+from egpu.adapters.processes import Process, boot_id
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.pages import Policy, ProcessUsage, Usage, UsageReader, read_policy
 from egpu.apps.agent.config import AgentConfig
@@ -91,7 +92,7 @@ def kind_of(directory: Path) -> Kind | None:
         return Kind.LOCAL
     if (directory / slots.OWNER_FILE).exists():
         return Kind.SLOT
-    return Kind.EXECUTOR if (directory / supervisor.RECORD).exists() else None
+    return Kind.EXECUTOR if (directory / EXECUTOR_RECORD).exists() else None
 
 
 def default_roots() -> list[Path]:
@@ -135,7 +136,7 @@ def inspect_slice(directory: Path) -> Inspection:
         raise NotFound(f"there is no directory {directory}")
     kind = kind_of(directory)
     if kind is None:
-        names = f"{slots.OWNER_FILE}, {supervisor.RECORD} or a {LOCAL_RECORD} file beside it"
+        names = f"{slots.OWNER_FILE}, {EXECUTOR_RECORD} or a {LOCAL_RECORD} file beside it"
         raise NotFound(f"{directory} is not the directory of a slice: it has no record ({names})")
     problems: dict[str, str] = {}
     record = _record(_record_file(directory, kind), problems)
@@ -143,7 +144,7 @@ def inspect_slice(directory: Path) -> Inspection:
     if (directory / slots.EXECUTOR_POLICY_FILE).exists():
         policy_file, usage_file = directory / slots.EXECUTOR_POLICY_FILE, directory / slots.EXECUTOR_USAGE_FILE
     policy, usage = None, Usage()
-    if any(file.exists() for file in (policy_file, usage_file, directory / supervisor.INTERPOSER)):
+    if any(file.exists() for file in (policy_file, usage_file, directory / INTERPOSER)):
         policy, usage = _policy(policy_file, problems), UsageReader(usage_file).read()
         problems |= {usage_file.name: usage.problem} if usage.problem else {}
     return Inspection(
@@ -167,7 +168,7 @@ def _record_file(directory: Path, kind: Kind) -> Path:
         case Kind.SLOT:
             return directory / slots.OWNER_FILE
         case Kind.EXECUTOR:
-            return directory / supervisor.RECORD
+            return directory / EXECUTOR_RECORD
         case Kind.LOCAL:
             return directory.with_suffix(LOCAL_RECORD)
 
@@ -185,26 +186,34 @@ def _owner(kind: Kind, record: dict[str, Any]) -> str:
     """Whose it is, in words, as far as the record says."""
     match kind:
         case Kind.SLOT:
-            return "pod {}/{}, container {}".format(
-                *(record.get(key, "?") for key in ("namespace", "pod", "container"))
-            )
+            return _container(record)
         case Kind.EXECUTOR:
-            return str(_executor_record(record).get("holder", "?"))
+            return _executor_owner(record.get("owner", {}))
         case Kind.LOCAL:
             return str(record.get("command", "?"))
 
 
-def _executor_record(record: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return msgspec.convert(record.get("record"), dict[str, Any])
-    except msgspec.ValidationError:
-        return {}
+def _executor_owner(owner: Any) -> str:
+    """That of a lease, a slot, or a container of another node: what stands there says which."""
+    match owner:
+        case {"lease": {"holder": holder}}:
+            return str(holder)
+        case {"slot": slot}:
+            return f"slot {slot}"
+        case {"namespace": _}:
+            return _container(owner)
+        case _:
+            return "?"
+
+
+def _container(of: Mapping[str, Any]) -> str:
+    return "pod {}/{}, container {}".format(*(of.get(key, "?") for key in ("namespace", "pod", "container")))
 
 
 def _recorded_process(record: dict[str, Any]) -> Process | None:
     """The executor that a record names, unless it was started before the machine was."""
-    pid, start_time = record.get("pid"), record.get("start_time")
-    if not isinstance(pid, int) or not isinstance(start_time, int) or record.get("boot_id") != supervisor.boot_id():
+    pid, start_time = record.get("pid"), record.get("startTime")
+    if not isinstance(pid, int) or not isinstance(start_time, int) or record.get("bootId") != boot_id():
         return None
     return Process(pid, start_time)
 
@@ -245,7 +254,7 @@ def _executor(directory: Path, kind: Kind, record: dict[str, Any], problems: dic
         if not own:
             return None
         directory = own[0]
-        record = _record(directory / supervisor.RECORD, problems)
+        record = _record(directory / EXECUTOR_RECORD, problems)
     elif kind is Kind.LOCAL:
         return None
     process = _recorded_process(record)
