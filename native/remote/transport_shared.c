@@ -52,7 +52,7 @@ static uint8_t *shared_place_waiting(struct link *link, size_t frame) {
 }
 
 /* The frame of `frame` bytes takes the next place in the ring; returns where that ends. */
-static inline uint64_t advance(struct link *link, size_t frame) {
+static inline uint64_t shared_advance(struct link *link, size_t frame) {
     uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed) +
                     shared_frame(frame - sizeof(struct wire_header));
     atomic_store_explicit(&link->tail, tail, memory_order_relaxed);
@@ -62,7 +62,7 @@ static inline uint64_t advance(struct link *link, size_t frame) {
 static void shared_post(struct link *link, size_t frame, const struct call *call) {
     (void)call;
     struct shared_control *control = link->shared.memory.control;
-    shared_publish(&control->requests, advance(link, frame));
+    shared_publish(&control->requests, shared_advance(link, frame));
     shared_wake(&control->executor);
 }
 
@@ -74,7 +74,7 @@ static void shared_publish_frame(struct link *link, size_t frame, const struct c
     }
     struct shared_control *control = link->shared.memory.control;
     uint8_t *slot = link->ring + (link->tail & link->ring_mask);
-    shared_publish_short(&control->requests, advance(link, frame), short_frame, frame, slot);
+    shared_publish_short(&control->requests, shared_advance(link, frame), short_frame, frame, slot);
     shared_wake(&control->executor);
 }
 

@@ -231,19 +231,25 @@ static void attach(struct link *link, size_t frame, const struct call *call) {
     atomic_store_explicit(&stream->external_end, end + 1, memory_order_release);
 }
 
+/* The frame can be sent; returns where it ends. */
+static inline uint64_t stream_advance(struct link *link, size_t frame) {
+    uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed) + frame;
+    atomic_store_explicit(&link->tail, tail, memory_order_release);
+    return tail;
+}
+
 static void stream_publish(struct link *link, size_t frame, const struct call *call) {
     if (call != NULL && call->external != NULL) attach(link, frame, call);
-    uint64_t tail = atomic_load_explicit(&link->tail, memory_order_relaxed);
-    atomic_store_explicit(&link->tail, tail + frame, memory_order_release);
+    stream_advance(link, frame);
 }
 
 static void stream_post(struct link *link, size_t frame, const struct call *call) {
     struct stream_state *stream = &link->stream;
-    stream_publish(link, frame, call);
     bool good = true;
     if (call->external != NULL) {
+        stream_publish(link, frame, call);
         good = fed(link, true);
-    } else if (link->tail - stream->sent >= BATCH_BYTES) {
+    } else if (stream_advance(link, frame) - stream->sent >= BATCH_BYTES) {
         good = fed(link, false);
     } else if (atomic_load_explicit(&stream->unsent, memory_order_relaxed) == 0) {
         atomic_store_explicit(&stream->unsent_since, clock_now_ns(), memory_order_relaxed);
