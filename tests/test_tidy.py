@@ -40,17 +40,18 @@ def members(package: str) -> set[str]:
 
 
 def listed_members(docstring: str) -> list[str]:
-    """The first words of the list's lines: of the first block in which each line is a name, two spaces or more, and
-    what it means. Lines that are indented further go on with the one before. (The list as a whole is indented by four
+    """The first words of the list's lines: of the blocks in which each line is a name, two spaces or more, and what it
+    means. Lines that are indented further go on with the one before. (The list as a whole is indented by four
     spaces, which `ruff format` takes away where nothing follows it.)"""
+    found: list[str] = []
     for block in re.split(r"\n\s*?\n", docstring):
         lines = [line for line in block.splitlines() if line.strip()]
         indents = [len(line) - len(line.lstrip()) for line in lines]
         entries = [line.strip() for line, indent in zip(lines, indents, strict=True) if indent == min(indents)]
         names = [match[1] for entry in entries if (match := re.match(r"([a-z]\w*) {2,}\S", entry))]
         if entries and len(names) == len(entries):
-            return names
-    return []
+            found += names
+    return found
 
 
 @pytest.mark.parametrize("package", packages())
@@ -228,7 +229,7 @@ def test_dotted_names_exist() -> None:
     readable = (".py", ".c", ".h", ".md", ".proto", ".yaml", ".toml", ".def", ".in", "Makefile", ".importlinter")
     for file in of(*readable):
         for number, line in enumerate(text(file).splitlines(), 1):
-            if "egpu." in line and not re.match(r"\s*(from|import) egpu", line):
+            if "egpu." in line and not re.match(r"\s*(from|import|package) egpu", line):
                 names = re.findall(r"(?<![\w./-])egpu(?!\.duration_us\b)(?:\.[A-Za-z_]\w*)+", line)
                 found += len(names)
                 lost += [f"{file}:{number}: {dotted}" for dotted in names if not is_defined(dotted)]
@@ -253,7 +254,7 @@ def test_commands_of_egpu_exist_with_their_flags() -> None:
                 lost.append(str(word))
                 continue
             known = {"-h", "--help"} | {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
-            flags = re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", rest.partition(" -- ")[0])
+            flags = re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", re.split(r" -- |\|", rest)[0])
             lost += [f"{word}: {flag}" for flag in flags if flag not in known]
     assert found > 30, "the documents show more commands than that: this test no longer finds them"
     assert not lost, listed("egpu has no such command or flag", lost)

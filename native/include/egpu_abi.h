@@ -8,9 +8,9 @@
  *           outside treats it as a claim, reads it with read(2) rather than mmap (it can be
  *           truncated at any time), and believes nothing in it.
  *
- * All integers are little-endian; all offsets are fixed; `egpu.adapters.pages` reads and writes the
- * same bytes with `struct`, and a test compares every offset. New fields only ever take spare
- * bytes; anything else is a new EGPU_ABI_VERSION.
+ * All integers are little-endian; all offsets are fixed; `egpu.adapters.slices.pages` reads and
+ * writes the same bytes with `struct`, and a test compares every offset. New fields only ever take
+ * spare bytes; anything else is a new EGPU_ABI_VERSION.
  *
  * Policy page: how a change takes effect on live readers, and why nothing can hang
  * --------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 /* What goes wrong with cards: error counters, and events for those who wait. Faults come from
- * egpu.adapters.simulator_faults. */
+ * egpu.adapters.simulator.faults. */
 #include "nvml_internal.h"
 
 #include <stdlib.h>

@@ -9,7 +9,9 @@
     local           slices of this machine's own cards, without a cluster
     simulator       simulated machines
     native          where the native libraries and programs are
+    enter           how `egpu-enter` is started: a command inside a slice
     processes       processes that cannot be mistaken for one another
+    files           files that are there whole or not at all
     certificates    the webhook's certificates
     web             serving HTTP beside other work
     traces          workloads as CSV files

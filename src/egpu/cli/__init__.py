@@ -12,6 +12,8 @@
     inspect         what a slice may use and uses, for people and scripts
     inspection      that, read from its files
     inspection_views   its tables
+    manifests       what `deploy/` holds, for this site
+    doctor          what is missing on a cluster, and how to mend it
     simulate        what a policy would have made of a workload
     plots           charts of that
     defrag          which pods to move
@@ -27,6 +29,6 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 it failed
 
 def main() -> None:
     """Entry point of `egpu` and `kubectl-egpu`."""
-    from egpu.cli.app import run_app  # noqa: PLC0415  nothing is imported before it is needed
+    from egpu.cli.app import run_app
 
     run_app()

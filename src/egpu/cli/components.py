@@ -52,7 +52,7 @@ def webhook(
     log_level: LogLevel = "info",
 ) -> None:
     """Admission: turns every way of asking for a GPU into one demand, and refuses what cannot be one."""
-    from egpu.apps.webhook import WebhookConfig, run  # noqa: PLC0415
+    from egpu.apps.webhook import WebhookConfig, run
 
     config = WebhookConfig(
         kubeconfig=kubeconfig,
@@ -81,7 +81,7 @@ def extender(
     log_level: LogLevel = "info",
 ) -> None:
     """Scheduling: sees every card of every node, and is the only writer of placements."""
-    from egpu.apps.extender import ExtenderConfig, run  # noqa: PLC0415
+    from egpu.apps.extender import ExtenderConfig, run
 
     config = ExtenderConfig(
         kubeconfig=kubeconfig,
@@ -124,8 +124,8 @@ def agent(
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
-    from egpu.adapters.executors.confinement import ConfinementConfig  # noqa: PLC0415
-    from egpu.apps.agent import AgentConfig, run  # noqa: PLC0415
+    from egpu.adapters.executors.confinement import ConfinementConfig
+    from egpu.apps.agent import AgentConfig, run
 
     config = AgentConfig(
         node=node,
@@ -159,7 +159,7 @@ def controller(
     log_level: LogLevel = "info",
 ) -> None:
     """Claims, slices, reclaim, webhook certificates, sweeping of leaks."""
-    from egpu.apps.controller import ControllerConfig, run  # noqa: PLC0415
+    from egpu.apps.controller import ControllerConfig, run
 
     config = ControllerConfig(
         kubeconfig=kubeconfig,
@@ -175,7 +175,7 @@ def controller(
 
 def run_component(name: str, run: Callable[[C], Awaitable[None]], config: C, log_level: str) -> None:
     """Run one process of an installation to its end; our errors become one line and an exit code."""
-    from egpu.runtime import logs  # noqa: PLC0415
+    from egpu.runtime import logs
 
     logs.configure(name, level=log_level)
 

@@ -23,17 +23,17 @@ def demo(
 
     Exits with 1 if anything shown is not what it should be.
     """
-    from egpu.runtime import logs  # noqa: PLC0415
+    from egpu.runtime import logs
 
     logs.configure("cluster", level="error")
     raise typer.Exit(run_until_signal(_demo(profile, stay=stay)))
 
 
 async def _demo(profile: str, *, stay: bool) -> int:
-    from egpu.core.policies.registry import Policies  # noqa: PLC0415
-    from egpu.embedded import manifests  # noqa: PLC0415
-    from egpu.embedded.cluster import ClusterConfig, cluster  # noqa: PLC0415
-    from egpu.embedded.demo import SCENES, Outcome, Scene, Stage, refusal  # noqa: PLC0415
+    from egpu.core.policies.registry import Policies
+    from egpu.embedded import manifests
+    from egpu.embedded.cluster import ClusterConfig, cluster
+    from egpu.embedded.demo import SCENES, Outcome, Scene, Stage, refusal
 
     began = time.monotonic()
     failed: list[str] = []

@@ -30,7 +30,7 @@ def inspect(
     output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml.")] = Format.TABLE,
 ) -> None:
     """Look into a slice: its limits, who uses how much, its executor, its files. Changes nothing."""
-    from egpu.cli import inspection, inspection_views  # noqa: PLC0415
+    from egpu.cli import inspection, inspection_views
 
     roots = state_dir or inspection.default_roots()
     if state_dir and (missing := [root for root in state_dir if not root.is_dir()]):

@@ -47,7 +47,7 @@ def write_plot(path: Path, panels: Panels, *, x_title: str) -> None:
 
 def _write_png(path: Path, panels: Panels, x_title: str) -> None:
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  slow to import, and seldom needed
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("drawing .png", package="matplotlib", extra="plots") from error
 

@@ -64,7 +64,7 @@ def credentials(
 
 def ask(address: str | None, found: Credentials, question: Callable[["PoolClient"], Awaitable[T]]) -> T:
     """One question to the broker. Ends the program with one line when it cannot be had."""
-    from egpu.adapters.pool.client import PoolClient, parse_address  # noqa: PLC0415
+    from egpu.adapters.pool.client import PoolClient, parse_address
 
     async def work() -> T:
         client = await PoolClient.connect(parse_address(address or DEFAULT_BROKER), found)
@@ -94,7 +94,7 @@ def broker(
     log_level: LogLevel = "info",
 ) -> None:
     """The pool: gives leases of all servers' cards, and keeps nobody over the other."""
-    from egpu.apps.broker import BrokerConfig, run  # noqa: PLC0415
+    from egpu.apps.broker import BrokerConfig, run
 
     try:
         found = credentials(secret_file, tls_ca, tls_cert, tls_key, create=True)
@@ -130,8 +130,8 @@ def serve(
     log_level: LogLevel = "info",
 ) -> None:
     """On each machine with GPUs: gives its cards to a pool, one executor per lease."""
-    from egpu.adapters.executors.confinement import ConfinementConfig  # noqa: PLC0415
-    from egpu.apps.serve import ServeConfig, run  # noqa: PLC0415
+    from egpu.adapters.executors.confinement import ConfinementConfig
+    from egpu.apps.serve import ServeConfig, run
 
     called = name or socket.gethostname()
     state = state_dir or Path(f"/dev/shm/egpu-{os.geteuid()}") / f"serve-{called}"  # noqa: S108  nothing outlives a boot
@@ -158,8 +158,8 @@ def serve(
 
 def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:
     """The driver directory of a simulated machine below `state`: the one that is there, or a new one."""
-    from egpu.adapters.simulator import machine as simulator  # noqa: PLC0415
-    from egpu.errors import CorruptData, Unavailable  # noqa: PLC0415
+    from egpu.adapters.simulator import machine as simulator
+    from egpu.errors import CorruptData, Unavailable
 
     directory = state / "machine"
     try:
@@ -170,7 +170,7 @@ def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:
             return machine.driver_dir
         simulator.destroy(machine)
     except (InvalidInput, CorruptData, Unavailable, FileNotFoundError):
-        import shutil  # noqa: PLC0415
+        import shutil
 
         shutil.rmtree(directory, ignore_errors=True)
     return simulator.create_machine(directory, profile, gpus, name).driver_dir
@@ -183,8 +183,8 @@ def certificate(
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is good for.")] = 365,
 ) -> None:
     """A certificate for a part of the pool, from an authority that is made the first time."""
-    from egpu.adapters.pool.authority import issue  # noqa: PLC0415
-    from egpu.adapters.pool.security import ROLES  # noqa: PLC0415
+    from egpu.adapters.pool.authority import issue
+    from egpu.adapters.pool.security import ROLES
 
     chosen: Role | None = next((one for one in ROLES if one == role), None)
     if chosen is None:
@@ -200,10 +200,10 @@ def run_pooled(
     command: list[str], *, pool: str, found: Credentials, gpus: int, core: int, memory_mib: int
 ) -> tuple[int, dict[str, object]]:
     """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
-    from egpu.adapters.pool.client import machine_id, parse_address, process_holder  # noqa: PLC0415
-    from egpu.adapters.pool.programs import run_in_pool  # noqa: PLC0415
-    from egpu.core.leasing.records import LeaseRequest  # noqa: PLC0415
-    from egpu.runtime import logs  # noqa: PLC0415
+    from egpu.adapters.pool.client import machine_id, parse_address, process_holder
+    from egpu.adapters.pool.programs import run_in_pool
+    from egpu.core.leasing.records import LeaseRequest
+    from egpu.runtime import logs
 
     found.secret()  # what is wrong with it is said before the command starts
     logs.configure("run", level="error")  # the command's streams are its own; `note` says what its user must know

@@ -70,8 +70,8 @@ def run(
         _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, output=output)
     if gpus != 1:
         fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
-    from egpu.adapters.local import run as localrun  # noqa: PLC0415
-    from egpu.adapters.local.book import SliceRequest  # noqa: PLC0415
+    from egpu.adapters.local import run as localrun
+    from egpu.adapters.local.book import SliceRequest
 
     try:
         machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())

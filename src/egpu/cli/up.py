@@ -41,8 +41,8 @@ def up(
     output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
 ) -> None:
     """Start a cluster with simulated GPUs and keep it until Ctrl-C. Use it with kubectl."""
-    from egpu.embedded.cluster import ClusterConfig  # noqa: PLC0415
-    from egpu.runtime import logs  # noqa: PLC0415
+    from egpu.embedded.cluster import ClusterConfig
+    from egpu.runtime import logs
 
     logs.configure("cluster", level="warning" if log_level == "info" else log_level)
     config = ClusterConfig(
@@ -61,7 +61,7 @@ def up(
 
 
 async def _stay_up(config: "ClusterConfig", output: Format) -> None:
-    from egpu.embedded.cluster import cluster  # noqa: PLC0415
+    from egpu.embedded.cluster import cluster
 
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:

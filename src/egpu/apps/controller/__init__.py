@@ -3,7 +3,8 @@
     claim_controller  carries out what `egpu.core.claims` decides: phases, slices, reclaim, what is gone
     certificates      the webhook's certificate in a Secret, its authority in the configurations
     webhooks          those configurations, as values
-    app, config       one controller put together, and what it is told when it starts
+    app               one controller put together
+    config            what it is told when it starts
 
 NOT here: which cards a claim gets. That is the extender's alone.
 """

@@ -3,7 +3,8 @@
     server       AdmissionReview over HTTPS
     admission    from a request to the core's decision, with what the caches know
     certificate  from the controller's Secret or from files, replaced without a restart
-    app, config  one webhook server put together, and what it is told when it starts
+    app          one webhook server put together
+    config       what it is told when it starts
 
 NOT here: what is right and wrong (`egpu.core.admission`), who is sent here (`egpu.apps.controller.webhooks`).
 """

@@ -2,6 +2,7 @@
 in memory, and whoever has a token may do everything. docs/apiserver.md says what else it lacks.
 
 What can be stored:
+
     store             versioned objects, and the log of their changes
     objects           the shape of an object: a plain JSON tree
     resources         the served kinds, each with its rules
@@ -13,6 +14,7 @@ What can be stored:
     models            schemas of Kubernetes' own kinds
 
 What can be done with it:
+
     calls             one request: who asks for what
     writes            create, replace, patch, bind
     patching          PATCH, by its content type
@@ -31,6 +33,7 @@ What can be done with it:
     cel               conditions of webhooks
 
 How it is served:
+
     serve             everything put together, on loopback
     app               HTTP: paths, authentication, limits
     handlers          what each method on a path does
