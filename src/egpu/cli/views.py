@@ -11,7 +11,8 @@ from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.cli.output import Table, bar
 from egpu.cli.snapshot import Snapshot
 from egpu.core.links import rank
-from egpu.core.placement.ledger import FREE, Card, Holder, mode_name
+from egpu.core.placement.ledger import Card, Holder
+from egpu.core.placement.usage import FREE, mode_name
 from egpu.errors import CorruptData
 
 NONE = "-"

@@ -1,7 +1,8 @@
 """The books themselves: holders, cells, nodes that come and go."""
 
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, card_usage
+from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
+from egpu.core.placement.usage import card_usage
 from support.objects import BINPACK, slice_pod, world
 
 HOLDER = Holder("pod", "one")

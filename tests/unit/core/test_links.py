@@ -99,13 +99,13 @@ def test_where_nothing_is_known_of_links_the_policy_alone_decides() -> None:
 
 def test_required_links_are_required() -> None:
     cache = rebuild([*linked("n0", 4, {(0, 1): "NVLink"}, "NODE"), *[card("n1", index) for index in range(4)]], [], [])
-    wish = several("a", 2, "nvlink")
-    assert fits(cache, wish, "n0", "n1") == ("n0",)
+    asking = several("a", 2, "nvlink")
+    assert fits(cache, asking, "n0", "n1") == ("n0",)
     assert fits(cache, several("c", 3, "nvlink"), "n0", "n1") == ()
     assert fits(cache, several("c", 3, "numa"), "n0", "n1") == ("n0",)
     assert fits(cache, several("c", 3, "pcie"), "n0", "n1") == ()
     assert fits(cache, several("c", 3), "n0", "n1") == ("n0", "n1")
-    assert indexes(place(cache, wish)) == [0, 1]
+    assert indexes(place(cache, asking)) == [0, 1]
     text = why_not(cache, several("b", 2, "nvlink"))
     assert text == (
         "container app asks for 2 whole cards joined by NVLink, 2 of 4 cards can take it, no 2 of them are joined by"
@@ -148,9 +148,9 @@ def test_a_requirement_that_cannot_be_meant_is_refused() -> None:
 
 def test_explain_says_what_joins_a_pods_cards() -> None:
     cache = rebuild(linked("n0", 4, {(0, 1): "NVLink"}, "NODE"), [], [])
-    wish = several("a", 2)
-    allocation = place(cache, wish)
-    shown = [line.strip() for line in explain_pod(placed(wish, allocation), cache, ["n0"], BINPACK).lines()]
+    asking = several("a", 2)
+    allocation = place(cache, asking)
+    shown = [line.strip() for line in explain_pod(placed(asking, allocation), cache, ["n0"], BINPACK).lines()]
     assert "container app's 2 cards are joined by NVLink" in shown
 
 

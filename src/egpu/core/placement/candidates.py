@@ -6,7 +6,8 @@ import numpy as np
 
 from egpu.api.allocation import ContainerDemand
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.placement.ledger import EXCLUSIVE, FREE, Ledger, shared_mode
+from egpu.core.placement.ledger import Ledger
+from egpu.core.placement.usage import EXCLUSIVE, FREE, shared_mode
 from egpu.core.provisioners import CardTotals, Needs
 
 

@@ -24,10 +24,11 @@ from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.links import best_set
 from egpu.core.placement import search
 from egpu.core.placement.candidates import CandidateCards
-from egpu.core.placement.ledger import EXCLUSIVE, Ledger, shared_mode
+from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.remote import ServerChoice, choose_servers, nearness
 from egpu.core.placement.requests import Request
+from egpu.core.placement.usage import EXCLUSIVE, shared_mode
 from egpu.core.provisioners import provisioner
 from egpu.errors import DoesNotFit
 
@@ -150,11 +151,7 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
         rows, places = ledger.rows_of(nodes)
         keep = allowed[places]
         rows, places = rows[keep], places[keep]
-        ok = _greedy(request, ledger, rows).ok
-        if len(request.local) > 1:
-            for position in np.flatnonzero(~ok & _each_alone(request, ledger, rows)):
-                ok[position] = _exact(request, ledger, int(rows[position])) is not None
-        answer[places] = ok
+        answer[places] = _fits_locally(request, ledger, rows)
     else:
         answer = allowed
     return answer & _fits_pool(request, ledger, nodes, answer) if request.pooled else answer
@@ -183,8 +180,23 @@ def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: Bo
     return answer
 
 
+def _fits_locally(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
+    """Rows whose own cards can take the containers that need them, all at once."""
+    ok = _each_alone(request, ledger, rows)
+    demands = list(request.local.values())
+    if len(demands) == 1 and not demands[0].links:
+        return ok
+    for_all = np.flatnonzero(ok)
+    placed = _greedy(request, ledger, rows[for_all]).ok
+    ok[for_all] = placed
+    if len(demands) > 1:
+        for position in for_all[~placed].tolist():
+            ok[position] = _exact(request, ledger, int(rows[position])) is not None
+    return ok
+
+
 def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
-    """Rows on which every container would fit were it alone: elsewhere no search is needed."""
+    """Rows on which every container would fit were it alone."""
     state = CandidateCards.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     for name, demand in request.local.items():

@@ -8,34 +8,17 @@ again when the card comes back.
 Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.placement.cache`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.api.allocation import PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.links import Ranks, ranks_of
-from egpu.core.provisioners import PROVISIONERS, CardTotals
-
-FREE: Final = 0
-EXCLUSIVE: Final = 1
-CONFLICT: Final = -1
-"""Held in two modes at once, which only a bad write from outside can bring about; takes nothing new."""
-_FIRST_SHARED: Final = 2
-"""The mode of a card that the first technology shares; those of the others follow."""
-_MODE_NAMES: Final = {FREE: "", EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
-
-
-def shared_mode(provisioner: str) -> int:
-    """The mode of a card that `provisioner` shares; CONFLICT for a technology that does not exist."""
-    return next((code for code, name in enumerate(PROVISIONERS, _FIRST_SHARED) if name == provisioner), CONFLICT)
-
-
-def mode_name(mode: int) -> str:
-    """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it."""
-    return _MODE_NAMES[mode] if mode in _MODE_NAMES else list(PROVISIONERS)[mode - _FIRST_SHARED]
+from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
+from egpu.core.provisioners import CardTotals
 
 
 @dataclass(frozen=True)
@@ -70,28 +53,12 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Usage:
-    """What one holder takes of one card. `mode` as in the ledger's arrays."""
-
-    core: int
-    memory_mib: int
-    mode: int
-
-
-@dataclass(frozen=True)
 class OverCommit:
     """A card that more was given out of than it has: somebody wrote an allocation that was not ours."""
 
     node: str
     uuid: str
     reason: str
-
-
-class CardKey(NamedTuple):
-    """A card of a node."""
-
-    node: str
-    uuid: str
 
 
 @dataclass(frozen=True)
@@ -256,7 +223,7 @@ class Ledger:
         usages = self._by_card.get(key, {}).values()
         cell = self._cells.get(key)
         total = int(self.memory_mib[cell]) if cell else None
-        reason = _overcommit(usages, total)
+        reason = overcommit(usages, total)
         if reason:
             self._overcommits[key] = reason
         else:
@@ -304,72 +271,3 @@ class Ledger:
             array[row] = 0
         self.present[row] = False
         self.healthy[row] = False
-
-
-def _overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
-    held = list(usages)
-    if not held:
-        return None
-    modes = {usage.mode for usage in held}
-    if CONFLICT in modes:
-        return "is held in two modes, or by a technology that does not exist"
-    if len(modes) > 1:
-        return "is held in several modes at once: " + ", ".join(sorted(mode_name(mode) for mode in modes))
-    if modes == {EXCLUSIVE} and len(held) > 1:
-        return f"is given out whole to {len(held)} holders"
-    core, memory = sum(usage.core for usage in held), sum(usage.memory_mib for usage in held)
-    if core > 100:
-        return f"has 100 % of compute, {core} % are given out"
-    if total_mib is not None and memory > total_mib:
-        return f"has {total_mib} MiB, {memory} MiB are given out"
-    return None
-
-
-def card_usage(allocation: PodAllocation) -> dict[CardKey, Usage]:
-    """What an allocation takes of each card: per card the larger of what runs together at any time.
-
-    Plain init containers run one after another, before the others but beside the sidecars, so on each card the pod
-    takes max(apps + sidecars, each init + sidecars). Kubernetes counts a pod's effective requests the same way.
-    """
-    steady: dict[CardKey, Usage] = {}
-    lasting: dict[CardKey, Usage] = {}
-    for name, container in allocation.containers.items():
-        if name not in allocation.init:
-            _add(steady, container, allocation.node)
-        if name in allocation.sidecars:
-            _add(lasting, container, allocation.node)
-    peak = dict(steady)
-    # Those that own their cards first: what else runs there, at other times, is then a guest whatever its technology.
-    for name in sorted(allocation.init, key=lambda name: not _owns(allocation, name)):
-        if name in allocation.containers:
-            alone = dict(lasting)
-            _add(alone, allocation.containers[name], allocation.node)
-            for key, usage in alone.items():
-                peak[key] = _larger(peak[key], usage) if key in peak else usage
-    return peak
-
-
-def _owns(allocation: PodAllocation, name: str) -> bool:
-    return name in allocation.containers and allocation.containers[name].exclusive
-
-
-def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str) -> None:
-    mode = EXCLUSIVE if container.exclusive else shared_mode(container.provisioner)
-    for share in container.cards:
-        key = CardKey(container.cards_node(node), share.uuid)
-        usage = Usage(share.core, share.memory_mib, mode)
-        known = usages.get(key)
-        if known is None:
-            usages[key] = usage
-        elif known.mode == usage.mode and mode != EXCLUSIVE:
-            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, mode)
-        else:  # two containers at once on a card that one of them owns, or that two technologies share
-            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, CONFLICT)
-
-
-def _larger(one: Usage, other: Usage) -> Usage:
-    """Of two that do not run at once. A card that is exclusive for a while is exclusive for the pod's whole life."""
-    modes = {one.mode, other.mode}
-    owned = EXCLUSIVE in modes and CONFLICT not in modes
-    mode = EXCLUSIVE if owned else one.mode if len(modes) == 1 else CONFLICT
-    return Usage(max(one.core, other.core), max(one.memory_mib, other.memory_mib), mode)

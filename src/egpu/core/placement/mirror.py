@@ -6,7 +6,8 @@ Row by row as rows change; where nodes or cards come and go, the fleet is built 
 import numpy as np
 
 from egpu.core.placement.hosts import Hosts, Room
-from egpu.core.placement.ledger import CONFLICT, EXCLUSIVE, Ledger
+from egpu.core.placement.ledger import Ledger
+from egpu.core.placement.usage import CONFLICT, EXCLUSIVE
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.shapes import WHOLE_CARD, Machine
 

@@ -6,9 +6,10 @@ from typing import Final
 from egpu.api.allocation import ContainerDemand
 from egpu.api.quantities import format_mib
 from egpu.core.links import WORDS, best_set
-from egpu.core.placement.ledger import CONFLICT, EXCLUSIVE, FREE, Card, Ledger, mode_name, shared_mode
+from egpu.core.placement.ledger import Card, Ledger
 from egpu.core.placement.remote import servers
 from egpu.core.placement.requests import Request
+from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, mode_name, shared_mode
 from egpu.core.provisioners import provisioner
 
 MAX_CARDS_IN_TEXT: Final = 8

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Final
 
 from egpu.core.links import Ranks, joined
-from egpu.core.placement.ledger import EXCLUSIVE, FREE
+from egpu.core.placement.usage import EXCLUSIVE, FREE
 
 MAX_STEPS: Final = 20_000
 """Placements tried per node before giving up. A node of 16 cards and a pod of 4 containers stays below it; beyond, a

@@ -10,15 +10,13 @@ from egpu.api import names
 from egpu.api.allocation import PodAllocation, decode_allocation
 from egpu.api.kubernetes import Pod
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.fit import choose
 from egpu.core.placement.ledger import Holder
 from egpu.core.policies.fleet import Fleet, Placement
-from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import Shape
 from egpu.core.simulation.defrag import Move, Placed
 from egpu.core.simulation.export import shapes_of
 from egpu.errors import CorruptData, DoesNotFit, ElasticGPUError
-
-_ANY = Policies.named()
 
 
 class Movers:
@@ -27,7 +25,7 @@ class Movers:
 
     def __init__(self, cache: SchedulerCache, pods: Iterable[Pod]) -> None:
         self.fleet = _copy(cache.ranking.fleet())
-        self._feed = cache
+        self._cache = cache
         self._pods: dict[str, Pod] = {}
         self.placed: list[Placed] = []
         rows = {machine.name: row for row, machine in enumerate(self.fleet.machines)}
@@ -38,14 +36,14 @@ class Movers:
                 self.placed.append(one)
 
     def _placed(self, pod: Pod, row: int) -> Placed | None:
-        shapes = shapes_of(self._feed, [pod])
+        shapes = shapes_of(self._cache, [pod])
         try:
             containers = list(decode_allocation(pod.annotations[names.ALLOCATION]).containers.values())
         except CorruptData:
             return None
         if len(containers) != 1 or len(shapes) != 1 or containers[0].claim or containers[0].server:
             return None
-        columns = {card.uuid: column for column, card in enumerate(self._feed.ledger.cards(pod.spec.node_name))}
+        columns = {card.uuid: column for column, card in enumerate(self._cache.ledger.cards(pod.spec.node_name))}
         cards = tuple(columns[share.uuid] for share in containers[0].cards if share.uuid in columns)
         # What it was given, where that is not what it asks for (memory in proportion, TFLOPS of this card).
         first = containers[0].cards[0]
@@ -56,7 +54,7 @@ class Movers:
 
     def accepts(self, moves: Sequence[Move], pending: Pod | None = None, node: str = "") -> bool:
         """Whether the ledger can do the moves, and then place the `pending` pod on `node`. Changes nothing."""
-        cache, held = self._feed, dict[Holder, PodAllocation]()
+        cache, held = self._cache, dict[Holder, PodAllocation]()
         tried: list[Holder] = []
         for move in moves:
             holder = Holder("pod", self._pods[move.name].uid)
@@ -76,7 +74,7 @@ class Movers:
     def _try(
         self, moves: Sequence[Move], pending: Pod | None, node: str, leaving: Sequence[Holder], tried: list[Holder]
     ) -> bool:
-        cache = self._feed
+        cache = self._cache
         for holder in leaving:
             cache.ledger.release(holder)
         wanted = [(self._pods[move.name], self.fleet.machines[move.target.row].name) for move in moves]
@@ -84,7 +82,7 @@ class Movers:
             wanted.insert(0, (pending, node))
         for pod, target in wanted:
             try:
-                allocation = cache.ranking.choose(cache.request(pod), target, _ANY)
+                allocation = choose(cache.request(pod), cache.ledger, target)
             except (DoesNotFit, ElasticGPUError):
                 return False
             holder = Holder("pod", pod.uid)
