@@ -129,7 +129,7 @@ class PoolMachine(RuleBasedStateMachine):
             )
         except (DoesNotFit, Unavailable):
             return
-        assert len(made.cards) == cards
+        assert sum(len(part.wanted) for part in made.parts.values()) == cards
         self.send_orders()
 
     def pick(self, data: st.DataObject) -> str:

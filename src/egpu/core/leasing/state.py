@@ -71,11 +71,6 @@ class Lease:
         return tuple(self.parts)
 
     @property
-    def cards(self) -> tuple[tuple[str, CardShare], ...]:
-        """(server, share) in the order of the ordinals."""
-        return tuple((server, share) for server, part in self.parts.items() for share in part.wanted)
-
-    @property
     def over_limit(self) -> bool:
         """Whether it still uses more memory than it was shrunk to."""
         return any(
