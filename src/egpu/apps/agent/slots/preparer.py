@@ -81,7 +81,7 @@ class Preparer:
             server="" if server == self._node else server,
         )
         technology = provisioner(owner.allocation.provisioner)
-        plan = technology.prepare(owner.container, owner.allocation, None if record.server else record.minors)
+        plan = technology.prepare(where, owner.allocation, None if record.server else record.minors)
         try:
             link = await self._executor(record, plan)
             await asyncio.to_thread(self._slots.replace, record, lambda slot: self._fill(slot, plan, link))
