@@ -3,7 +3,7 @@
 Every refusal names the field as a kubectl user would write it. Not here: HTTP, certificates, who may call.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from egpu.api.allocation import ContainerDemand, PodDemand, encode
 from egpu.api.kubernetes import Binding, Container, Pod, ResourceRequirements
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.vocabularies import BY_RESOURCE
-from egpu.core.demand.claims import claim_class, claim_demand, claim_resources, parameter_values
+from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, parameter_values
 from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.gangs.membership import disagreement
 from egpu.core.policies.registry import CLUSTER_NAMES
@@ -21,9 +21,6 @@ from egpu.core.provisioners import PROVISIONERS, provisioner
 from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.oversubscription import memory_limit_percent
 from egpu.errors import InvalidDemand, UnknownProvisioner
-
-Claims = Mapping[str, ElasticGPUClaim]
-Classes = Mapping[str, ElasticGPUClass]
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
 """Annotations that only a Binding writes."""

@@ -22,7 +22,7 @@ def given(what: Pod, cache: SchedulerCache | None = None) -> ContainerAllocation
 
 
 def prepare(allocation: ContainerAllocation, minors: dict[str, int] | None = MINORS) -> Preparation:
-    return provisioner(allocation.provisioner).prepare("app", allocation, minors)
+    return provisioner(allocation.provisioner).prepare("container app", allocation, minors)
 
 
 def test_a_vcuda_slice_is_enforced_by_a_policy_page() -> None:

@@ -113,10 +113,9 @@ class ClaimWriter:
         if uid not in self._doubts:
             return None  # resolved by somebody else meanwhile
         claim, allocation = self._doubts[uid]
+        touch = {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
         try:
-            fresh: ElasticGPUClaim | None = await self._patch(
-                claim, {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
-            )
+            fresh: ElasticGPUClaim | None = await self._patch(claim, touch)
         except (NotFound, Conflict):
             fresh = None
         except ElasticGPUError as error:

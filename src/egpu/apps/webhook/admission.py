@@ -17,8 +17,6 @@ from egpu.api.kubernetes import Binding, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 from egpu.apps.webhook.server import refuse
 from egpu.core.admission import (
-    Claims,
-    Classes,
     Violation,
     mutate_pod,
     validate_binding,
@@ -28,6 +26,7 @@ from egpu.core.admission import (
     validate_pod_create,
     validate_pod_update,
 )
+from egpu.core.demand.claims import Claims, Classes
 from egpu.core.gangs.membership import gang_terms
 from egpu.errors import InvalidDemand, InvalidInput
 

@@ -19,6 +19,11 @@ from egpu.core.provisioners import PROVISIONERS, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.errors import InvalidDemand, UnknownProvisioner
 
+Claims = Mapping[str, ElasticGPUClaim]
+"""Those of one namespace, by name."""
+Classes = Mapping[str, ElasticGPUClass]
+"""By name."""
+
 PRECISION: Final = "precision"
 """Class parameter: which TFLOPS figure counts, "fp32" by default."""
 COMPUTE_MODE: Final = "computeMode"
@@ -39,7 +44,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
     return own
 
 
-def claim_class(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> ElasticGPUClass:
+def claim_class(claim: ElasticGPUClaim, classes: Classes) -> ElasticGPUClass:
     """The class that a claim names. Raises InvalidDemand when it names none, several, or one that does not exist."""
     spec = claim.spec
     if not spec.class_name:

@@ -4,7 +4,6 @@ Source of the vocabularies and units: `egpu.api.vocabularies`. Every refusal is 
 kubectl users write it, such as `spec.containers[app].resources.limits[docker.com/vcuda-core]`.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -12,11 +11,10 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodDemand
 from egpu.api.kubernetes import Container, Pod
-from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import parse_count
 from egpu.api.vocabularies import BY_NAME, Vocabulary
 from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
-from egpu.core.demand.claims import claim_class, claim_demand, claim_resources
+from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources
 from egpu.core.links import LEAST
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand, InvalidQuantity
@@ -71,11 +69,7 @@ def claims_by_container(pod: Pod) -> dict[str, str]:
 
 
 def read_pod(
-    pod: Pod,
-    claims: Mapping[str, ElasticGPUClaim],
-    classes: Mapping[str, ElasticGPUClass],
-    *,
-    largest_mib: int | None = None,
+    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None
 ) -> tuple[PodDemand, list[InvalidDemand]]:
     """What `pod` asks for, and what is wrong with it: at most one problem for the annotations and one a container.
 
@@ -129,13 +123,7 @@ def container_demand(pod: Pod, container: Container) -> ContainerDemand | None:
     return _links(pod, _core_limit(pod, demand, vocabulary))
 
 
-def _claimed(
-    pod: Pod,
-    container: Container,
-    name: str,
-    claims: Mapping[str, ElasticGPUClaim],
-    classes: Mapping[str, ElasticGPUClass],
-) -> ContainerDemand:
+def _claimed(pod: Pod, container: Container, name: str, claims: Claims, classes: Classes) -> ContainerDemand:
     field = _claim_field(pod, container)
     claim = claims.get(name)
     if claim is None:

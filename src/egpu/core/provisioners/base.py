@@ -129,21 +129,21 @@ class Provisioner:
         published.pop("", None)  # what a vocabulary has no name for
         return published
 
-    def prepare(self, container: str, allocation: ContainerAllocation, minors: Mapping[str, int] | None) -> Preparation:
-        """What to set up for `container`. `minors` are those of the node's cards by UUID, as its driver reports them
-        now: a reboot may have given a card another one. None where another node has the cards.
+    def prepare(self, where: str, allocation: ContainerAllocation, minors: Mapping[str, int] | None) -> Preparation:
+        """What to set up for a container; `where` names it in messages. `minors` are those of the node's cards by UUID,
+        as its driver reports them now: a reboot may have given a card another one. None where another node has them.
 
         Raises NotSupported for a technology that is not built, or needs the cards here, and TerminalError when a
         granted card is not there.
         """
         if self.missing:
-            raise NotSupported(f"container {container} needs {self.name}, which {self.missing}")
+            raise NotSupported(f"{where}: {self.name} {self.missing}")
         if minors is None:
             if not self.anywhere:
-                raise NotSupported(f"container {container} needs {self.name}, which cannot use another node's cards")
+                raise NotSupported(f"{where}: {self.name} cannot use another node's cards")
             return self._plan(allocation, ())
         if absent := [share.uuid for share in allocation.cards if share.uuid not in minors]:
-            raise TerminalError(f"container {container}: card {absent[0]} is not on this node")
+            raise TerminalError(f"{where}: card {absent[0]} is not on this node")
         return self._plan(allocation, tuple(minors[share.uuid] for share in allocation.cards))
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:

@@ -82,18 +82,16 @@ class Preparer:
             server="" if server == self._node else server,
         )
         technology = provisioner(owner.allocation.provisioner)
-        plan = technology.prepare(owner.container, owner.allocation, None if record.server else record.minors)
-        node_minors = self._inventory.minors
+        plan = technology.prepare(where, owner.allocation, None if record.server else record.minors)
         try:
             link = await self._executor(record, plan)
-            await asyncio.to_thread(self._slots.replace, record, lambda slot: self._fill(slot, plan, node_minors, link))
+            await asyncio.to_thread(self._slots.replace, record, lambda slot: self._fill(slot, plan, link))
         except OSError as error:
             raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
         finally:
-            if self._executors is not None:
-                self._executors.settled(record)
-            if self._bridges is not None:
-                self._bridges.settled(record)
+            for executors in (self._executors, self._bridges):
+                if executors is not None:
+                    executors.settled(record)
         log.info(
             "prepared",
             slot_id=slot_id,
@@ -132,13 +130,7 @@ class Preparer:
             raise TerminalError("this agent runs no executors")
         return partial(link_into, executor=await self._executors.start(record))
 
-    def _fill(
-        self,
-        slot: Path,
-        plan: Preparation,
-        node_minors: tuple[int, ...],
-        link: Callable[[Path], None] | None,
-    ) -> None:
+    def _fill(self, slot: Path, plan: Preparation, link: Callable[[Path], None] | None) -> None:
         if link is not None:
             link(slot)
         if plan.policy:
@@ -151,7 +143,7 @@ class Preparer:
         devices = slot / layout.DEVICES
         devices.mkdir()
         nowhere = self._devices.nowhere()
-        for minor in {*node_minors, *plan.minors}:
+        for minor in {*self._inventory.minors, *plan.minors}:
             target = self._devices.card(minor) if minor in plan.minors else nowhere
             (devices / name(minor)).symlink_to(target)
 
