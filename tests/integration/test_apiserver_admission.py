@@ -17,7 +17,7 @@ from test_apiserver_http import MAPS, PODS, api, binding, created, patched, pod 
 
 from egpu.adapters.certificates import issue
 from egpu.embedded.apiserver import Config, ServerHandle, serve
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import until
 
 Decide = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -68,9 +68,7 @@ async def hook(tmp_path: Path) -> AsyncIterator[Hook]:
     )
     server = Quiet(config)
     running = asyncio.create_task(server.serve())
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
-            await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     app.port = server.servers[0].sockets[0].getsockname()[1]
     yield app
     server.should_exit = True

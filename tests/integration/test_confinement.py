@@ -17,9 +17,9 @@ from egpu.api.allocation import CardShare
 from egpu.apps.agent.serving.executors import link_into
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.leasing.leases import LeaseRecord
-from support.deadlines import PATIENCE_SECONDS
 from support.remote_gpu import client_dir
-from support.simulated_gpu import environment, machine, until
+from support.simulated_gpu import environment, machine
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 NOBODY = 65534
 
@@ -30,7 +30,8 @@ import os, subprocess, sys
 from pathlib import Path
 from egpu.adapters.executors.cgroups import DAEMON, Group, Hierarchy, Limits
 from egpu.adapters.executors.confinement import Confinement
-from test_confinement import sample, start, until
+from support.waiting import wait_until
+from test_confinement import sample, start
 from egpu.adapters.executors.supervisor import Driver, Executors
 
 class Plain(Limits):
@@ -105,7 +106,7 @@ def start(executors: Executors, lease: str) -> Executor:
         assert executor.is_alive(), executor.why_dead()
         return executor.ready
 
-    until(ready)
+    wait_until(ready)
     return executor
 
 
@@ -115,7 +116,7 @@ def sample(executor: Executor, folder: Path) -> str:
     (client / "lease.sock").symlink_to(executor.socket)
     command = [str(native.path("samples/egpu-sample-vectoradd"))]
     done = subprocess.run(
-        command, env=environment(client), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        command, env=environment(client), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
     log = (executor.directory / "log").read_text()
     assert done.returncode == 0, done.stdout + done.stderr + log
@@ -136,7 +137,7 @@ def test_a_lease_is_a_group_that_ends_with_it(sim: Machine, tmp_path: Path) -> N
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "EGPU_TEST_CARD": sim.cards[0].uuid},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_SECONDS,
+        timeout=2 * DEADLINE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

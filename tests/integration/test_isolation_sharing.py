@@ -17,7 +17,8 @@ from egpu.apps.agent.limits.reconciling import Reconciler
 from egpu.apps.agent.limits.sharing import Sharing
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
-from support.slices import LIMIT, Slice, driver_directory, empty_slots, eventually, uuid
+from support.slices import LIMIT, Slice, driver_directory, empty_slots, uuid
+from support.waiting import wait_until
 
 driver = pytest.fixture(scope="module")(driver_directory)
 slots = pytest.fixture(empty_slots)
@@ -81,14 +82,14 @@ def test_idle_time_is_handed_out_and_taken_back(
     sharing, capped = a_slot(slots, driver, "one", core=30, core_limit=100), a_slot(slots, driver, "two", core=40)
     stepping(Sharing(slots))
     worker = sharing.start("burn", 200, 60)
-    eventually(lambda: granted(sharing) == 100)
+    wait_until(lambda: granted(sharing) == 100)
     assert read_policy(sharing.directory / "policy").devices[0].window is None
     other = capped.start("burn", 200, 60)
-    eventually(lambda: [window_us(box) for box in (sharing, capped)] == [12_000, 8_000])
+    wait_until(lambda: [window_us(box) for box in (sharing, capped)] == [12_000, 8_000])
     assert (granted(sharing), granted(capped)) == (60, 40)
     other.kill()
     other.wait()
-    eventually(lambda: granted(sharing) == 100)
+    wait_until(lambda: granted(sharing) == 100)
     worker.kill()
     worker.wait()
     for box in (sharing, capped):

@@ -16,9 +16,9 @@ import pytest
 from test_remote import OPS, Raw, hello
 
 from egpu.adapters.simulator.machine import Machine
-from support.deadlines import PATIENCE_SECONDS
 from support.remote_gpu import remote
-from support.simulated_gpu import machine, until
+from support.simulated_gpu import machine
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 PAGE: Final = 4096
 REQUEST_TAIL, REQUEST_BESIDE, REQUEST_SHORT, REQUEST_HEAD, EXECUTOR_SLEEPS = 128, 136, 144, 256, 384
@@ -39,7 +39,7 @@ class Shared:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.settimeout(DEADLINE_SECONDS)
         self.socket.connect(str(path))
         said = bytearray(hello())
         struct.pack_into("<I", said, HEADER.size + 12, SHARED)
@@ -113,13 +113,13 @@ def test_headers_changed_while_they_are_read_cost_their_own_session_only(sim: Ma
             flipping.start()
             try:
                 session.publish(session.tail)
-                until(lambda session=session: session.word(REQUEST_HEAD) == session.tail or session.ended())
+                wait_until(lambda session=session: session.word(REQUEST_HEAD) == session.tail or session.ended())
             finally:
                 stop.set()
                 flipping.join()
                 session.socket.close()
         assert executor.process.poll() is None, executor.stderr()
-        until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 24)
+        wait_until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 24)
         reasons = {one["reason"] for one in executor.events if one.get("state") == "closed"}
         assert reasons <= {"violation", "client gone", "goodbye"}, reasons
         assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
@@ -147,13 +147,13 @@ def test_a_short_frame_that_changes_beside_the_tail_costs_its_own_session_only(s
             writing.start()
             try:
                 session.publish(32)
-                until(lambda session=session: session.word(REQUEST_HEAD) == 32 or session.ended())
+                wait_until(lambda session=session: session.word(REQUEST_HEAD) == 32 or session.ended())
             finally:
                 stop.set()
                 writing.join()
                 session.socket.close()
         assert executor.process.poll() is None, executor.stderr()
-        until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 12)
+        wait_until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 12)
         assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
 
 
@@ -164,7 +164,7 @@ def test_a_tail_that_cannot_be_costs_its_own_session_only(sim: Machine, tmp_path
         session.fill(4)
         session.publish(tail)
         with contextlib.suppress(AssertionError):
-            until(session.ended, 3)
+            wait_until(session.ended, seconds=3)
         session.socket.close()
         closed = executor.wait_for("session", "closed")
         assert closed["reason"] in ("violation", "client gone"), closed

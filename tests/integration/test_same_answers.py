@@ -25,9 +25,9 @@ from egpu.adapters import native
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.errors import NativeMissing
-from support.deadlines import PATIENCE_SECONDS
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import environment, machine, source
+from support.waiting import DEADLINE_SECONDS
 
 TRANSPORTS: Final = tuple(one for one in get_args(Transport) if one != "bridge")
 PROGRAMS: Final = Path(__file__).parent / "programs" / "answers"
@@ -81,7 +81,7 @@ def answer(command: list[str], driver_dir: Path, more: Mapping[str, str] | None 
         env=environment(driver_dir, more),
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_SECONDS,
+        timeout=2 * DEADLINE_SECONDS,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -11,8 +11,8 @@ import pytest
 
 from egpu.adapters.native import path
 from egpu.adapters.simulator.machine import Machine
-from support.deadlines import PATIENCE_SECONDS
 from support.simulated_gpu import machine
+from support.waiting import DEADLINE_SECONDS
 
 MIB = 1 << 20
 
@@ -29,7 +29,7 @@ def sample(name: str, *flags: str, driver_dir: Path | None) -> subprocess.Comple
         environment["LD_LIBRARY_PATH"] = str(driver_dir)
     command = [str(path(f"samples/egpu-sample-{name}")), *flags]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        command, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
 
 

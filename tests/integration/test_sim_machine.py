@@ -14,7 +14,8 @@ from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.machine import Machine, list_machines, make_driver_dir, open_machine
 from egpu.errors import InvalidInput, NotSupported, Unavailable
 from support import sanitizers
-from support.simulated_gpu import Program, machine, run, until
+from support.simulated_gpu import Program, machine, run
+from support.waiting import wait_until
 
 HOLD = """
 context()
@@ -187,7 +188,7 @@ def test_a_killed_process_does_not_hold_the_card(sim: Machine) -> None:
     """
     with Program(sim, code) as program:
         program.hear()
-        until(lambda: run(sim, BUSY) > 80)
+        wait_until(lambda: run(sim, BUSY) > 80)
     assert run(
         sim,
         """

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from egpu.adapters.simulator.machine import Machine
-from support.simulated_gpu import Program, machine, run, until
+from support.simulated_gpu import Program, machine, run
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_utilisation_follows_the_work(sim: Machine) -> None:
     """The card's own, and each process's part of it, whatever else this computer is doing (hence the polling)."""
     with Program(sim, BUSY) as first:
         pid = first.hear()
-        until(lambda: run(sim, READ) == [100, 0, [[pid, 100]], True])
+        wait_until(lambda: run(sim, READ) == [100, 0, [[pid, 100]], True])
         with Program(sim, BUSY) as second:
             other = second.hear()
 
@@ -98,5 +99,5 @@ def test_utilisation_follows_the_work(sim: Machine) -> None:
                     and sum(parts.values()) <= 101
                 )
 
-            until(halves)
-    until(lambda: run(sim, READ) == [0, 0, [], False])
+            wait_until(halves)
+    wait_until(lambda: run(sim, READ) == [0, 0, [], False])

@@ -15,7 +15,9 @@ from egpu.api.allocation import decode_demand
 from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod, Secret
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.errors import Refused
-from support.control_plane import admission, free_port, running, until, world
+from support.control_plane import admission, control_plane, running
+from support.ports import free_port
+from support.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -30,7 +32,7 @@ def pod_with(name: str = "p", annotations: dict[str, str] | None = None, **limit
 
 
 async def test_the_design_articles_manifests_apply_in_one_go_and_are_normalised(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
+    async with control_plane(tmp_path) as one, admission(one):
         for file in sorted(EXAMPLES.glob("seed-*.yaml")):
             await one.apply(file.read_text())
         pods = {pod.name: pod for pod in await one.client.list(Pod, namespace="default")}
@@ -52,7 +54,7 @@ def gang_member(name: str, size: str = "2", **limits: str) -> dict[str, object]:
 
 
 async def test_members_of_a_gang_must_agree_with_those_that_are_there(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
+    async with control_plane(tmp_path) as one, admission(one):
         await one.create(gang_member("a"))
         with pytest.raises(Refused, match=r"elasticgpu.io/gang-size\]: says 3, and pod a of the gang train says 2"):
             await one.create(gang_member("b", "3"))
@@ -81,7 +83,7 @@ BAD_PODS = [
 
 
 async def test_bad_pods_are_refused_naming_the_field(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one) as (_, webhook):
+    async with control_plane(tmp_path) as one, admission(one) as (_, webhook):
         await one.node("n0")
         await until(lambda: len(webhook.admission._gpus) == 1)
         for pod, words in BAD_PODS:
@@ -91,7 +93,7 @@ async def test_bad_pods_are_refused_naming_the_field(tmp_path: Path):
 
 
 async def test_our_own_objects_are_checked_too(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
+    async with control_plane(tmp_path) as one, admission(one):
         bad_class = {
             "apiVersion": "elasticgpu.io/v1alpha1",
             "kind": "ElasticGPUClass",
@@ -111,7 +113,7 @@ async def test_our_own_objects_are_checked_too(tmp_path: Path):
 
 
 async def test_nobody_changes_the_demand_of_a_pod_afterwards(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
+    async with control_plane(tmp_path) as one, admission(one):
         await one.create(pod_with(**{names.NVIDIA_GPU: "1"}))
         patch = {"metadata": {"annotations": {names.DEMAND: "{}"}}}
         with pytest.raises(Refused, match="cannot be changed"):
@@ -120,7 +122,7 @@ async def test_nobody_changes_the_demand_of_a_pod_afterwards(tmp_path: Path):
 
 
 async def test_malformed_reviews_get_a_400_with_the_reason(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one) as (_, webhook):
+    async with control_plane(tmp_path) as one, admission(one) as (_, webhook):
         secret = await one.client.get(Secret, "elastic-gpu-webhook-tls", namespace="elastic-gpu-system")
         assert set(secret.data or {}) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
         async with httpx2.AsyncClient(verify=False, trust_env=False) as http:
@@ -141,7 +143,7 @@ async def test_malformed_reviews_get_a_400_with_the_reason(tmp_path: Path):
 
 
 async def test_the_controller_repairs_what_somebody_broke_and_renews_the_certificate(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one) as (controller, webhook):
+    async with control_plane(tmp_path) as one, admission(one) as (controller, webhook):
         assert controller.certificates is not None
         await one.client.patch(MutatingWebhookConfiguration, "elastic-gpu", {"webhooks": []})
         await controller.certificates.reconcile()
@@ -171,7 +173,7 @@ async def test_certificate_files_are_loaded_again_when_they_change(tmp_path: Pat
     paths = tmp_path / "tls.crt", tmp_path / "tls.key"
     for path, content in zip(paths, (first.certificate, first.key), strict=True):
         path.write_bytes(content)
-    async with world(tmp_path) as one:
+    async with control_plane(tmp_path) as one:
         listen = f"127.0.0.1:{free_port()}"
         config = WebhookConfig(listen="127.0.0.1:0", webhook_listen=listen, tls_cert=paths[0], tls_key=paths[1])
         async with running(Webhook(config, one.client)):

@@ -1,4 +1,4 @@
-"""Small builders of objects for tests: cards, pods, claims, classes."""
+"""Objects as the API server holds them (cards, pods, claims, classes), and the scheduler's cache filled with them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -134,7 +134,7 @@ def claim(
     )
 
 
-def world(nodes: int = 1, cards: int = 1, *, memory_mib: int = 16384) -> Feed:
+def cluster(nodes: int = 1, cards: int = 1, *, memory_mib: int = 16384) -> Feed:
     """A feed of equal nodes n0, n1, … with equal cards."""
     return rebuild([card(f"n{n}", c, memory_mib=memory_mib) for n in range(nodes) for c in range(cards)], [], [])
 

@@ -1,4 +1,4 @@
-"""A remote GPU for tests: an executor on a simulated machine, and a driver directory with the remote client in it."""
+"""A remote GPU: an executor on a simulated machine, and a driver directory with the remote client in it."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from egpu.adapters.pool import bridge as pool
 from egpu.adapters.pool.bridge import GONE, LIBRARIES
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.door import Door
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 Transport = Literal["shm", "tcp", "bridge", "tls"]
 """To the executor: shared memory, a loopback port, bytes copied by a bridge, TLS between two relays."""
@@ -69,7 +69,7 @@ class Executor:
             return None
 
         with self.arrived:
-            assert self.arrived.wait_for(find, PATIENCE_SECONDS), (
+            assert self.arrived.wait_for(find, DEADLINE_SECONDS), (
                 f"no {event} {state or ''} among {self.events}; {self.stderr()}"
             )
             found = find()
@@ -87,8 +87,8 @@ class Executor:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(PATIENCE_SECONDS)
-        self.reader.join(PATIENCE_SECONDS)
+        self.process.wait(DEADLINE_SECONDS)
+        self.reader.join(DEADLINE_SECONDS)
         if self.process.stdout:
             self.process.stdout.close()
         self.errors.close()
@@ -216,7 +216,7 @@ def relayed(client: Path, executor: Path, pki: Path) -> Iterator[None]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert up.wait(PATIENCE_SECONDS), "no relay"
+        assert up.wait(DEADLINE_SECONDS), "no relay"
         yield
     finally:
         over.set()

@@ -8,8 +8,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +16,6 @@ import pytest
 from egpu.adapters import native
 from egpu.adapters.slices.pages import DevicePolicy, Mode, Usage, UsageReader, create_usage, write_policy
 from egpu.apps.agent.slots.directories import Slots
-from support.deadlines import PATIENCE_SECONDS
 from support.sanitizers import KIND as SANITIZER
 from support.sanitizers import preloaded
 
@@ -157,10 +154,3 @@ class Slice:
         for child in self.children:
             child.kill()
             child.communicate()
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not within the deadline"
-        time.sleep(0.005)

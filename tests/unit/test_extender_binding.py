@@ -15,8 +15,8 @@ from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.fence import FENCE
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from egpu.runtime.supervisor import Supervisor
-from support.deadlines import PATIENCE_SECONDS
 from support.fake_api import FakeAPI, Json, status
+from support.waiting import DEADLINE_SECONDS, until
 
 
 def card(node: str, index: int, memory_mib: int = 16384) -> Json:
@@ -76,12 +76,6 @@ async def extender(api: FakeAPI, **config: object) -> AsyncIterator[Extender]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition, seconds: float = PATIENCE_SECONDS) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def args(obj: Json, node: str = "n0") -> ExtenderBindingArgs:
@@ -361,7 +355,7 @@ async def test_losing_the_lease_ends_the_process(monkeypatch):
     await until(lambda: one.not_ready() is None)
     async with extender(api):
         with pytest.raises(ElasticGPUError, match="lease"):
-            await asyncio.wait_for(running, PATIENCE_SECONDS)
+            await asyncio.wait_for(running, DEADLINE_SECONDS)
 
 
 async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(monkeypatch):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
-from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod, until
+from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod
 
 from egpu.api import names
 from egpu.api.extender import ExtenderArgs
@@ -15,6 +15,7 @@ from egpu.apps.extender import Extender
 from egpu.apps.extender.gangs import GangKeeper
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from support.fake_api import FakeAPI, Json, status
+from support.waiting import until
 
 
 def member(name: str, gang: str = "g", size: int = 3, **more: str) -> Json:

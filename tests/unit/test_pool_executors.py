@@ -13,7 +13,7 @@ from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.supervisor import Executor
 from egpu.adapters.processes import Process, start_time
 from egpu.core.leasing.leases import LeaseRecord
-from support import simulated_gpu as simgpu
+from support.waiting import wait_until
 
 RECORD = LeaseRecord(lease="lease-1", holder="h", peer="p", request="1", key="k", part=0, parts=1, cards=())
 WITH_SESSION = """
@@ -48,7 +48,7 @@ def test_sessions_that_outlive_their_parent_are_ended_with_it(
     child, session = with_session
     made = executor_of(child, tmp_path / "lease-1")
     child.kill()
-    simgpu.until(lambda: not made.is_alive())
+    wait_until(lambda: not made.is_alive())
     assert start_time(session) != 0
     made.end()
     assert start_time(session) == 0
@@ -65,7 +65,7 @@ def test_one_that_dies_while_it_is_looked_at_has_been_waited_for(tmp_path: Path)
 
         def is_alive(self) -> bool:
             child.send_signal(signal.SIGKILL)
-            simgpu.until(lambda: not real.is_alive())
+            wait_until(lambda: not real.is_alive())
             return False
 
     made.process = Dying(real.pid, real.start_time)

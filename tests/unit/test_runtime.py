@@ -10,7 +10,7 @@ from egpu.errors import Conflict, Unavailable
 from egpu.runtime.reconcile import DONE, Loop, Result
 from egpu.runtime.supervisor import Supervisor, TaskEndedError
 from egpu.runtime.workqueue import WorkQueue, WorkQueueFullError
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 
 async def test_a_key_added_twice_is_worked_on_once():
@@ -127,6 +127,6 @@ async def test_sigterm_ends_the_process_in_good_order():
 
     supervisor = Supervisor()
     supervisor.add("works", works())
-    async with asyncio.timeout(PATIENCE_SECONDS):  # wait_for would let the task run before the handlers are there
+    async with asyncio.timeout(DEADLINE_SECONDS):  # wait_for would let the task run before the handlers are there
         await supervisor.run()
     assert cleaned.is_set()

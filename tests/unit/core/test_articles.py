@@ -13,7 +13,7 @@ from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUClass, Object
 from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
 from egpu.core.placement.cache import CLAIM_CONTAINER, Feed
-from support.objects import BINPACK, world
+from support.objects import BINPACK, cluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -28,7 +28,7 @@ def read(name: str, kind: type[Object]) -> Object | None:
 
 def apply(name: str) -> tuple[Feed, Pod]:
     """Admit everything in the file, and bind its claim if it can be."""
-    feed = world(cards=2)
+    feed = cluster(cards=2)
     klass, claim, pod = (read(name, kind) for kind in (ElasticGPUClass, ElasticGPUClaim, Pod))
     classes: dict[str, ElasticGPUClass] = {}
     claims: dict[str, ElasticGPUClaim] = {}

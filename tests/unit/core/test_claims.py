@@ -18,7 +18,7 @@ from egpu.core.claims.lifecycle import (
     reconcile_slice,
 )
 from egpu.core.placement.cache import CLAIM_CONTAINER
-from support.objects import BINPACK, claim, claim_pod, ended, gpu_class, place, placed, world
+from support.objects import BINPACK, claim, claim_pod, cluster, ended, gpu_class, place, placed
 
 
 class Store:
@@ -91,7 +91,7 @@ class Store:
     def bind(self) -> None:
         """What the extender does."""
         assert self.claim is not None
-        feed = world(cards=2)
+        feed = cluster(cards=2)
         feed.class_changed(self.klass)
         allocation = feed.choose(feed.claim_request(self.claim), "n0", BINPACK)
         held = ClaimAllocation(node="n0", container=allocation.containers[CLAIM_CONTAINER])
@@ -208,7 +208,7 @@ def test_a_claim_deleted_before_it_was_bound_just_goes() -> None:
 
 
 def test_users_are_placed_pods_that_have_not_ended() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class(wait=True))
     what = claim("c")
     feed.claim_changed(what)

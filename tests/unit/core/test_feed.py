@@ -12,6 +12,7 @@ from support.objects import (
     card,
     claim,
     claim_pod,
+    cluster,
     container,
     ended,
     fits,
@@ -21,7 +22,6 @@ from support.objects import (
     pod,
     slice_pod,
     why_not,
-    world,
 )
 
 CARD = ("n0", "GPU-n0-0")
@@ -48,7 +48,7 @@ def bind_claim(feed: Feed, what: ElasticGPUClaim, node: str = "n0") -> ElasticGP
 
 
 def test_an_assumed_pod_holds_until_the_watch_shows_it_and_an_older_event_does_not_drop_it() -> None:
-    feed = world()
+    feed = cluster()
     what = slice_pod("p")
     allocation = feed.choose(feed.request(what), "n0", BINPACK)
     feed.assume_pod(what, allocation)
@@ -61,7 +61,7 @@ def test_an_assumed_pod_holds_until_the_watch_shows_it_and_an_older_event_does_n
 
 
 def test_a_failed_binding_leaves_nothing_behind() -> None:
-    feed = world()
+    feed = cluster()
     what = slice_pod("p")
     feed.assume_pod(what, feed.choose(feed.request(what), "n0", BINPACK))
     feed.forget_pod(what.uid)
@@ -70,7 +70,7 @@ def test_a_failed_binding_leaves_nothing_behind() -> None:
 
 
 def test_a_pod_holds_until_it_has_ended_not_until_it_is_being_deleted() -> None:
-    feed = world()
+    feed = cluster()
     what = slice_pod("p")
     bound_pod = placed(what, place(feed, what))
     deleting = replace(bound_pod, metadata=replace(bound_pod.metadata, deletion_timestamp="2030-01-01T00:00:00Z"))
@@ -83,7 +83,7 @@ def test_a_pod_holds_until_it_has_ended_not_until_it_is_being_deleted() -> None:
 
 
 def test_a_pod_deleted_twice_gives_back_once() -> None:
-    feed = world()
+    feed = cluster()
     place(feed, slice_pod("a"))
     place(feed, slice_pod("b"))
     feed.pod_deleted("uid-a")
@@ -92,7 +92,7 @@ def test_a_pod_deleted_twice_gives_back_once() -> None:
 
 
 def test_what_nobody_of_ours_wrote_is_reported_and_shows_the_card_as_full() -> None:
-    feed = world()
+    feed = cluster()
     what = slice_pod("p", core=60)
     allocation = place(feed, what)
     feed.pod_changed(placed(slice_pod("forged", core=60), allocation))
@@ -105,9 +105,9 @@ def test_what_nobody_of_ours_wrote_is_reported_and_shows_the_card_as_full() -> N
 
 
 def test_two_modes_on_one_card_are_reported() -> None:
-    feed = world()
+    feed = cluster()
     place(feed, slice_pod("p"))
-    other = world()
+    other = cluster()
     whole = pod("w", container("app", {"nvidia.com/gpu": 1}))
     feed.pod_changed(placed(whole, other.choose(other.request(whole), "n0", BINPACK)))
     assert "several modes at once" in feed.problems()[0]
@@ -115,7 +115,7 @@ def test_two_modes_on_one_card_are_reported() -> None:
 
 
 def test_a_corrupt_allocation_is_reported_and_holds_nothing() -> None:
-    feed = world()
+    feed = cluster()
     allocation = feed.choose(feed.request(slice_pod("p")), "n0", BINPACK)
     bad = placed(slice_pod("p"), allocation)
     annotations = {names.ALLOCATION: encode(allocation).replace("version", "wersion")}
@@ -127,7 +127,7 @@ def test_a_corrupt_allocation_is_reported_and_holds_nothing() -> None:
 
 
 def test_the_same_card_published_twice_counts_once() -> None:
-    feed = world()
+    feed = cluster()
     twin = card("n0", 0)
     feed.gpu_changed(replace(twin, metadata=replace(twin.metadata, name="n0-other")))
     assert len(feed.ledger.cards("n0")) == 1
@@ -138,7 +138,7 @@ def test_the_same_card_published_twice_counts_once() -> None:
 
 
 def test_a_bound_claim_is_a_reservation_that_its_pod_consumes() -> None:
-    feed = world(nodes=2)
+    feed = cluster(nodes=2)
     feed.class_changed(gpu_class())
     bind_claim(feed, claim("c"))
     assert free(feed) == (70, 12288)
@@ -155,7 +155,7 @@ def test_a_bound_claim_is_a_reservation_that_its_pod_consumes() -> None:
 
 
 def test_a_claim_is_used_by_one_pod_at_a_time() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class())
     bind_claim(feed, claim("c"))
     place(feed, claim_pod("p", "c"))
@@ -166,7 +166,7 @@ def test_a_claim_is_used_by_one_pod_at_a_time() -> None:
 
 
 def test_a_pod_waits_for_an_immediate_claim_and_says_for_what() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class())
     assert "claim c, which does not exist" in why_not(feed, claim_pod("p", "c"))
     feed.claim_changed(claim("c"))
@@ -177,7 +177,7 @@ def test_a_pod_waits_for_an_immediate_claim_and_says_for_what() -> None:
 
 
 def test_a_claim_that_waits_for_its_consumer_gets_cards_with_the_pod() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class(wait=True))
     waiting, user = claim("c"), claim_pod("p", "c")
     feed.claim_changed(waiting)
@@ -195,7 +195,7 @@ def test_a_claim_that_waits_for_its_consumer_gets_cards_with_the_pod() -> None:
 
 
 def test_an_assumed_claim_holds_until_the_watch_shows_it_or_it_failed() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class())
     what = claim("c")
     feed.claim_changed(what)
@@ -208,14 +208,14 @@ def test_an_assumed_claim_holds_until_the_watch_shows_it_or_it_failed() -> None:
 
 
 def test_a_card_whose_object_is_being_deleted_takes_nothing_new() -> None:
-    feed = world()
+    feed = cluster()
     going = card("n0", 0)
     feed.gpu_changed(replace(going, metadata=replace(going.metadata, deletion_timestamp="2030-01-01T00:00:00Z")))
     assert fits(feed, slice_pod("p")) == ()
 
 
 def test_a_pod_keeps_what_its_claim_held_when_the_claim_is_torn_away() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class())
     bind_claim(feed, claim("c"))
     place(feed, claim_pod("p", "c"))
@@ -226,7 +226,7 @@ def test_a_pod_keeps_what_its_claim_held_when_the_claim_is_torn_away() -> None:
 
 
 def test_a_claim_on_a_lost_card_keeps_its_pod_waiting() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class())
     bind_claim(feed, claim("c"))
     feed.gpu_changed(card("n0", 0, healthy=False))
@@ -234,7 +234,7 @@ def test_a_claim_on_a_lost_card_keeps_its_pod_waiting() -> None:
 
 
 def test_a_bound_claim_outlives_its_class() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class())
     bind_claim(feed, claim("c"))
     feed.class_deleted("shared")
@@ -242,7 +242,7 @@ def test_a_bound_claim_outlives_its_class() -> None:
 
 
 def test_a_retained_slice_holds_after_its_claim_and_not_beside_it() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class(retain=True))
     done = bind_claim(feed, claim("c"))
     (piece,) = claim_slices(done, "Retain")
@@ -255,7 +255,7 @@ def test_a_retained_slice_holds_after_its_claim_and_not_beside_it() -> None:
 
 
 def test_a_restart_sees_the_same() -> None:
-    feed = world(nodes=2, cards=2)
+    feed = cluster(nodes=2, cards=2)
     feed.class_changed(gpu_class())
     done = bind_claim(feed, claim("c"))
     pods = [slice_pod("a"), claim_pod("b", "c")]

@@ -2,7 +2,7 @@
 
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, card_usage
-from support.objects import BINPACK, slice_pod, world
+from support.objects import BINPACK, cluster, slice_pod
 
 HOLDER = Holder("pod", "one")
 
@@ -48,7 +48,7 @@ def test_rows_are_used_again_and_carry_nothing_over() -> None:
 
 
 def test_a_ledger_tells_which_rows_changed() -> None:
-    feed = world(nodes=2)
+    feed = cluster(nodes=2)
     before = feed.ledger.changes.copy()
     what = slice_pod("p")
     feed.assume_pod(what, feed.choose(feed.request(what), "n1", BINPACK))

@@ -39,7 +39,7 @@ def node(name: str, *, link: int = 10_000, ready: bool = True, pool: bool = True
     )
 
 
-def world(*, cards: int = 1, links: tuple[int, int] = (10_000, 10_000)) -> Feed:
+def cluster(*, cards: int = 1, links: tuple[int, int] = (10_000, 10_000)) -> Feed:
     """Two nodes with cards, g0 and g1, and one without, cpu."""
     gpus = [card(f"g{n}", index) for n in range(2) for index in range(cards)]
     return rebuild(gpus, [], [], [], [node("cpu"), *(node(f"g{n}", link=links[n]) for n in range(2))])
@@ -60,7 +60,7 @@ def free(feed: Feed, server: str) -> tuple[int, int]:
 
 
 def test_a_pod_on_a_node_without_cards_gets_one_of_another_node_counted_there() -> None:
-    feed = world()
+    feed = cluster()
     assert fits(feed, remote("p"), *NODES) == NODES
     server, uuid = served(feed, "p")
     assert uuid == f"GPU-{server}-0"
@@ -71,10 +71,10 @@ def test_a_pod_on_a_node_without_cards_gets_one_of_another_node_counted_there() 
 
 
 def test_the_pods_own_node_comes_first_then_the_fastest_link_then_the_fullest() -> None:
-    feed = world(links=(10_000, 100_000))
+    feed = cluster(links=(10_000, 100_000))
     assert served(feed, "a", on="g0")[0] == "g0"
     assert served(feed, "b", on="cpu")[0] == "g1"
-    equal = world()
+    equal = cluster()
     first = served(equal, "a")[0]
     assert served(equal, "b")[0] == first, "the fullest that has room"
     assert served(equal, "c")[0] != first
@@ -84,7 +84,7 @@ def test_the_pods_own_node_comes_first_then_the_fastest_link_then_the_fullest() 
 
 
 def test_never_more_than_there_is_over_the_whole_pool() -> None:
-    feed = world()
+    feed = cluster()
     for number in range(4):
         served(feed, f"p{number}", on=NODES[number % 3])
     assert feed.problems() == []
@@ -97,7 +97,7 @@ def test_never_more_than_there_is_over_the_whole_pool() -> None:
 
 
 def test_a_card_of_the_pool_and_a_card_of_its_node_keep_out_of_each_others_way() -> None:
-    feed = world()
+    feed = cluster()
     place(feed, slice_pod("own"), "g0")
     assert [served(feed, f"p{n}", on="g0")[0] for n in range(2)] == ["g1", "g1"]
     assert "card 0 of g0 is shared by elasticgpu.io/vcuda" in why_not(feed, remote("p"), "g0")
@@ -105,7 +105,7 @@ def test_a_card_of_the_pool_and_a_card_of_its_node_keep_out_of_each_others_way()
 
 
 def test_nodes_outside_the_pool_neither_serve_nor_use_it_and_those_away_or_cordoned_do_not_serve() -> None:
-    feed = world()
+    feed = cluster()
     feed.node_changed(node("cpu", pool=False))
     assert fits(feed, remote("p"), *NODES) == ("g0", "g1")
     assert "takes no part in the pool" in why_not(feed, remote("p"), "cpu")
@@ -122,7 +122,7 @@ def test_nodes_outside_the_pool_neither_serve_nor_use_it_and_those_away_or_cordo
 
 
 def test_a_lost_server_gives_nothing_out_and_its_holders_count_again_when_it_is_back() -> None:
-    feed = world()
+    feed = cluster()
     server, _ = served(feed, "p")
     feed.node_deleted(server)
     feed.gpu_deleted(f"{server}-card0")
@@ -134,7 +134,7 @@ def test_a_lost_server_gives_nothing_out_and_its_holders_count_again_when_it_is_
 
 
 def test_own_cards_and_the_pools_in_one_pod() -> None:
-    feed = world()
+    feed = cluster()
     both = pod("p", container("own", {CORE: 60, MEMORY: 8}), container("far", POOL))
     assert fits(feed, both, *NODES) == ("g0", "g1")
     for policies in (BINPACK, SPREAD):
@@ -146,7 +146,7 @@ def test_own_cards_and_the_pools_in_one_pod() -> None:
 
 
 def test_several_containers_and_several_cards_of_one_server() -> None:
-    feed = world(cards=2)
+    feed = cluster(cards=2)
     what = pod("p", container("a", {names.POOL_CORE: 200}), container("b", {names.POOL_CORE: 60, names.POOL_MEMORY: 1}))
     allocation = place(feed, what, "cpu")
     assert len(allocation.containers["a"].cards) == 2
@@ -156,7 +156,7 @@ def test_several_containers_and_several_cards_of_one_server() -> None:
 
 
 def test_a_restart_sees_what_was_given_out() -> None:
-    feed = world()
+    feed = cluster()
     allocation = place(feed, remote("p"), "cpu")
     nodes = [node(name) for name in NODES]
     again = rebuild([card("g0", 0), card("g1", 0)], [placed(remote("p"), allocation)], [], [], nodes)
@@ -165,7 +165,7 @@ def test_a_restart_sees_what_was_given_out() -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_claim_of_the_pool_holds_a_card_that_its_pod_uses_from_anywhere(wait: bool) -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class("far", names.POOL, wait=wait))
     wish = claim("c", class_name="far")
     feed.claim_changed(wish)
@@ -189,7 +189,7 @@ def test_a_claim_of_the_pool_holds_a_card_that_its_pod_uses_from_anywhere(wait: 
 
 
 def test_explaining_names_the_node_that_serves() -> None:
-    feed = world()
+    feed = cluster()
     allocation = place(feed, remote("p"), "cpu")
     server = allocation.containers["app"].server
     told = "\n".join(explain_pod(placed(remote("p"), allocation), feed, NODES, BINPACK).lines())

@@ -10,13 +10,13 @@ from egpu.core.placement.cache import Feed
 from egpu.core.placement.ledger import Card
 from egpu.core.provisioners.preparation import DeviceLimit, prepare
 from egpu.errors import NotSupported, Unavailable
-from support.objects import BINPACK, claim, claim_pod, container, gpu_class, pod, slice_pod, world
+from support.objects import BINPACK, claim, claim_pod, cluster, container, gpu_class, pod, slice_pod
 
 CARDS = [Card(uuid=f"GPU-n0-{index}", index=index, minor=index, memory_mib=16384) for index in range(2)]
 
 
 def given(what: Pod, feed: Feed | None = None) -> ContainerAllocation:
-    feed = feed or world(cards=2)
+    feed = feed or cluster(cards=2)
     return feed.choose(feed.request(what), "n0", BINPACK).containers["app"]
 
 
@@ -29,7 +29,7 @@ def test_a_vcuda_slice_is_enforced_by_a_policy_page() -> None:
 
 
 def test_idle_compute_may_be_used_where_the_class_says_so() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class(wait=True, parameters={"computeMode": "share"}))
     feed.claim_changed(claim("c"))
     found = prepare("app", given(claim_pod("p", "c"), feed), CARDS)
@@ -39,7 +39,7 @@ def test_idle_compute_may_be_used_where_the_class_says_so() -> None:
 
 
 def test_memory_beyond_the_share_is_spilled_up_to_the_factor_of_the_class() -> None:
-    feed = world()
+    feed = cluster()
     feed.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.25"}))
     feed.claim_changed(claim("c"))
     found = prepare("app", given(claim_pod("p", "c"), feed), CARDS)
@@ -85,7 +85,7 @@ def test_annotation_names_of_long_container_names_stay_within_63_characters_and_
 
 
 def test_the_binding_carries_cards_per_container_and_gpushares_annotations() -> None:
-    feed = world(cards=2)
+    feed = cluster(cards=2)
     both = pod("p", container("a", {"aliyun.com/gpu-mem": 3}), container("b", {"nvidia.com/gpu": 1}))
     written = binding_annotations(feed.choose(feed.request(both), "n0", BINPACK), assume_time_ns=42)
     del written[names.ALLOCATION]

@@ -1,4 +1,4 @@
-"""One simulated node for tests: API server, embedded kubelet, agent. Cards are stand-ins; everything else is real."""
+"""One node of this machine: API server, embedded kubelet, agent. Cards are stand-ins; everything else is real."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
 from egpu.errors import NotFound
 from egpu.runtime.supervisor import Supervisor
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = "node-a"
@@ -81,22 +80,8 @@ def shell(name: str, script: str, *, gpu: bool = True, **more: Any) -> dict[str,
     return {"name": name, "image": "x", "command": ["sh", "-c", script], "resources": resources, **more}
 
 
-async def until(what: str, check: Callable[[], Any], *, patience_seconds: float = PATIENCE_SECONDS) -> Any:
-    """Poll until `check` gives something true, plain or awaited; fails saying what was waited for."""
-    deadline = time.monotonic() + patience_seconds
-    found: Any = None
-    while time.monotonic() < deadline:
-        found = check()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return found
-        await asyncio.sleep(0.03)
-    raise AssertionError(f"not within {patience_seconds} s: {what}; last: {found!r}")
-
-
 @dataclass
-class World:
+class LocalNode:
     directory: Path
     client: Client
     kubeconfig: Path
@@ -133,7 +118,7 @@ class World:
         self._agent_supervisor = Supervisor(signals=())
         self._agent_task = asyncio.create_task(self.agent.run(self._agent_supervisor))
         agent = self.agent
-        await until("agent ready", lambda: agent.not_ready() is None or self._agent_failed())
+        await until(lambda: agent.not_ready() is None or self._agent_failed(), "agent ready")
         return self.agent
 
     def _agent_failed(self) -> bool:
@@ -153,7 +138,7 @@ class World:
         command += ["--kubelet-dir", str(self.kubelet_dir), "--backoff-seconds", "0.2", *self.kubelet_flags]
         with (self.directory / "kubelet.log").open("ab") as output:
             self.kubelet = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
-        await until("kubelet listens", (self.kubelet_dir / "device-plugins/kubelet.sock").exists)
+        await until((self.kubelet_dir / "device-plugins/kubelet.sock").exists, "kubelet listens")
 
     async def kill_kubelet(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self.kubelet is not None and self.kubelet.returncode is None:
@@ -210,7 +195,7 @@ class World:
             return pod if pod.status.phase in wanted else None
 
         try:
-            return await until(f"{name} {wanted}", look)
+            return await until(look, f"{name} {wanted}")
         except AssertionError as error:
             status = msgspec.json.encode((await self.read(name)).status).decode()
             raise AssertionError(f"{error}\n{status}\n{self.kubelet_log()[-3000:]}") from None
@@ -223,7 +208,7 @@ class World:
                 return True
             return False
 
-        await until(f"{name} gone", look)
+        await until(look, f"{name} gone")
 
     def log(self, pod: objects.Pod, container: str, number: int = 0) -> str:
         directory = self.kubelet_dir / "pods" / f"default_{pod.name}_{pod.uid}" / container
@@ -250,7 +235,7 @@ class World:
         command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
         with (self.directory / "agent.log").open("ab") as output:
             self.agent_process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
-        await until("agent ready", self._agent_answers)
+        await until(self._agent_answers, "agent ready")
 
     async def _agent_answers(self) -> bool:
         assert self.agent_process is not None
@@ -273,9 +258,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(
+async def local_node(
     directory: Path, *, cards: int = 2, agent: bool = True, machine: Machine | None = None
-) -> AsyncGenerator[World]:
+) -> AsyncGenerator[LocalNode]:
     """A node whose kubelet runs, and its agent too unless told otherwise."""
     devices = directory / "dev"
     devices.mkdir()
@@ -285,7 +270,7 @@ async def world(
         for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
             definition = yaml.safe_load(path.read_text())
             await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-        here = World(directory, client, api.kubeconfig, Cards(cards))
+        here = LocalNode(directory, client, api.kubeconfig, Cards(cards))
         try:
             if machine is not None:
                 here.kubelet_flags += ["--driver-dir", str(machine.driver_dir)]
@@ -300,15 +285,3 @@ async def world(
             await here.kill_agent(signal.SIGTERM)
             await here.kill_kubelet(signal.SIGTERM)
             await end_all(here.kubelet_dir)
-
-
-def processes_of(command: str) -> list[int]:
-    """Processes of this machine whose command line is `command`."""
-    found: list[int] = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (path / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-                if b" ".join(words) == command.encode():
-                    found.append(int(path.name))
-    return found

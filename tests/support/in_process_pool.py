@@ -1,4 +1,4 @@
-"""A broker in this process and servers made of nothing, for tests: they do what a server does, and run no executor."""
+"""A pool in this process: the real broker, and servers made of nothing that do what they are ordered."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from egpu.core.leasing.leases import LeaseRecord, Report, RunningLease
 from egpu.core.placement.ledger import Card
 from egpu.errors import ElasticGPUError
 from egpu.runtime.supervisor import Supervisor
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, until
 
 CARD_MIB = 80_000
 FAKE_EXECUTOR = Path(__file__).parents[1] / "integration" / "programs" / "fake_executor.py"
@@ -63,16 +63,15 @@ async def broker(
     credentials: Credentials, listen: str = "127.0.0.1:0", *, gather_seconds: float = 0.0
 ) -> AsyncIterator[Broker]:
     config = BrokerConfig(
-        credentials, listen=listen, tick_seconds=0.05, settle_seconds=PATIENCE_SECONDS, gather_seconds=gather_seconds
+        credentials, listen=listen, tick_seconds=0.05, settle_seconds=DEADLINE_SECONDS, gather_seconds=gather_seconds
     )
     made = Broker(config)
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(made.run(supervisor))
     try:
-        while not made.door.is_open:
-            await asyncio.sleep(0.01)
-            if running.done():
-                running.result()
+        await until(lambda: made.door.is_open or running.done())
+        if running.done():
+            running.result()
         yield made
     finally:
         supervisor.stop()
@@ -135,16 +134,6 @@ class FakeServer:
                     self.read = (orders.epoch, orders.version)
                     receiving = asyncio.create_task(self.connection.expect(messages.Orders))
                 await self._report()
-
-
-async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> float:
-    """Wait for it; the seconds it took."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    while not holds():
-        assert loop.time() - began < seconds, "still not so"
-        await asyncio.sleep(0.005)
-    return loop.time() - began
 
 
 async def client(made: Broker, credentials: Credentials) -> PoolClient:
