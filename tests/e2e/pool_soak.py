@@ -327,6 +327,11 @@ class Soak:
                 return self.restart("broker")
             case "daemon":
                 return self.restart(self.chance.choice(self.servers))
+            case _:
+                return await self.strike_a_program(kind)
+
+    async def strike_a_program(self, kind: str) -> bool:
+        """Whether one held a lease."""
         holding = sorted((run for run in self.running if run.holds), key=lambda run: run.number)
         if not holding:
             return False
@@ -523,16 +528,16 @@ class Soak:
         """The most that was there at once, while it runs."""
         while True:
             await asyncio.sleep(0.5)
-            held: Counter[str] = Counter()
+            together = 0.0
+            highest = self.tally.highest_rss_mib
             for one in await asyncio.to_thread(self.mine):
                 with contextlib.suppress(OSError):
                     kind = next((n for n, p in self.pool.processes.items() if p.pid == one.pid), _kind(one.command))
                     mib = process_table.level(one.pid).resident_kib / 1024
-                    held["all together"] += mib  # type: ignore[assignment]
+                    together += mib
                     kind = kind.replace(f"soak-{os.getpid()}", "daemon")
-                    highest = self.tally.highest_rss_mib
                     highest[kind] = round(max(highest.get(kind, 0.0), mib), 1)
-            highest["all together"] = round(max(highest.get("all together", 0.0), held["all together"]), 1)
+            highest["all together"] = round(max(highest.get("all together", 0.0), together), 1)
             self.tally.most_leases = max(self.tally.most_leases, sum(bool(run.lease) for run in self.running))
 
     # --- all of it ----------------------------------------------------------------------------------------------------
@@ -553,6 +558,7 @@ class Soak:
             warm = time.monotonic()  # a busy machine takes its time for that
             pause = min(1.0, seconds / 60)
             halves = ((STRIKES, 0.5), (tuple(kind for kind in STRIKES if kind not in LASTING), 1.0))
+            first = 0
             for kinds, share in halves:
                 first = len(self.tally.settled)
                 late = warm + share * seconds + 2 * DEADLINE_SECONDS

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
@@ -111,7 +111,7 @@ for line in sys.stdin:
 @contextlib.contextmanager
 def holding(
     pool: LocalPool, *options: str, far: bool = False
-) -> Iterator[tuple[subprocess.Popen[str], Callable[[str], str]]]:
+) -> Generator[tuple[subprocess.Popen[str], Callable[[str], str]]]:
     """A program that holds a lease and does what it is told."""
     command = pool.run_command([sys.executable, "-c", HOLDING], *options)
     if far:
@@ -193,7 +193,7 @@ def test_a_killed_executor_is_an_error_and_not_a_hang_and_others_go_on(pool: Loc
 
 
 @contextlib.contextmanager
-def holding_other(pool: LocalPool) -> Iterator[Callable[[str], str]]:
+def holding_other(pool: LocalPool) -> Generator[Callable[[str], str]]:
     process = subprocess.Popen(
         pool.run_command([sys.executable, "-c", HOLDING]),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

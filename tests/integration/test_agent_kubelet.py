@@ -11,10 +11,11 @@ import pytest_asyncio
 
 from egpu.adapters.slices.pages import read_policy
 from egpu.api import names
-from egpu.api.allocation import PodAllocation, encode
+from egpu.api.allocation import ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
-from support.local_node import NODE, LocalNode, card, local_node, share, shell, vcuda, whole
+from egpu.embedded.kubelet.objects import Pod
+from support.local_node import NODE, LocalNode, card, ended, local_node, restarts, share, shell, vcuda, whole
 from support.process_table import with_command
 from support.waiting import until
 
@@ -41,7 +42,7 @@ async def test_a_container_gets_its_slice(node: LocalNode) -> None:
     assert pod.status.phase == "Succeeded", log
 
 
-def limits(node: LocalNode, pod: object, container: str) -> dict[str, tuple[int, int]]:
+def limits(node: LocalNode, pod: Pod, container: str) -> dict[str, tuple[int, int]]:
     """The policy page of a container: (compute in ppm, memory in MiB) by card."""
     record = node.slot_of(pod, container)
     policy = read_policy(node.state_dir / "slots" / record.token / "policy")
@@ -96,7 +97,6 @@ async def test_tokens_come_back_and_carry_nothing_over(node: LocalNode) -> None:
             await node.client.delete(type(pod), name, namespace="default")
         for name in made:
             await node.gone(name)
-    assert node.agent is not None
     await until(lambda: not node.agent.slots.tokens(), "slots swept")
 
 
@@ -135,7 +135,7 @@ async def test_an_init_container_that_fails_once_is_prepared_again(node: LocalNo
     )
     await node.phase("retry", "Running")
     pod = await node.read("retry")
-    assert pod.status.init_container_statuses[0].restart_count == 1
+    assert [one.restart_count for one in pod.status.init_container_statuses or []] == [1]
     await until(lambda: node.slot_of(pod, "main"), "main prepared")
     assert limits(node, pod, "main") == {card(0).uuid: (100_000, 100)}
 
@@ -160,12 +160,13 @@ async def test_a_restart_repeats_prestart_with_the_same_token(node: LocalNode) -
     assert again.generation > first.generation
     assert limits(node, pod, "main") == {card(1).uuid: (300_000, 1024)}
     assert card(1).uuid in node.log(pod, "main", 1)
-    status = (await node.read("crash")).status.container_statuses[0]
+    (status,) = (await node.read("crash")).status.container_statuses or []
+    assert status.last_state is not None
+    assert status.last_state.terminated is not None
     assert status.last_state.terminated.exit_code == 1
 
 
 async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: LocalNode) -> None:
-    assert node.agent is not None
     pod = await node.create("stays", [shell("main", "echo $$; exec sleep 987654")], {"main": vcuda(share(0, core=30))})
     ends = await node.create("ends", [shell("main", "sleep 1; exit 3")], {"main": vcuda(share(1, core=30))})
     await node.phase("stays", "Running")
@@ -177,11 +178,11 @@ async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: Local
     await node.start_kubelet()
     await until(lambda: node.agent.registrar.registrations > registrations, "registered again")
     after = await node.phase("ends", "Failed")
-    assert after.status.container_statuses[0].state.terminated.exit_code == 3
+    assert ended(after).exit_code == 3
     late = await node.create("late", [shell("main", "true")], {"main": vcuda(share(1, core=30))})
     await node.phase("late", "Succeeded")
     assert len(with_command("sleep 987654")) == 1
-    assert (await node.read("stays")).status.container_statuses[0].restart_count == 0
+    assert restarts(await node.read("stays")) == 0
     assert node.slot_of(pod, "main") == before, "its slot was not touched"
     assert node.slot_of(late, "main") is None or node.slot_of(late, "main").token != before.token
 
@@ -219,7 +220,9 @@ async def waiting_message(node: LocalNode, name: str, part: str) -> str:
         ({"main": vcuda(share(7))}, f"card {card(7).uuid} is not on this node"),
     ],
 )
-async def test_what_cannot_be_prepared_does_not_start(node: LocalNode, allocation: object, reason: str) -> None:
+async def test_what_cannot_be_prepared_does_not_start(
+    node: LocalNode, allocation: dict[str, ContainerAllocation] | None, reason: str
+) -> None:
     pod = await node.create("refused", [shell("main", "true")], allocation)
     message = await waiting_message(node, "refused", reason)
     assert "pod default/refused, container main" in message
@@ -246,7 +249,6 @@ async def test_a_card_under_another_minor_is_found_by_uuid(node: LocalNode) -> N
     (node.directory / "dev/nvidia0").write_text(f"EGPUSIM1 {card(1).uuid}")
     (node.directory / "dev/nvidia1").write_text(f"EGPUSIM1 {card(0).uuid}")
     node.cards.cards = (card(1, index=0, minor=0), card(0, index=1, minor=1))
-    assert node.agent is not None
     await until(lambda: node.agent.inventory.cards[card(1).uuid].minor == 0, "read again")
     pod = await node.create("moved", [shell("main", "cat /dev/nvidia0")], {"main": vcuda(share(1))})
     pod = await node.phase("moved", "Succeeded")
@@ -270,7 +272,7 @@ async def test_the_node_publishes_every_vocabulary(node: LocalNode) -> None:
         return found if names.SLOT in (found.status.capacity or {}) else None
 
     found = await until(complete, "slots published")
-    capacity = {key: str(value) for key, value in found.status.capacity.items()}
+    capacity = {key: str(value) for key, value in (found.status.capacity or {}).items()}
     assert capacity[names.SLOT] == "8"
     assert capacity[names.NVIDIA_GPU] == "2"
     assert capacity[names.DOCKER_VCUDA_CORE] == "200"

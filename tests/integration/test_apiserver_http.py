@@ -11,7 +11,6 @@ import httpx2
 import pytest
 
 from egpu.embedded.apiserver import Config, ServerHandle, serve
-from egpu.embedded.apiserver.access import ADMIN
 from egpu.embedded.apiserver.app import BODY_LIMIT
 from egpu.errors import InvalidInput
 from support.waiting import DEADLINE_SECONDS, until
@@ -75,16 +74,6 @@ def widget(name: str, **spec: Any) -> dict[str, Any]:
 async def server(tmp_path: Path) -> AsyncIterator[ServerHandle]:
     async with serve(Config(tmp_path, log_limit=32)) as handle:
         yield handle
-
-
-@pytest.fixture
-async def api(server: ServerHandle) -> AsyncIterator[httpx2.AsyncClient]:
-    context = ssl.create_default_context(cadata=server.ca.decode())
-    headers = {"authorization": f"Bearer {server._tokens.issue(ADMIN)}"}
-    async with httpx2.AsyncClient(
-        base_url=server.url, verify=context, headers=headers, timeout=DEADLINE_SECONDS
-    ) as client:
-        yield client
 
 
 async def created(api: httpx2.AsyncClient, path: str, obj: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +230,7 @@ async def test_wrong_types_and_unknown_fields(api: httpx2.AsyncClient) -> None:
     wrong = pod("a")
     wrong["spec"]["containers"][0]["command"] = "sh"
     assert (await api.post(PODS, json=wrong)).status_code == 400
-    unknown = {**pod("b"), "extra": 1}
+    unknown: dict[str, Any] = {**pod("b"), "extra": 1}
     unknown["spec"]["contaners"] = []
     answer = await api.post(PODS, json=unknown, params={"fieldValidation": "Strict"})
     assert answer.status_code == 400

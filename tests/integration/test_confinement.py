@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,8 @@ from egpu.core.leasing.leases import LeaseRecord
 from support.remote_gpu import client_dir
 from support.simulated_gpu import environment, machine
 from support.waiting import DEADLINE_SECONDS, wait_until
+
+CARDS = ("T4", 1)
 
 NOBODY = 65534
 
@@ -84,12 +85,6 @@ finally:
         if child.exists():
             child.rmdir()
 """
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("confined"), "T4", 1) as made:
-        yield made
 
 
 def start(executors: Executors, lease: str) -> Executor:

@@ -138,7 +138,7 @@ async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: 
         assert (await http.post("/bind", json={**binding(second, "n0"), "Node": ""})).status_code == 400
         waiting = (await http.get("/explain", params={"namespace": "default", "pod": "b"})).json()
         assert waiting["state"] == "waiting"
-        await until(lambda: one.view.pods.get("a", "default").spec.node_name)
+        await until(lambda: (found := one.view.pods.get("a", "default")) and found.spec.node_name)
         placed = (await http.get("/explain", params={"namespace": "default", "pod": "a"})).json()
         assert placed["state"] == "placed"
         assert (await http.get("/explain", params={"pod": "nobody"})).status_code == 404

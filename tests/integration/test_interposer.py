@@ -4,8 +4,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,18 +16,8 @@ from support.slices import (
     OUT_OF_MEMORY,
     SOURCES,
     Slice,
-    driver_directory,
 )
 from support.waiting import DEADLINE_SECONDS, wait_until
-
-driver = pytest.fixture(scope="module")(driver_directory)
-
-
-@pytest.fixture
-def box(driver: Path, tmp_path: Path) -> Iterator[Slice]:
-    box = Slice(driver, tmp_path)
-    yield box
-    box.close()
 
 
 def test_memory_information_is_the_slice(box: Slice) -> None:

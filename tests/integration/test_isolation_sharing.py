@@ -11,35 +11,19 @@ from prometheus_client import generate_latest
 
 from egpu.adapters.nvml import Card, CardProcess
 from egpu.adapters.slices.pages import Mode, Policy, UsageReader, create_usage, read_policy
-from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.reconciling import Reconciler
 from egpu.apps.agent.limits.sharing import Sharing
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.slots.directories import SlotRecord, Slots
-from support.slices import LIMIT, Slice, driver_directory, empty_slots, uuid
+from egpu.apps.agent.slots.directories import Slots
+from support.slices import LIMIT, Slice, slot_record, uuid
 from support.waiting import wait_until
-
-driver = pytest.fixture(scope="module")(driver_directory)
-slots = pytest.fixture(empty_slots)
 
 
 def a_slot(slots: Slots, driver: Path, token: str, *, core: int, core_limit: int = 0) -> Slice:
     share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=LIMIT >> 20, model="test")
-    allocation = ContainerAllocation(
-        provisioner="vcuda", mode="shared", class_name="", claim="", cards=(share,), core_limit=core_limit
-    )
-    record = SlotRecord(
-        token=token,
-        namespace="default",
-        pod=token,
-        pod_uid=token,
-        container="main",
-        generation=slots.next_generation(),
-        boot_id="",
-        allocation=allocation,
-        minors={},
-    )
+    record = slot_record(slots, token, share, core_limit=core_limit)
     slots.replace(record, lambda directory: None)
     box = Slice(driver, slots.path(token))
     box.limit(core=core, mode=Mode.SHARE if core_limit else Mode.CAP)

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from egpu.api import names
 from egpu.api.kubernetes import Event, Lease, Node
-from support.local_node import NODE, LocalNode, local_node, shell
+from support.local_node import NODE, LocalNode, ended, local_node, restarts, shell
 from support.process_table import with_command
 from support.waiting import until
 
@@ -56,8 +56,7 @@ async def test_the_node_is_ready_and_renews_its_lease(node: LocalNode) -> None:
 async def test_output_exit_code_and_events(node: LocalNode) -> None:
     pod = await node.create("talks", [plain("main", "echo hello; echo oops >&2; exit 4")])
     pod = await node.phase("talks", "Failed")
-    ended = pod.status.container_statuses[0].state.terminated
-    assert (ended.exit_code, ended.reason) == (4, "Error")
+    assert (ended(pod).exit_code, ended(pod).reason) == (4, "Error")
     assert node.log(pod, "main") == "hello\noops\n"
     assert await node.client.text("/api/v1/namespaces/default/pods/talks/log") == "hello\noops\n"
 
@@ -73,7 +72,7 @@ async def test_on_failure_runs_until_it_succeeds(node: LocalNode) -> None:
     one = plain("main", script, volumeMounts=[{"name": "s", "mountPath": "/s"}])
     await node.create("tries", [one], restartPolicy="OnFailure", volumes=volumes)
     pod = await node.phase("tries", "Succeeded")
-    assert pod.status.container_statuses[0].restart_count == 2
+    assert restarts(pod) == 2
     assert not os.path.exists("/s"), "its mount point is its own"  # noqa: ASYNC240
 
 
@@ -151,7 +150,7 @@ async def test_killed_again_and_again_nothing_runs_twice(node: LocalNode) -> Non
             await node.start_kubelet()
     for number in range(12):
         pod = await node.phase(f"t-{number}", "Failed" if number % 2 else "Succeeded")
-        assert pod.status.container_statuses[0].restart_count == 0
+        assert restarts(pod) == 0
     assert [(tally / str(number)).read_text() for number in range(12)] == ["run\n"] * 12
 
 

@@ -8,8 +8,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,8 @@ from egpu.runtime.supervisor import Supervisor
 from support import in_process_pool, simulated_gpu
 from support.waiting import DEADLINE_SECONDS, until
 
+pytestmark = pytest.mark.usefixtures("executor_that_runs_nothing")
+
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
@@ -38,14 +41,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield made
 
 
-stand_in = pytest.fixture(autouse=True)(in_process_pool.stand_in)
-state_dir = pytest.fixture(in_process_pool.short)
-
-
 @contextlib.asynccontextmanager
 async def serving(
     broker: Broker, credentials: Credentials, machine: Machine, state_dir: Path, name: str = "one"
-) -> AsyncIterator[Server]:
+) -> AsyncGenerator[Server]:
     """A daemon in this process; leaving it is as killing it, as far as its executors can tell."""
     config = ServeConfig(
         name=name, broker=str(broker.address), credentials=credentials, state_dir=state_dir,
@@ -62,13 +61,12 @@ async def serving(
         await running
 
 
-async def acquire(client: PoolClient, request: str = "1", **wish: int) -> messages.Granted:
-    asked = {"cards": 1, "core": 50, "memory_mib": 1000, **wish}
-    return await client.acquire(request=request, holder="pod:a", **asked)
+async def acquire(client: PoolClient, request: str = "1", *, cards: int = 1, core: int = 50) -> messages.Granted:
+    return await client.acquire(request=request, holder="pod:a", cards=cards, core=core, memory_mib=1000)
 
 
 async def join(server: Server, granted: messages.Granted, credentials: Credentials, **other: str) -> Connection:
-    said = {"lease": granted.lease.lease, "token": granted.token, **other}
+    said: dict[str, Any] = {"lease": granted.lease.lease, "token": granted.token, **other}
     hello = messages.Hello(role="data", secret=credentials.secret(), **said)
     connection, _ = await dial(server.door.address, credentials, hello, expect="server")
     connection.writer.write(b"\n")

@@ -27,6 +27,8 @@ from support.remote_gpu import Executor, client_dir, remote
 from support.simulated_gpu import Program, environment, machine, run
 from support.waiting import DEADLINE_SECONDS, wait_until
 
+CARDS = ("T4", 2)
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TRANSPORTS: Final = ("shm", "tcp", "bridge")
 MIB: Final = 1 << 20
@@ -45,12 +47,6 @@ COUNT = r"""
     ret;
 }
 """
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("remote"), "T4", 2) as made:
-        yield made
 
 
 def sample(driver_dir: Path, name: str, *flags: str) -> subprocess.CompletedProcess[str]:

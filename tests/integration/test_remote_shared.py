@@ -8,7 +8,6 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +16,9 @@ from test_remote import OPS, Raw, hello
 
 from egpu.adapters.simulator.machine import Machine
 from support.remote_gpu import remote
-from support.simulated_gpu import machine
 from support.waiting import DEADLINE_SECONDS, wait_until
+
+CARDS = ("A100-80G", 1)
 
 PAGE: Final = 4096
 REQUEST_TAIL, REQUEST_BESIDE, REQUEST_SHORT, REQUEST_HEAD, EXECUTOR_SLEEPS = 128, 136, 144, 256, 384
@@ -26,12 +26,6 @@ SHARED: Final = 2  # the feature
 HEADER: Final = struct.Struct("<HHIQ")
 FRAMES: Final = 400
 SYS_FUTEX, FUTEX_WAKE = 202, 1
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("m"), count=1) as made:
-        yield made
 
 
 class Shared:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,11 @@ import pytest
 
 from egpu.adapters.native import path
 from egpu.adapters.simulator.machine import Machine
-from support.simulated_gpu import machine
 from support.waiting import DEADLINE_SECONDS
 
+CARDS = ("T4", 2)
+
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("samples"), "T4", 2) as made:
-        yield made
 
 
 def sample(name: str, *flags: str, driver_dir: Path | None) -> subprocess.CompletedProcess[str]:

@@ -172,8 +172,10 @@ def test_two_processes_share_the_time_of_a_card(sim: Machine) -> None:
         alone.go()
         assert alone.hear()[0] >= 399
     with Program(sim, work) as first, Program(sim, work) as second:
-        first.hear(), second.hear()
-        first.go(), second.go()
+        for one in (first, second):
+            one.hear()
+        for one in (first, second):
+            one.go()
         spans = [first.hear(), second.hear()]
     assert max(end for _, _, end in spans) - min(began for _, began, _ in spans) > 0.79
 

@@ -1,13 +1,12 @@
 """Memory of the simulated card beyond plain allocations: virtual addresses, pools, arrays, managed and shared memory."""
 # ruff: noqa: E501  statements of the programs inside read better on one line
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from egpu.adapters.simulator.machine import Machine
 from support.simulated_gpu import Program, machine, run
+
+CARDS = ("T4", 2)
 
 HELPERS = """
 MIB = 1 << 20
@@ -30,12 +29,6 @@ def access(flags=3):
     a.flags = d.CUmemAccess_flags(flags)
     return a
 """
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("sim"), "T4", 2) as made:
-        yield made
 
 
 def test_memory_at_reserved_addresses(sim: Machine) -> None:

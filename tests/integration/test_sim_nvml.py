@@ -1,19 +1,11 @@
 """The simulated NVML, through nvidia-ml-py."""
 # ruff: noqa: E501  statements of the programs inside read better on one line
 
-from collections.abc import Iterator
-
-import pytest
-
 from egpu.adapters.simulator.machine import Machine
-from support.simulated_gpu import Program, machine, run
+from support.simulated_gpu import Program, run
 from support.waiting import wait_until
 
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("nvml"), "H100-80G", 8) as made:
-        yield made
+CARDS = ("H100-80G", 8)
 
 
 def test_cards(sim: Machine) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def up(place: Place, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def up(place: Place, *arguments: str) -> Generator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """`egpu up -o json ARGUMENTS` while the context lasts: the process and the facts that it printed."""
     process = place.start("up", "-o", "json", *arguments)
     try:

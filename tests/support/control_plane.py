@@ -1,7 +1,7 @@
 """The embedded API server with our CRDs, and control-plane processes run inside the test against it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class App(Protocol):
 
 
 @asynccontextmanager
-async def running(app: App) -> AsyncIterator[asyncio.Task[None]]:
+async def running(app: App) -> AsyncGenerator[asyncio.Task[None]]:
     """The app, ready; on leaving it is cancelled at once, which is as near to SIGKILL as one process gets."""
     task = asyncio.create_task(app.run(Supervisor(signals=())))
     try:
@@ -80,7 +80,7 @@ def physical(node: str, index: int, memory_mib: int = 16384) -> ElasticGPU:
 
 
 @asynccontextmanager
-async def control_plane(directory: Path) -> AsyncIterator[ControlPlane]:
+async def control_plane(directory: Path) -> AsyncGenerator[ControlPlane]:
     async with (
         apiserver.serve(apiserver.Config(directory=directory)) as server,
         Client.from_kubeconfig(server.kubeconfig) as client,
@@ -95,15 +95,15 @@ async def install(client: Client) -> None:
     for file in sorted(CRDS.glob("elasticgpu*.yaml")):
         definition = yaml.safe_load(file.read_text())
         await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-    await until(lambda: _served(client))
 
+    async def served() -> bool:
+        return list(await client.list(ElasticGPU)) == []
 
-async def _served(client: Client) -> bool:
-    return await client.list(ElasticGPU) is not None
+    await until(served)
 
 
 @asynccontextmanager
-async def admission(plane: ControlPlane) -> AsyncIterator[tuple[Controller, Webhook]]:
+async def admission(plane: ControlPlane) -> AsyncGenerator[tuple[Controller, Webhook]]:
     """Controller and webhook together: the controller makes the certificate and configures the API server."""
     port = free_port()
     controller = Controller(
@@ -115,7 +115,7 @@ async def admission(plane: ControlPlane) -> AsyncIterator[tuple[Controller, Webh
 
 
 @asynccontextmanager
-async def extender(plane: ControlPlane, **config: Any) -> AsyncIterator[tuple[Extender, httpx2.AsyncClient]]:
+async def extender(plane: ControlPlane, **config: Any) -> AsyncGenerator[tuple[Extender, httpx2.AsyncClient]]:
     one = Extender(ExtenderConfig(listen="127.0.0.1:0", **config), plane.client)
     async with (
         running(one),

@@ -2,18 +2,9 @@
 
 import asyncio
 import contextlib
-import os
-import shutil
-import signal
-import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
-import pytest
-
-from egpu.adapters import native
-from egpu.adapters.executors import supervisor as executors
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.connection import Connection
@@ -27,29 +18,6 @@ from egpu.runtime.supervisor import Supervisor
 from support.waiting import DEADLINE_SECONDS, until
 
 CARD_MIB = 80_000
-FAKE_EXECUTOR = Path(__file__).parents[1] / "integration" / "programs" / "fake_executor.py"
-
-
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fixture: FAKE_EXECUTOR runs in place of `egpu-executor`, as the script `tmp_path / "egpu-executor"`."""
-    script = tmp_path / "egpu-executor"
-    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE_EXECUTOR} "$@"\n')
-    script.chmod(0o755)
-    real = native.path
-    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
-
-
-def short() -> Iterator[Path]:
-    """A fixture: a directory with a short path, because sockets are made below it. Executors that are left there are
-    ended."""
-    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
-    path.mkdir()
-    yield path
-    for directory in path.glob("*/*"):
-        for pid in executors.processes_of(directory):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def secret(directory: Path) -> Credentials:
@@ -61,7 +29,7 @@ def secret(directory: Path) -> Credentials:
 @contextlib.asynccontextmanager
 async def broker(
     credentials: Credentials, listen: str = "127.0.0.1:0", *, gather_seconds: float = 0.0
-) -> AsyncIterator[Broker]:
+) -> AsyncGenerator[Broker]:
     config = BrokerConfig(
         credentials, listen=listen, tick_seconds=0.05, settle_seconds=DEADLINE_SECONDS, gather_seconds=gather_seconds
     )

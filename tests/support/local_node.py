@@ -20,6 +20,7 @@ from egpu.adapters.nvml import Card, CardProcess
 from egpu.adapters.simulator.machine import Machine
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
+from egpu.api.kubernetes import ContainerStateTerminated
 from egpu.apps.agent import Agent, AgentConfig
 from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
@@ -86,7 +87,7 @@ class LocalNode:
     client: Client
     kubeconfig: Path
     cards: Cards
-    agent: Agent | None = None
+    _agent: Agent | None = None
     kubelet: asyncio.subprocess.Process | None = None
     agent_process: asyncio.subprocess.Process | None = None
     _agent_task: asyncio.Task[None] | None = None
@@ -101,6 +102,11 @@ class LocalNode:
     def state_dir(self) -> Path:
         return self.directory / "s"
 
+    @property
+    def agent(self) -> Agent:
+        assert self._agent is not None, "no agent was started in this process"
+        return self._agent
+
     # ---- processes
 
     async def start_agent(self) -> Agent:
@@ -114,12 +120,11 @@ class LocalNode:
             inventory_seconds=0.1,
             sweep_seconds=0.3,
         )
-        self.agent = Agent(config, client=self.client, cards=self.cards)
+        agent = self._agent = Agent(config, client=self.client, cards=self.cards)
         self._agent_supervisor = Supervisor(signals=())
-        self._agent_task = asyncio.create_task(self.agent.run(self._agent_supervisor))
-        agent = self.agent
+        self._agent_task = asyncio.create_task(agent.run(self._agent_supervisor))
         await until(lambda: agent.not_ready() is None or self._agent_failed(), "agent ready")
-        return self.agent
+        return agent
 
     def _agent_failed(self) -> bool:
         assert self._agent_task is not None
@@ -220,7 +225,6 @@ class LocalNode:
 
     def slot_of(self, pod: objects.Pod, container: str) -> Any:
         """The slot record of a container, if there is one."""
-        assert self.agent is not None
         owned = [each for each in self.agent.slots.records() if each.owner == (pod.uid, container)]
         return owned[0] if owned else None
 
@@ -255,6 +259,20 @@ class LocalNode:
             self.agent_process.send_signal(number)
             await self.agent_process.wait()
         self.agent_process = None
+
+
+def restarts(pod: objects.Pod) -> int:
+    """How often the pod's only container was started again."""
+    (status,) = pod.status.container_statuses or []
+    return status.restart_count
+
+
+def ended(pod: objects.Pod) -> ContainerStateTerminated:
+    """How the pod's only container ended."""
+    (status,) = pod.status.container_statuses or []
+    assert status.state is not None
+    assert status.state.terminated is not None
+    return status.state.terminated
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ class LocalPool:
 
 
 @contextlib.contextmanager
-def local_pool(*, tls: bool) -> Iterator[LocalPool]:
+def local_pool(*, tls: bool) -> Generator[LocalPool]:
     """A pool in a directory of its own, with a short path: sockets are made below it. Nothing is started yet."""
     directory = Path(f"/tmp/egpu-e2e-{os.getpid()}-{time.monotonic_ns() % 10**7}")
     directory.mkdir()

@@ -27,6 +27,7 @@ from egpu.api.objects import (
     ObjectMeta,
     PhysicalGPU,
 )
+from egpu.api.quantities import Quantity
 from egpu.core.placement.cache import Feed, rebuild
 from egpu.core.placement.preference import Policies
 
@@ -125,7 +126,7 @@ def claim(
     class_name: str = "shared",
     namespace: str = "default",
 ) -> ElasticGPUClaim:
-    wanted = dict(asks) if asks is not None else {names.GPU_CORE: 30, names.GPU_MEMORY: 4096}
+    wanted: dict[str, Quantity] = dict(asks) if asks is not None else {names.GPU_CORE: 30, names.GPU_MEMORY: 4096}
     return ElasticGPUClaim(
         metadata=ObjectMeta(
             name=name, namespace=namespace, uid=f"uid-claim-{name}", finalizers=[names.CLAIM_FINALIZER]

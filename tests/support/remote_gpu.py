@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -186,7 +186,7 @@ def client_dir(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def relayed(client: Path, executor: Path, pki: Path) -> Iterator[None]:
+def relayed(client: Path, executor: Path, pki: Path) -> Generator[None]:
     """lease0.sock in `client`, joined to the executor's socket through a bridge, TLS and a door, as between nodes."""
     server, ann = (authority.issue(pki, role, "test") for role in ("server", "client"))
     up, over = threading.Event(), threading.Event()

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def machine(
     count: int | None = 1,
     node: str = "test",
     **options: Any,
-) -> Iterator[Machine]:
+) -> Generator[Machine]:
     made = create_machine(directory / "machine", profile, count, node, **options)
     try:
         yield made

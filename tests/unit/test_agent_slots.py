@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,11 @@ def record(slots: Slots, token: str, *, pod_uid: str = "u1") -> SlotRecord:
     )
 
 
-def write(name: str, text: str):
-    return lambda slot: (slot / name).write_text(text) and None
+def write(name: str, text: str) -> Callable[[Path], None]:
+    def into(slot: Path) -> None:
+        (slot / name).write_text(text)
+
+    return into
 
 
 def test_a_new_owner_finds_nothing_of_the_last(tmp_path: Path) -> None:

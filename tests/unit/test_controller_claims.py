@@ -1,7 +1,7 @@
 """The controller against a pretend API server: what a cache that lags behind must not make it believe."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -34,7 +34,7 @@ def claim(**status: object) -> Json:
 
 
 @asynccontextmanager
-async def controller(api: FakeAPI) -> AsyncIterator[Controller]:
+async def controller(api: FakeAPI) -> AsyncGenerator[Controller]:
     one = Controller(ControllerConfig(), api.client())
     task = asyncio.create_task(one.lead())
     try:

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def debian_kubectl() -> Path:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _one_at_a_time() -> Generator[None]:
     """Test workers fetch once between them."""
     CACHE.parent.mkdir(parents=True, exist_ok=True)
     with CACHE.with_name("kubectl.lock").open("w") as lock:

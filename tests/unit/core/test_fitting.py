@@ -2,6 +2,7 @@
 
 import pytest
 
+from egpu.api.allocation import PodAllocation
 from egpu.core.placement.cache import rebuild
 from egpu.core.placement.preference import policy
 from egpu.errors import DoesNotFit, InvalidInput
@@ -21,7 +22,7 @@ from support.objects import (
 )
 
 
-def indexes(allocation, name: str = "app") -> list[int]:
+def indexes(allocation: PodAllocation, name: str = "app") -> list[int]:
     return [share.index for share in allocation.containers[name].cards]
 
 

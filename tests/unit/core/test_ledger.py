@@ -1,7 +1,7 @@
 """The books themselves: holders, cells, nodes that come and go."""
 
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
-from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, card_usage
+from egpu.core.placement.ledger import Card, CardKey, Holder, Ledger, NodeCards, card_usage
 from support.objects import BINPACK, cluster, slice_pod
 
 HOLDER = Holder("pod", "one")
@@ -59,7 +59,7 @@ def test_a_ledger_tells_which_rows_changed() -> None:
 def test_an_allocation_counts_its_worst_moment_per_card() -> None:
     one, two = allocation("n", core=30, memory_mib=100), allocation("n", core=20, memory_mib=900)
     containers = {"app": one.containers["app"], "warm": two.containers["app"]}
-    together = card_usage(PodAllocation(node="n", containers=containers))["n", "n-0"]
-    in_turn = card_usage(PodAllocation(node="n", containers=containers, init=("warm",)))["n", "n-0"]
+    together = card_usage(PodAllocation(node="n", containers=containers))[CardKey("n", "n-0")]
+    in_turn = card_usage(PodAllocation(node="n", containers=containers, init=("warm",)))[CardKey("n", "n-0")]
     assert (together.core, together.memory_mib) == (50, 1000)
     assert (in_turn.core, in_turn.memory_mib) == (30, 900)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
 from egpu.api.objects import ObjectMeta
+from egpu.api.quantities import Quantity
 from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
 from egpu.apps.extender.placing import Placing, policies_for
 from egpu.core.placement.cache import Feed, rebuild
@@ -46,10 +47,10 @@ def cluster() -> Feed:
 
 def as_pod(name: str, shape: Shape) -> Pod:
     whole = shape.core_milli == 1000
-    limits: dict[str, int | str] = (
+    limits: dict[str, Quantity] = (
         {WHOLE: shape.cards} if whole else {CORE: shape.core_milli // 10, MEMORY: shape.card_memory_mib // BLOCK_MIB}
     )
-    requests: dict[str, int | str] = {"cpu": f"{shape.cpu_milli}m", "memory": f"{shape.ram_mib}Mi"}
+    requests: dict[str, Quantity] = {"cpu": f"{shape.cpu_milli}m", "memory": f"{shape.ram_mib}Mi"}
     app = Container(name="app", image="x", resources=ResourceRequirements(limits=limits, requests=requests))
     selector = {PRODUCT_LABEL: shape.models[0]} if shape.models else None
     return replace(pod(name), spec=replace(pod(name).spec, containers=[app], node_selector=selector))

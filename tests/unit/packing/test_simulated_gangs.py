@@ -80,7 +80,9 @@ def test_all_of_a_gang_or_none_whatever_comes_and_goes(
     free = {(row, card): 1000 for row in range(nodes) for card in range(2)}
     for event in workload.events.tolist():
         at = event if event >= 0 else ~event
-        for card in place.cards if (place := outcome.placements.get(at)) else ():
+        if (place := outcome.placements.get(at)) is None:
+            continue
+        for card in place.cards:
             free[place.row, card] += -workload.shapes[at].core_milli if event >= 0 else workload.shapes[at].core_milli
             assert 0 <= free[place.row, card] <= 1000
 
