@@ -25,7 +25,7 @@ from egpu.adapters import native
 from egpu.adapters.simulator.machine import Machine, create_machine, destroy
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.limits.sharing import BUSY_SECONDS, Sharing
+from egpu.apps.agent.limits.compute import BUSY_SECONDS, ComputeSharing
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 
 ROOT: Final = Path(__file__).parents[1]
@@ -261,7 +261,7 @@ class _World:
         """Of each tenant, the percentage of each 10 ms that it had."""
         slots = Slots(Path(tempfile.mkdtemp(dir=self.folder)))
         places = [self._slot(slots, number, tenant) for number, tenant in enumerate(self.tenants)]
-        sharing = Sharing(slots, clock=lambda: self._now)
+        sharing = ComputeSharing(slots, clock=lambda: self._now)
         described = [
             ":".join(map(str, (place, t.kernel_us * 1000, t.kernels, t.processes, *t.pause_ms)))
             for place, t in zip(places, self.tenants, strict=True)

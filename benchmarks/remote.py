@@ -29,7 +29,7 @@ from egpu.adapters import native
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.bridge import Bridge, Target
 from egpu.adapters.pool.connection import Connection
-from egpu.adapters.pool.door import Door
+from egpu.adapters.pool.listener import Listener
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 
@@ -180,16 +180,16 @@ def _relayed(folder: Path, client: Path) -> Iterator[None]:
             await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
 
     async def serve() -> None:
-        door = Door(server, "127.0.0.1:0", come_in, max_connections=8, relayed=True)
-        await door.open()
-        part = messages.PartView(server="bench", address=str(door.address), host="another", socket="", cards=1)
+        listener = Listener(server, "127.0.0.1:0", come_in, max_connections=8, relayed=True)
+        await listener.open()
+        part = messages.PartView(server="bench", address=str(listener.address), host="another", socket="", cards=1)
 
         async def take() -> Target:
             return Target("lease", (part,), "")
 
         bridge = Bridge(client, ann, take)
         await bridge.open()
-        serving = asyncio.create_task(door.serve())
+        serving = asyncio.create_task(listener.serve())
         up.set()
         await asyncio.to_thread(over.wait)
         await bridge.close()

@@ -1,4 +1,4 @@
-"""Generate the Python modules of kubelet's two gRPC APIs from our .proto files; with --check, compare only."""
+"""Generate the Python modules of our .proto files; with --check, compare only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-PROTOS = ("egpu/adapters/kubelet/deviceplugin.proto", "egpu/adapters/kubelet/podresources.proto")
+SERVICES = ("egpu/adapters/kubelet/deviceplugin.proto", "egpu/adapters/kubelet/podresources.proto")
+MESSAGES = ("egpu/embedded/apiserver/kubernetes.proto", "egpu/embedded/apiserver/openapi.proto")
 
 
 def generate(into: Path) -> list[Path]:
     """Write the modules under `into` and return their paths relative to it."""
-    arguments = ["protoc", f"-I{SOURCE}", f"--python_out={into}", f"--pyi_out={into}", f"--grpc_python_out={into}"]
-    if protoc.main([*arguments, *PROTOS]) != 0:
+    arguments = ["protoc", f"-I{SOURCE}", f"--python_out={into}", f"--pyi_out={into}"]
+    if protoc.main([*arguments, f"--grpc_python_out={into}", *SERVICES]) or protoc.main([*arguments, *MESSAGES]):
         sys.exit("protoc refused the .proto files")
     return sorted(path.relative_to(into) for path in into.rglob("*_pb2*") if path.suffix in {".py", ".pyi"})
 

@@ -7,6 +7,7 @@
     │   │   └── InvalidDemand
     │   ├── UnknownProvisioner
     │   ├── NotSupported              known by name, not built (yet, or for this machine)
+    │   │   └── MissingExtra          an optional package is not installed
     │   ├── CorruptData               bytes or annotations that nobody of ours wrote
     │   ├── NotFound                  the API server has no such object (HTTP 404)
     │   ├── Refused                   the API server refuses the request (HTTP 400, 401, 403, 405, 422)
@@ -82,6 +83,13 @@ class RequestRefused(TerminalError):
 
 class NativeMissing(TerminalError):
     """A native library or program of ours cannot be found."""
+
+
+class MissingExtra(NotSupported):
+    """Something needs a package that only one of our extras installs."""
+
+    def __init__(self, what: str, *, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs {package}, which is not installed: pip install 'elastic-gpu[{extra}]'")
 
 
 class Conflict(RetryableError):

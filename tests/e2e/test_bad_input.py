@@ -53,9 +53,9 @@ async def state_of(client: Client) -> dict[str, Any]:
     """Objects of ours and what is free on every card."""
     gpus, pods = await client.list(ElasticGPU), await client.list(Pod)
     claims, classes = await client.list(ElasticGPUClaim), await client.list(ElasticGPUClass)
-    feed = rebuild(gpus, pods, claims, classes)
+    cache = rebuild(gpus, pods, claims, classes)
     return {
-        "free": feed.ledger.snapshot(),
+        "free": cache.ledger.snapshot(),
         "pods": {pod.key: pod.annotations for pod in pods},
         "claims": sorted(claim.key for claim in claims),
         "classes": sorted(one.name for one in classes),

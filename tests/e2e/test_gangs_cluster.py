@@ -15,7 +15,7 @@ from egpu.api.kubernetes import Pod
 from egpu.cli import views
 from egpu.cli.explain import explain_in
 from egpu.cli.snapshot import load
-from egpu.core.placement.preference import Policies
+from egpu.core.policies.registry import Policies
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from egpu.adapters.executors import supervisor as executors
-from egpu.core.leasing.leases import TTL_SECONDS
+from egpu.adapters.executors.leftovers import processes_of
+from egpu.core.leasing.pool import TTL_SECONDS
 from support.local_pool import FAR, LocalPool, built, local_pool, sample
 from support.waiting import DEADLINE_SECONDS, wait_until
 
@@ -182,7 +182,7 @@ def test_a_killed_executor_is_an_error_and_not_a_hang_and_others_go_on(pool: Loc
     with holding(pool) as (_, tell):
         (directory,) = pool.held_lease_directories()
         with holding_other(pool) as other:
-            for pid in executors.processes_of(directory):
+            for pid in processes_of(directory):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             said = "CUDA_SUCCESS"

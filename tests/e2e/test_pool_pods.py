@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from egpu.adapters import native
-from egpu.adapters.executors.supervisor import processes_of
+from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import decode_allocation

@@ -73,9 +73,9 @@ async def _check_pods(client: Client, pods: list[Pod], witness: Witness) -> None
 async def _check_given_back(running: Cluster, client: Client) -> None:
     """Nothing is held by anybody: not in the ledger, not on the nodes, not among the processes."""
     pods, gpus = list(await client.list(Pod)), list(await client.list(ElasticGPU))
-    feed = rebuild(gpus, pods, await client.list(ElasticGPUClaim))
-    assert not feed.ledger.holders()
-    assert all(free[:1] == (100,) for free in feed.ledger.snapshot().values())
+    cache = rebuild(gpus, pods, await client.list(ElasticGPUClaim))
+    assert not cache.ledger.holders()
+    assert all(free[:1] == (100,) for free in cache.ledger.snapshot().values())
     for pod in pods:
         await client.delete(Pod, pod.name, namespace=pod.namespace)
     await until(

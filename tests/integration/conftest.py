@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from egpu.adapters import native
-from egpu.adapters.executors import supervisor as executors
+from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.simulator.machine import Machine
 from egpu.apps.agent.slots.directories import Slots
 from egpu.embedded.apiserver import ServerHandle
@@ -61,7 +61,7 @@ def state_dir() -> Generator[Path]:
     path = Path(tempfile.mkdtemp(prefix="egpu-test-", dir="/tmp"))
     yield path
     for directory in path.glob("*/*"):
-        for pid in executors.processes_of(directory):
+        for pid in processes_of(directory):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     shutil.rmtree(path, ignore_errors=True)

@@ -14,8 +14,20 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
+from egpu.core.provisioners import gpushare
 from egpu.embedded.kubelet.objects import Pod
-from support.local_node import NODE, LocalNode, card, ended, local_node, restarts, share, shell, vcuda, whole
+from support.local_node import (
+    NODE,
+    LocalNode,
+    card,
+    ended,
+    local_node,
+    restarts,
+    share,
+    shell,
+    vcuda,
+    whole,
+)
 from support.process_table import with_command
 from support.waiting import until
 
@@ -45,7 +57,7 @@ async def test_a_container_gets_its_slice(node: LocalNode) -> None:
 def limits(node: LocalNode, pod: Pod, container: str) -> dict[str, tuple[int, int]]:
     """The policy page of a container: (compute in ppm, memory in MiB) by card."""
     record = node.slot_of(pod, container)
-    policy = read_policy(node.state_dir / "slots" / record.token / "policy")
+    policy = read_policy(node.state_dir / "slots" / record.slot_id / "policy")
     return {each.uuid: (each.core_ppm, each.memory_limit_bytes // MIB) for each in policy.devices}
 
 
@@ -75,12 +87,12 @@ async def test_equal_pods_at_once_get_exactly_their_own(node: LocalNode) -> None
     for number, pod in pods.items():
         expected = {card(number % 2).uuid: ((10 + number) * 10_000, 100 + number)}
         assert limits(node, pod, "main") == expected
-    tokens = {node.slot_of(pod, "main").token for pod in pods.values()}
-    assert len(tokens) == 6
+    slot_ids = {node.slot_of(pod, "main").slot_id for pod in pods.values()}
+    assert len(slot_ids) == 6
 
 
-async def test_tokens_come_back_and_carry_nothing_over(node: LocalNode) -> None:
-    """Eight tokens, twenty-four pods: tokens are used again, by whole cards too, which have no policy at all."""
+async def test_slots_come_back_and_carry_nothing_over(node: LocalNode) -> None:
+    """Eight slots, twenty-four pods: slots are used again, by whole cards too, which have no policy at all."""
     for wave in range(3):
         made = {}
         for number in range(8):
@@ -97,10 +109,11 @@ async def test_tokens_come_back_and_carry_nothing_over(node: LocalNode) -> None:
             await node.client.delete(type(pod), name, namespace="default")
         for name in made:
             await node.gone(name)
-    await until(lambda: not node.agent.slots.tokens(), "slots swept")
+    assert node.agent is not None
+    await until(lambda: not node.agent.slots.ids(), "slots swept")
 
 
-async def test_init_containers_get_their_own_slice_on_a_shared_token(node: LocalNode) -> None:
+async def test_init_containers_get_their_own_slice_on_a_shared_slot(node: LocalNode) -> None:
     look = "wc -c < /opt/egpu/policy; cat /dev/nvidia0 /dev/nvidia1"
     pod = await node.create(
         "staged",
@@ -121,7 +134,7 @@ async def test_init_containers_get_their_own_slice_on_a_shared_token(node: Local
     assert card(1).uuid in node.log(pod, "first")
     assert card(0).uuid not in node.log(pod, "first")
     await until(lambda: card(0).uuid in node.log(pod, "main"), "main's output")
-    assert node.slot_of(pod, "first") is None, "the token went on to an app container"
+    assert node.slot_of(pod, "first") is None, "the slot went on to an app container"
 
 
 async def test_an_init_container_that_fails_once_is_prepared_again(node: LocalNode) -> None:
@@ -143,7 +156,7 @@ async def test_an_init_container_that_fails_once_is_prepared_again(node: LocalNo
 SCRATCH = {"name": "scratch", "mountPath": "/scratch"}
 
 
-async def test_a_restart_repeats_prestart_with_the_same_token(node: LocalNode) -> None:
+async def test_a_restart_repeats_prestart_with_the_same_slot(node: LocalNode) -> None:
     script = "echo x > /opt/egpu/usage; cat /dev/nvidia1; exit 1"
     pod = await node.create(
         "crash", [shell("main", script)], {"main": vcuda(share(1, core=30))}, restartPolicy="Always"
@@ -156,7 +169,7 @@ async def test_a_restart_repeats_prestart_with_the_same_token(node: LocalNode) -
 
     await until(restarted, "restarted")
     again = node.slot_of(pod, "main")
-    assert again.token == first.token
+    assert again.slot_id == first.slot_id
     assert again.generation > first.generation
     assert limits(node, pod, "main") == {card(1).uuid: (300_000, 1024)}
     assert card(1).uuid in node.log(pod, "main", 1)
@@ -184,7 +197,7 @@ async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: Local
     assert len(with_command("sleep 987654")) == 1
     assert restarts(await node.read("stays")) == 0
     assert node.slot_of(pod, "main") == before, "its slot was not touched"
-    assert node.slot_of(late, "main") is None or node.slot_of(late, "main").token != before.token
+    assert node.slot_of(late, "main") is None or node.slot_of(late, "main").slot_id != before.slot_id
 
 
 async def test_a_restarted_agent_goes_on(node: LocalNode) -> None:
@@ -288,11 +301,11 @@ async def test_gpushare_pods_are_marked_as_assigned(node: LocalNode) -> None:
     pod = await node.create("shared", [shell("main", "sleep 100")], bind=False)
     annotations = {
         names.ALLOCATION: encode(PodAllocation(node=NODE, containers={"main": given})),
-        names.ALIYUN_MEM_ASSIGNED: "false",
+        gpushare.ASSIGNED: "false",
     }
     await node.client.bind("shared", NODE, namespace="default", uid=pod.uid, annotations=annotations)
 
     async def marked() -> bool:
-        return (await node.read("shared")).annotations[names.ALIYUN_MEM_ASSIGNED] == "true"
+        return (await node.read("shared")).annotations[gpushare.ASSIGNED] == "true"
 
     await until(marked, "marked")

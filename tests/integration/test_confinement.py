@@ -6,16 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from egpu.adapters import native
 from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
-from egpu.adapters.executors.supervisor import Driver, Executor, Executors
+from egpu.adapters.executors.process import Driver, Executor, Executors
+from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.simulator.machine import Machine
 from egpu.api.allocation import CardShare
-from egpu.apps.agent.serving.executors import link_into
+from egpu.apps.agent.serving.slots import link_into
 from egpu.apps.agent.slots.directories import Slots
-from egpu.core.leasing.leases import LeaseRecord
 from support.remote_gpu import client_dir
 from support.simulated_gpu import environment, machine
 from support.waiting import DEADLINE_SECONDS, wait_until
@@ -32,8 +33,9 @@ from pathlib import Path
 from egpu.adapters.executors.cgroups import DAEMON, Group, Hierarchy, Limits
 from egpu.adapters.executors.confinement import Confinement
 from support.waiting import wait_until
-from test_confinement import sample, start
-from egpu.adapters.executors.supervisor import Driver, Executors
+from test_confinement import Owner, sample, start
+from egpu.adapters.executors.process import Driver, Executors
+from support.waiting import wait_until
 
 class Plain(Limits):
     def files(self):
@@ -53,7 +55,7 @@ try:
     confinement.hierarchy.take()
     assert Group(root).processes() == [] and Group(root / DAEMON).processes() == [os.getpid()]
 
-    executors = Executors(state / "leases", Driver.of(driver), confinement)
+    executors = Executors(state / "leases", Owner, Driver.of(driver), confinement)
     executor = start(executors, "one")
     group = root / "leases-one"
     assert (group / "cgroup.max.descendants").read_text() == "3\\n"
@@ -70,7 +72,7 @@ try:
     sleeper = subprocess.Popen(["sleep", "1000"])
     left.path.joinpath("cgroup.procs").write_text(str(sleeper.pid))
     other = confinement.hierarchy.create("served-other", confinement.limits(()))
-    (again,) = Executors(state / "leases", Driver.of(driver), confinement).adopt()
+    (again,) = Executors(state / "leases", Owner, Driver.of(driver), confinement).adopt()
     assert again.is_alive() and again.process == kept.process
     assert sleeper.wait() == -9 and not left.path.exists() and other.path.exists()
     again.end()
@@ -87,14 +89,15 @@ finally:
 """
 
 
-def start(executors: Executors, lease: str) -> Executor:
+class Owner(msgspec.Struct, frozen=True):
+    """Nobody in particular."""
+
+
+def start(executors: Executors[Owner], name: str) -> Executor[Owner]:
     """An executor that is ready; the card is the simulated machine's only one, whatever it is called."""
     card = os.environ["EGPU_TEST_CARD"]
-    record = LeaseRecord(
-        lease=lease, holder="test", peer="", request="", key="", part=0, parts=1,
-        cards=(CardShare(uuid=card, index=0, minor=0, core=100, memory_mib=1024),),
-    )  # fmt: skip
-    executor = executors.start(record, {card: 0})
+    cards = (CardShare(uuid=card, index=0, minor=0, core=100, memory_mib=1024),)
+    executor = executors.start(ExecutorRecord(name=name, owner=Owner(), cards=cards, minors={card: 0}))
 
     def ready() -> bool:
         executor.follow()
@@ -105,7 +108,7 @@ def start(executors: Executors, lease: str) -> Executor:
     return executor
 
 
-def sample(executor: Executor, folder: Path) -> str:
+def sample(executor: Executor[Owner], folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     client = client_dir(folder)
     (client / "lease.sock").symlink_to(executor.socket)
@@ -159,7 +162,7 @@ def test_an_executor_as_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             for path in (sim.directory, *sim.directory.rglob("*")):  # a real card's files are everybody's
                 path.chmod(0o777)
             monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
-            executor = start(Executors(state / "leases", Driver.of(sim.driver_dir), confinement), "one")
+            executor = start(Executors(state / "leases", Owner, Driver.of(sim.driver_dir), confinement), "one")
             try:
                 status = Path(f"/proc/{executor.process.pid}/status").read_text()
                 for what in ("Uid", "Gid"):
@@ -201,13 +204,13 @@ def test_a_container_that_is_not_root_reaches_its_executor_and_nobody_elses(
     (state / "opt").mkdir(parents=True)
     slots = Slots(state / "slots")
     confinement = Confinement(ConfinementConfig(cgroup="none", user=user))
-    executors: list[Executor] = []
+    executors: list[Executor[Owner]] = []
     try:
         with machine(state, "T4", 1) as sim:
             monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
             for path in (sim.directory, *sim.directory.rglob("*")):
                 path.chmod(0o777)
-            kept = Executors(state / "executors", Driver.of(sim.driver_dir), confinement, private=True)
+            kept = Executors(state / "executors", Owner, Driver.of(sim.driver_dir), confinement, private=True)
             for name in ("mine", "theirs"):
                 executors.append(start(kept, name))
                 link_into(client_dir(slots.path(name)), executors[-1])

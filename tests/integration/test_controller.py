@@ -86,7 +86,7 @@ async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
         await w.client.delete(Pod, "u", namespace="default", grace_period_seconds=0)
         await until(lambda: _gone(w, "c"))
         await until(lambda: _no_slices(w))
-        await until(lambda: one.view.feed.ledger.holders() == {})
+        await until(lambda: one.view.cache.ledger.holders() == {})
         reasons = {event.reason for event in await w.client.list(Event, namespace="default")}
         assert "Bound" in reasons
 
@@ -101,10 +101,10 @@ async def test_a_retained_slice_stays_and_keeps_its_card_until_somebody_deletes_
         await w.client.delete(ElasticGPUClaim, "c", namespace="default")
         await until(lambda: _gone(w, "c"))
         await until(lambda: _slice_phase(w, "Released"))
-        await until(lambda: {holder.kind for holder in one.view.feed.ledger.holders()} == {"slice"})
+        await until(lambda: {holder.kind for holder in one.view.cache.ledger.holders()} == {"slice"})
         (kept,) = await slices(w)
         await w.client.delete(ElasticGPU, kept.name)
-        await until(lambda: one.view.feed.ledger.holders() == {})
+        await until(lambda: one.view.cache.ledger.holders() == {})
 
 
 async def test_a_waiting_claim_stays_pending_until_its_first_pod(tmp_path: Path):
@@ -122,7 +122,7 @@ async def test_a_waiting_claim_stays_pending_until_its_first_pod(tmp_path: Path)
 
 
 async def test_a_claim_whose_slice_or_node_is_gone_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("egpu.apps.controller.claims.MISSING_SECONDS", 0.1)
+    monkeypatch.setattr("egpu.core.claims.absence.MISSING_SECONDS", 0.1)
     async with control_plane(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
         await w.node("n0", cards=2)
         await nodes_known(one, 1)
@@ -154,7 +154,7 @@ async def test_leftovers_of_a_dead_controller_are_swept_at_the_start(tmp_path: P
         assert len(await slices(w)) == 1
         async with running(controller(w)):
             await until(lambda: _no_slices(w))
-        await until(lambda: one.view.feed.ledger.holders() == {})
+        await until(lambda: one.view.cache.ledger.holders() == {})
 
 
 async def test_a_class_of_a_technology_that_is_not_there_says_so(tmp_path: Path):

@@ -62,7 +62,7 @@ async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(t
         await nodes_known(one, 2)
         pod = shared("p")
         ask = {"Pod": pod, "Nodes": None, "NodeNames": ["n1", "n0", "stranger"]}
-        before = one.view.feed.ledger.snapshot()
+        before = one.view.cache.ledger.snapshot()
         for path in ("/filter", "/scheduler/filter", "/scheduler/predicates", "/predicates"):
             answer = (await http.post(path, json=ask)).json()
             assert answer["NodeNames"] == ["n1"]
@@ -70,7 +70,7 @@ async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(t
             failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
             assert set(failed) == {"n0", "stranger"}
             assert "1024 MiB" in failed["n0"]
-        assert one.view.feed.ledger.snapshot() == before
+        assert one.view.cache.ledger.snapshot() == before
 
         full = {"items": [{"metadata": {"name": name, "labels": {"keep": "me"}}} for name in ("n0", "n1")]}
         answer = (await http.post("/filter", json={"Pod": pod, "Nodes": full, "NodeNames": None})).json()
@@ -161,11 +161,11 @@ async def test_preempt_keeps_the_nodes_where_the_victims_make_room(tmp_path: Pat
             "n0": {"Pods": [{"UID": uids[0]}, {"UID": uids[2]}], "NumPDBViolations": 0},
             "n1": {"Pods": [{"UID": uids[1]}], "NumPDBViolations": 0},
         }
-        before = one.view.feed.ledger.snapshot()
+        before = one.view.cache.ledger.snapshot()
         ask = {"Pod": manifest("big", **{names.NVIDIA_GPU: 1}), "NodeNameToMetaVictims": victims}
         answer = (await http.post("/preempt", json=ask)).json()
         assert answer["NodeNameToMetaVictims"] == {"n0": victims["n0"]}
-        assert one.view.feed.ledger.snapshot() == before
+        assert one.view.cache.ledger.snapshot() == before
 
 
 async def test_not_ready_until_the_caches_are_in_and_refusing_to_bind_until_then(tmp_path: Path):
@@ -222,11 +222,11 @@ async def test_concurrent_binds_over_http_never_over_commit_and_give_everything_
         assert bound > 10
         totals = await given_out(w.client)
         assert all(core <= 100 and memory <= 16384 for core, memory in totals.values())
-        held = {key: value for key, value in one.view.feed.ledger.holders().items() if key.kind == "pod"}
+        held = {key: value for key, value in one.view.cache.ledger.holders().items() if key.kind == "pod"}
         assert len(held) == bound
         for pod in pods:
             await w.client.delete(Pod, pod["metadata"]["name"], namespace="default", grace_period_seconds=0)
-        await until(lambda: one.view.feed.ledger.holders() == {})
+        await until(lambda: one.view.cache.ledger.holders() == {})
 
 
 async def test_extenders_killed_in_the_middle_of_a_storm_never_double_book(tmp_path: Path):
@@ -247,7 +247,7 @@ async def test_extenders_killed_in_the_middle_of_a_storm_never_double_book(tmp_p
             await storm(w, http, pods, ["n0", "n1"])
             totals = await given_out(w.client)
             assert [core for core, _ in totals.values()] == [90] * 4
-            assert one.view.feed.problems() == []
+            assert one.view.cache.problems() == []
 
 
 async def test_two_extenders_alive_at_once_never_double_book(tmp_path: Path):

@@ -13,7 +13,7 @@ from egpu.adapters.nvml import CardProcess
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, create_usage, read_policy, write_policy
 from egpu.api.allocation import CardShare
-from egpu.apps.agent.limits.reconciling import LOOKS, Reconciler
+from egpu.apps.agent.limits.memory import LOOKS, MemoryReconciler
 from egpu.apps.agent.slots.directories import Slots
 from support.simulated_gpu import Program, machine
 from support.slices import LIBRARY, MIB, slot_record
@@ -82,7 +82,7 @@ def slots(on: Machine, tmp_path: Path) -> Slots:
 def test_what_an_exporter_leaves_behind_is_charged_as_long_as_it_is_held(on: Machine, slots: Slots) -> None:
     place = slots.path("one")
     usage = UsageReader(place / "usage")
-    reconciler = Reconciler(slots, Nvml(on))
+    reconciler = MemoryReconciler(slots, Nvml(on))
 
     def start(code: str) -> Program:
         return Program(on, code, {"LD_PRELOAD": str(place / LIBRARY)})

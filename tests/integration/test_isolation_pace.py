@@ -11,7 +11,7 @@ import pytest
 
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.api.allocation import CardShare
-from egpu.apps.agent.limits.sharing import BUSY_SECONDS, Sharing
+from egpu.apps.agent.limits.compute import BUSY_SECONDS, ComputeSharing
 from egpu.apps.agent.slots.directories import Slots
 from support.slices import NATIVE, SOURCES, compile_c, slot_record, uuid
 
@@ -46,7 +46,7 @@ def a_slot(slots: Slots, index: int) -> Path:
     share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=1024)
     record = slot_record(slots, str(index), share, core_limit=100 if shares else 0)
     slots.replace(record, lambda directory: None)
-    place, mode = slots.path(record.token), Mode.SHARE if shares else Mode.CAP
+    place, mode = slots.path(record.slot_id), Mode.SHARE if shares else Mode.CAP
     line = DevicePolicy(uuid=uuid("1"), minor=0, mode=mode, core_ppm=core * 10_000, memory_limit_bytes=1 << 30)
     write_policy(place / "policy", [line])
     create_usage(place / "usage")
@@ -58,7 +58,7 @@ def run(program: Path, directory: Path, arbitration: str, kernels_us: tuple[int,
     slots = Slots(directory)
     pauses = ("0:0", f"{STOP_MS}:{RESUME_MS}")
     tenants = [f"{a_slot(slots, index)}:{kernels_us[index] * 1000}:1:1:{pauses[index]}" for index in range(2)]
-    sharing = Sharing(slots, clock=lambda: now)
+    sharing = ComputeSharing(slots, clock=lambda: now)
     tick_ms = int(BUSY_SECONDS * 1000) + LATE_MS
     busy: list[list[float]] = []
     with subprocess.Popen(

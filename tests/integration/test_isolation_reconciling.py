@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from egpu.adapters.nvml import Card, CardProcess
-from egpu.adapters.slices import membership as guests
+from egpu.adapters.nvml import CardProcess, CardReading
+from egpu.adapters.slices import membership
 from egpu.adapters.slices.pages import create_usage, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.limits.reconciling import LOOKS, Reconciler
+from egpu.apps.agent.limits.memory import LOOKS, MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
 from egpu.errors import Unavailable
@@ -29,7 +29,7 @@ class Driver:
         self.held: dict[int, int] = {}
         self.answers = True
 
-    def read(self) -> tuple[Card, ...]:
+    def read(self) -> tuple[CardReading, ...]:
         return ()
 
     def close(self) -> None:
@@ -44,17 +44,17 @@ class Driver:
 @pytest.fixture
 def boxes(slots: Slots, driver: Path) -> Iterator[dict[str, Slice]]:
     """Two containers on one card."""
-    made = {token: a_slot(slots, driver, token) for token in ("one", "two")}
+    made = {slot_id: a_slot(slots, driver, slot_id) for slot_id in ("one", "two")}
     yield made
     for box in made.values():
         box.close()
 
 
-def a_slot(slots: Slots, driver: Path, token: str) -> Slice:
+def a_slot(slots: Slots, driver: Path, slot_id: str) -> Slice:
     share = CardShare(uuid=CARD, index=0, minor=0, core=30, memory_mib=LIMIT // MIB)
-    record = slot_record(slots, token, share)
+    record = slot_record(slots, slot_id, share)
     slots.replace(record, lambda directory: None)
-    box = Slice(driver, slots.path(token))
+    box = Slice(driver, slots.path(slot_id))
     box.limit(core=30)
     return box
 
@@ -70,12 +70,12 @@ def overhead(box: Slice) -> int:
     return read_policy(box.directory / "policy").devices[0].overhead_bytes
 
 
-def looks(reconciler: Reconciler, count: int = LOOKS) -> None:
+def looks(reconciler: MemoryReconciler, count: int = LOOKS) -> None:
     for _ in range(count):
         reconciler.step()
 
 
-def page(slots: Slots, reconciler: Reconciler) -> dict[str, float]:
+def page(slots: Slots, reconciler: MemoryReconciler) -> dict[str, float]:
     """The metrics of `slots`: name{pod} or name{pod, pid} → value."""
     inventory = Inventory(Driver(), interval_seconds=1)
     metrics = AgentMetrics(node="n", node_ip="", slots=slots, inventory=inventory, findings=lambda: reconciler.findings)
@@ -90,7 +90,7 @@ def page(slots: Slots, reconciler: Reconciler) -> dict[str, float]:
 
 def test_what_the_driver_sees_beyond_the_count_is_charged(slots: Slots, boxes: dict[str, Slice]) -> None:
     nvml = Driver()
-    reconciler = Reconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml)
     one, two = holding(boxes["one"], 100 * MIB), holding(boxes["two"], 10 * MIB)
     nvml.held = {one.pid: 130 * MIB, two.pid: 10 * MIB, os.getpid(): 77 * MIB}
     looks(reconciler, LOOKS - 1)
@@ -114,7 +114,7 @@ def test_what_the_driver_sees_beyond_the_count_is_charged(slots: Slots, boxes: d
 
 def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, boxes: dict[str, Slice]) -> None:
     nvml = Driver()
-    reconciler = Reconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml)
     child = holding(boxes["one"], 16 * MIB)
     nvml.held = {child.pid: LIMIT + 5 * MIB}
     looks(reconciler)
@@ -131,7 +131,7 @@ def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, b
 @pytest.mark.parametrize("claim", ["nothing", "everything", "garbage", "removed"])
 def test_whatever_it_claims_to_use_only_its_own_charge_moves(slots: Slots, boxes: dict[str, Slice], claim: str) -> None:
     nvml = Driver()
-    reconciler = Reconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml)
     one, two = holding(boxes["one"], 100 * MIB), holding(boxes["two"], 10 * MIB)
     nvml.held = {one.pid: 130 * MIB, two.pid: 40 * MIB}
     usage = boxes["one"].directory / "usage"
@@ -152,7 +152,7 @@ def test_whatever_it_claims_to_use_only_its_own_charge_moves(slots: Slots, boxes
 
 def test_without_an_answer_of_the_driver_the_charge_stays(slots: Slots, boxes: dict[str, Slice]) -> None:
     nvml = Driver()
-    reconciler = Reconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml)
     child = holding(boxes["one"], 100 * MIB)
     nvml.held = {child.pid: 130 * MIB}
     looks(reconciler)
@@ -163,14 +163,14 @@ def test_without_an_answer_of_the_driver_the_charge_stays(slots: Slots, boxes: d
 
 def test_a_process_is_known_by_its_page_and_its_own_name(boxes: dict[str, Slice]) -> None:
     child = holding(boxes["one"], MIB)
-    here = guests.identity(boxes["one"].directory / "policy")
-    assert guests.pages_of(child.pid, "/opt/egpu/policy") == {here}
-    name = guests.name_of(child.pid)
-    assert name == guests.Name(os.stat("/proc/self/ns/pid").st_ino, child.pid)
+    here = membership.identity(boxes["one"].directory / "policy")
+    assert membership.pages_of(child.pid, "/opt/egpu/policy") == {here}
+    name = membership.name_of(child.pid)
+    assert name == membership.Name(os.stat("/proc/self/ns/pid").st_ino, child.pid)
     (process,) = boxes["one"].usage().processes
-    assert guests.Name(process.pid_namespace, process.pid) == name
-    assert guests.pages_of(os.getpid(), "/opt/egpu/policy") == set()
+    assert membership.Name(process.pid_namespace, process.pid) == name
+    assert membership.pages_of(os.getpid(), "/opt/egpu/policy") == set()
     child.kill()
     child.wait()
-    assert guests.pages_of(child.pid, "/opt/egpu/policy") == set()
-    assert guests.name_of(child.pid) is None
+    assert membership.pages_of(child.pid, "/opt/egpu/policy") == set()
+    assert membership.name_of(child.pid) is None

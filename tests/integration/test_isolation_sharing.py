@@ -9,34 +9,34 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from egpu.adapters.nvml import Card, CardProcess
+from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices.pages import Mode, Policy, UsageReader, create_usage, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.limits.reconciling import Reconciler
-from egpu.apps.agent.limits.sharing import Sharing
+from egpu.apps.agent.limits.compute import ComputeSharing
+from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
 from support.slices import LIMIT, Slice, slot_record, uuid
 from support.waiting import wait_until
 
 
-def a_slot(slots: Slots, driver: Path, token: str, *, core: int, core_limit: int = 0) -> Slice:
+def a_slot(slots: Slots, driver: Path, slot_id: str, *, core: int, core_limit: int = 0) -> Slice:
     share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=LIMIT >> 20, model="test")
-    record = slot_record(slots, token, share, core_limit=core_limit)
+    record = slot_record(slots, slot_id, share, core_limit=core_limit)
     slots.replace(record, lambda directory: None)
-    box = Slice(driver, slots.path(token))
+    box = Slice(driver, slots.path(slot_id))
     box.limit(core=core, mode=Mode.SHARE if core_limit else Mode.CAP)
     return box
 
 
 @pytest.fixture
-def stepping() -> Iterator[Callable[[Sharing], None]]:
-    """Runs a Sharing's steps in a thread, as fast as the agent would."""
+def stepping() -> Iterator[Callable[[ComputeSharing], None]]:
+    """Runs a ComputeSharing's steps in a thread, as fast as the agent would."""
     stop = threading.Event()
     threads: list[threading.Thread] = []
 
-    def start(sharing: Sharing) -> None:
+    def start(sharing: ComputeSharing) -> None:
         def loop() -> None:
             while not stop.is_set():
                 sharing.step()
@@ -61,10 +61,10 @@ def window_us(box: Slice) -> int:
 
 
 def test_idle_time_is_handed_out_and_taken_back(
-    slots: Slots, driver: Path, stepping: Callable[[Sharing], None]
+    slots: Slots, driver: Path, stepping: Callable[[ComputeSharing], None]
 ) -> None:
     sharing, capped = a_slot(slots, driver, "one", core=30, core_limit=100), a_slot(slots, driver, "two", core=40)
-    stepping(Sharing(slots))
+    stepping(ComputeSharing(slots))
     worker = sharing.start("burn", 200, 60)
     wait_until(lambda: granted(sharing) == 100)
     assert read_policy(sharing.directory / "policy").devices[0].window is None
@@ -117,7 +117,7 @@ def damage(path: Path, random_source: random.Random) -> None:
 class Idle:
     """A driver that knows of no card and no process."""
 
-    def read(self) -> tuple[Card, ...]:
+    def read(self) -> tuple[CardReading, ...]:
         return ()
 
     def processes(self) -> dict[str, tuple[CardProcess, ...]]:
@@ -142,8 +142,8 @@ def values_of(lines: list[str]) -> set[tuple[str, float]]:
 def test_a_usage_file_that_holds_anything_raises_no_limit_and_touches_nobody(slots: Slots, driver: Path) -> None:
     hostile = a_slot(slots, driver, "hostile", core=30, core_limit=50)
     honest = a_slot(slots, driver, "honest", core=40)
-    sharing = Sharing(slots)
-    reconciler = Reconciler(slots, Idle())
+    sharing = ComputeSharing(slots)
+    reconciler = MemoryReconciler(slots, Idle())
     inventory = Inventory(Idle(), interval_seconds=1)
     metrics = AgentMetrics(
         node="n",

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from egpu.adapters.executors import supervisor as executors
-from egpu.adapters.executors.supervisor import Driver, Executors
+from egpu.adapters.executors.leftovers import processes_of
+from egpu.adapters.executors.process import Driver, Executors
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.client import answer_of, dial
 from egpu.adapters.pool.connection import Connection
@@ -25,7 +25,7 @@ from egpu.api.kubernetes import Node, Pod, PodStatus
 from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.serving.bridges import SlotBridges, link
-from egpu.apps.agent.serving.service import Serving
+from egpu.apps.agent.serving.pods import PodService, ServedContainer
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import NotFound, Refused, Unavailable
 from support import local_node, objects
@@ -84,7 +84,7 @@ class Nodes:
 class Agents:
     directory: Path
     pods: Pods
-    serving: Serving
+    serving: PodService
 
     def of(self, node: str, role: str = "server") -> Credentials:
         return authority.issue(self.directory / "pki", role, node)  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ class Agents:
     async def ask(self, whose: Pod, who: str = HERE, role: str = "server", **changed: str) -> messages.Granted:
         said = {"namespace": whose.namespace, "pod": whose.name, "uid": whose.uid, "container": "main", **changed}
         hello = messages.Hello(role="pod")
-        connection, _ = await dial(self.serving.door.address, self.of(who, role), hello, expect=f"server/{SERVER}")
+        connection, _ = await dial(self.serving.listener.address, self.of(who, role), hello, expect=f"server/{SERVER}")
         try:
             await connection.send(messages.Open(number=1, **said))
             return answer_of(await connection.receive(), messages.Granted)
@@ -101,7 +101,7 @@ class Agents:
 
     async def join(self, lease: str, token: str, who: str = HERE) -> Connection:
         hello = messages.Hello(role="data", lease=lease, token=token)
-        connection, _ = await dial(self.serving.door.address, self.of(who), hello, expect=f"server/{SERVER}")
+        connection, _ = await dial(self.serving.listener.address, self.of(who), hello, expect=f"server/{SERVER}")
         connection.writer.write(b"\n")
         return connection
 
@@ -115,16 +115,16 @@ async def agents(directory: Path, pods: Pods | None = None) -> AsyncGenerator[Ag
     pods = pods or Pods()
     inventory = Inventory(local_node.Cards(2), interval_seconds=60)
     await inventory.refresh()
-    serving = Serving(
+    serving = PodService(
         SERVER,
-        executors=Executors(directory / "served", Driver.of(None)),
+        executors=Executors(directory / "served", ServedContainer, Driver.of(None)),
         inventory=inventory,
         pods=pods,
         credentials=authority.issue(directory / "pki", "server", SERVER),
         listen="127.0.0.1:0",
     )
     await serving.open()
-    tasks = [asyncio.create_task(serving.door.serve()), asyncio.create_task(serving.run())]
+    tasks = [asyncio.create_task(serving.listener.serve()), asyncio.create_task(serving.run())]
     try:
         yield Agents(directory, pods, serving)
     finally:
@@ -167,7 +167,7 @@ async def test_nobody_gets_what_the_scheduler_did_not_give_to_a_pod_of_their_nod
                 await asking
         foreign = authority.issue(state_dir / "foreign", "server", HERE)
         with pytest.raises((Refused, Unavailable)):
-            await dial(here.serving.door.address, foreign, messages.Hello(role="pod"), expect=f"server/{SERVER}")
+            await dial(here.serving.listener.address, foreign, messages.Hello(role="pod"), expect=f"server/{SERVER}")
         assert here.running() == set()
 
 
@@ -189,16 +189,16 @@ async def test_an_executor_lives_as_long_as_its_pod_also_over_a_restart_of_the_a
     pod = pods.add(a_pod("p"))
     async with agents(state_dir, pods) as here:
         granted = await here.ask(pod)
-        before = executors.processes_of(state_dir / "served" / granted.lease.lease)
+        before = processes_of(state_dir / "served" / granted.lease.lease)
     assert before
     async with agents(state_dir, pods) as here:
         connection = await here.join(granted.lease.lease, granted.token)
         assert await connection.reader.readline()
         await connection.close()
-        assert executors.processes_of(state_dir / "served" / granted.lease.lease) == before
+        assert processes_of(state_dir / "served" / granted.lease.lease) == before
         pods.end(pod)
         await until(lambda: not here.running(), seconds=60)
-        assert executors.processes_of(state_dir / "served" / granted.lease.lease) == []
+        assert processes_of(state_dir / "served" / granted.lease.lease) == []
 
 
 async def test_a_card_given_out_again_is_free_of_its_last_pod(state_dir: Path) -> None:
@@ -215,12 +215,12 @@ async def test_a_dead_executor_is_started_anew_and_its_old_sessions_are_not_know
     async with agents(state_dir) as here:
         pod = here.pods.add(a_pod("p"))
         lease = (await here.ask(pod)).lease.lease
-        before = executors.processes_of(state_dir / "served" / lease)
+        before = processes_of(state_dir / "served" / lease)
         for pid in before:
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: not executors.processes_of(state_dir / "served" / lease), seconds=30)
+        await until(lambda: not processes_of(state_dir / "served" / lease), seconds=30)
         assert (await here.ask(pod)).lease.lease == lease
-        assert set(executors.processes_of(state_dir / "served" / lease)).isdisjoint(before)
+        assert set(processes_of(state_dir / "served" / lease)).isdisjoint(before)
 
 
 def talk(path: Path) -> str:
@@ -238,10 +238,10 @@ async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_a
     async with agents(state_dir) as here:
         pod = here.pods.add(a_pod("p"))
         record = SlotRecord(
-            token="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main",
+            slot_id="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main",
             generation=slots.next_generation(), boot_id="", allocation=given(), minors={}, server=SERVER,
         )  # fmt: skip
-        client: Any = Nodes(str(here.serving.door.address))
+        client: Any = Nodes(str(here.serving.listener.address))
 
         @contextlib.asynccontextmanager
         async def agent() -> AsyncGenerator[SlotBridges]:
@@ -272,10 +272,10 @@ async def test_what_cannot_be_reached_or_is_refused_is_said_when_the_container_i
     async with agents(state_dir) as here:
         pod = a_pod("p")
         record = SlotRecord(
-            token="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main", generation=1,
+            slot_id="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main", generation=1,
             boot_id="", allocation=given(), minors={}, server=SERVER,
         )  # fmt: skip
-        client: Any = Nodes(str(here.serving.door.address))
+        client: Any = Nodes(str(here.serving.listener.address))
         bridges = SlotBridges(state_dir / "bridges", here.of(HERE), client, slots)
         with pytest.raises(Refused, match="there is no such pod"):
             await bridges.start(record)

@@ -9,19 +9,22 @@ import pytest
 
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
-from egpu.adapters.pool.keeping import KeptLease, Wanted
+from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
-from egpu.core.leasing.leases import TTL_SECONDS
+from egpu.core.leasing.pool import TTL_SECONDS
+from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from support import in_process_pool
 from support.waiting import DEADLINE_SECONDS, until
 
+REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
 
-async def acquire(client: PoolClient, request: str = "1", **wish: int | str) -> messages.Granted:
-    asked = {"cards": 1, "core": 50, "memory_mib": 1000, "holder": "pod:a", **wish}
+
+async def acquire(client: PoolClient, request: str = "1", **other: int | str) -> messages.Granted:
+    asked = {"cards": 1, "core": 50, "memory_mib": 1000, "holder": "pod:a", **other}
     return await client.acquire(request=request, **asked)  # type: ignore[arg-type]
 
 
@@ -46,7 +49,7 @@ async def test_a_lease_is_granted_resized_and_released(tmp_path: Path) -> None:
             await client.resize(lease, core=101, memory_mib=None)
 
         await client.release(lease)
-        await until(lambda: not broker.desk.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         assert server.runs == {}
         with pytest.raises(NotFound, match="it ended, released"):
             await client.renew(lease)
@@ -65,7 +68,7 @@ async def test_what_does_not_fit_says_why_and_changes_nothing(tmp_path: Path) ->
         await acquire(client, core=80)
         with pytest.raises(DoesNotFit, match="one: "):
             await acquire(client, "2", core=30)
-        assert len(broker.desk.pool.leases) == 1
+        assert len(broker.service.pool.leases) == 1
         await client.close()
         await server.stop()
 
@@ -80,7 +83,7 @@ async def test_orders_that_were_on_their_way_to_a_replaced_connection_are_sent_a
         deaf.task.cancel()  # what is sent to it from now on is lost, and nobody has noticed that its connection is
         client = await in_process_pool.client(broker, credentials)
         asking = asyncio.create_task(acquire(client))
-        await until(lambda: bool(broker.desk.pool.leases))
+        await until(lambda: bool(broker.service.pool.leases))
         await asyncio.sleep(0.2)
         again = in_process_pool.FakeServer("one", broker.address, credentials)
         again.read = deaf.read
@@ -98,16 +101,16 @@ async def test_what_may_fit_when_a_server_is_back_is_asked_again_and_not_refused
         await server.start()
         client = await in_process_pool.client(broker, credentials)
         await server.stop()
-        await until(lambda: broker.desk.pool.servers["one"].away_since is not None)
+        await until(lambda: broker.service.pool.servers["one"].away_since is not None)
         with pytest.raises(Unavailable, match="one may be back in a moment"):
             await acquire(client)
-        kept = KeptLease(broker.address, credentials, Wanted("pod:a", 1, 50, 1000))
-        taking = asyncio.create_task(kept.take())
+        held = HeldLease(broker.address, credentials, REQUEST, holder="pod:a")
+        taking = asyncio.create_task(held.take())
         await asyncio.sleep(0.3)
         assert not taking.done()
         await server.start()
         assert (await taking).lease in server.runs
-        await kept.close()
+        await held.close()
         await client.close()
         await server.stop()
 
@@ -133,8 +136,8 @@ async def test_the_same_machine_comes_first_then_the_fastest_link_then_several_s
             await server.start()
         client = await in_process_pool.client(broker, credentials)
 
-        async def where(request: str, **wish: int | str) -> list[str]:
-            return [card.server for card in (await acquire(client, request, host="my-machine", **wish)).lease.cards]
+        async def where(request: str, **other: int | str) -> list[str]:
+            return [card.server for card in (await acquire(client, request, host="my-machine", **other)).lease.cards]
 
         assert await where("1", core=60) == ["here"]
         assert await where("2", core=60) == ["fast"]
@@ -152,7 +155,7 @@ async def test_a_killed_holder_gives_back_at_once(tmp_path: Path) -> None:
         client = await in_process_pool.client(broker, credentials)
         await acquire(client)
         client._connection.writer.transport.abort()  # what the kernel does for a killed process
-        await until(lambda: not broker.desk.pool.leases, seconds=TTL_SECONDS / 2)  # noticed, not timed out
+        await until(lambda: not broker.service.pool.leases, seconds=TTL_SECONDS / 2)  # noticed, not timed out
         assert server.runs == {}
         await client.close()
         await server.stop()
@@ -194,14 +197,14 @@ async def test_leases_survive_a_new_broker_and_a_restarted_server(tmp_path: Path
         with pytest.raises(Unavailable, match="not known yet"):
             await client.attach(lease)
         await server.start()
-        await until(lambda: lease in broker.desk.pool.leases)
+        await until(lambda: lease in broker.service.pool.leases)
         again = await client.attach(lease)
         assert again.lease.cards == granted.lease.cards
         assert server.runs.keys() == {lease}
         with pytest.raises(DoesNotFit):
             await acquire(client, "2", core=40)
         await client.release(lease)
-        await until(lambda: not broker.desk.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         await client.close()
         await server.stop()
 
@@ -233,7 +236,7 @@ async def test_strangers_are_turned_away(tmp_path: Path) -> None:
             await dial(
                 broker.address, credentials, messages.Hello(role="king", secret=credentials.secret()), expect="broker"
             )
-        assert broker.desk.pool.servers == {}
+        assert broker.service.pool.servers == {}
 
 
 @pytest.mark.parametrize(
@@ -285,10 +288,10 @@ async def test_two_thousand_leases_at_once_and_none_is_left(tmp_path: Path) -> N
         leases = await asyncio.gather(*(take(number) for number in range(2000)))
         assert len(set(leases)) == 2000
         assert sum(len(server.runs) for server in servers) == 2000
-        assert broker.desk.pool.ledger.overcommits() == []
+        assert broker.service.pool.ledger.overcommits() == []
         for client in clients:
             await client.close()
-        await until(lambda: not broker.desk.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         assert all(not server.runs for server in servers)
         for server in servers:
             await server.stop()

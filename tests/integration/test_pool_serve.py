@@ -14,24 +14,28 @@ from typing import Any
 
 import pytest
 
-from egpu.adapters.executors import supervisor as executors
+from egpu.adapters.executors.leftovers import processes_of
+from egpu.adapters.executors.supervisor import POLL_SECONDS
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.bridge import GONE, Bridge, Target
 from egpu.adapters.pool.client import PoolClient, dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection
-from egpu.adapters.pool.keeping import KeptLease, Wanted
+from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import read_policy
 from egpu.apps.broker import Broker
 from egpu.apps.serve import ServeConfig, Server
 from egpu.core.leasing import tokens
+from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from support import in_process_pool, simulated_gpu
 from support.waiting import DEADLINE_SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("executor_that_runs_nothing")
+
+REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +47,25 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    broker: Broker, credentials: Credentials, machine: Machine, state_dir: Path, name: str = "one"
+    broker: Broker,
+    credentials: Credentials,
+    machine: Machine,
+    state_dir: Path,
+    name: str = "one",
+    *,
+    watch_seconds: float = ServeConfig.watch_seconds,
 ) -> AsyncGenerator[Server]:
     """A daemon in this process; leaving it is as killing it, as far as its executors can tell."""
     config = ServeConfig(
         name=name, broker=str(broker.address), credentials=credentials, state_dir=state_dir,
         driver_dir=machine.driver_dir, nvml_library=machine.driver_dir / "libnvidia-ml.so.1", link_mbps=1000,
+        watch_seconds=watch_seconds,
     )  # fmt: skip
     server = Server(config)
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(server.run(supervisor))
     try:
-        await until(lambda: name in broker.desk.pool.servers or running.done())
+        await until(lambda: name in broker.service.pool.servers or running.done())
         yield server
     finally:
         supervisor.stop()
@@ -68,7 +79,7 @@ async def acquire(client: PoolClient, request: str = "1", *, cards: int = 1, cor
 async def join(server: Server, granted: messages.Granted, credentials: Credentials, **other: str) -> Connection:
     said: dict[str, Any] = {"lease": granted.lease.lease, "token": granted.token, **other}
     hello = messages.Hello(role="data", secret=credentials.secret(), **said)
-    connection, _ = await dial(server.door.address, credentials, hello, expect="server")
+    connection, _ = await dial(server.listener.address, credentials, hello, expect="server")
     connection.writer.write(b"\n")
     return connection
 
@@ -100,11 +111,11 @@ async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the
             (200_000, 2000)
         ] * 2
 
-        pids = executors.processes_of(directory)
+        pids = processes_of(directory)
         assert pids
         await client.release(granted.lease.lease)
-        await until(lambda: not broker.desk.pool.leases)
-        assert executors.processes_of(directory) == []
+        await until(lambda: not broker.service.pool.leases)
+        assert processes_of(directory) == []
         assert not directory.exists()
         assert await connection.reader.read() == b""
         await client.close()
@@ -119,18 +130,18 @@ async def test_a_daemon_that_starts_again_finds_its_executors(
         async with serving(broker, credentials, machine, state_dir):
             granted = await acquire(client)
         directory = state_dir / "leases" / granted.lease.lease
-        before = executors.processes_of(directory)
+        before = processes_of(directory)
         (state_dir / "leases" / "lease-torn").mkdir()
         async with serving(broker, credentials, machine, state_dir) as server:
-            await until(lambda: server.keeper.executor(granted.lease.lease) is not None)
-            assert executors.processes_of(directory) == before
+            await until(lambda: server.leases.executor(granted.lease.lease) is not None)
+            assert processes_of(directory) == before
             assert not (state_dir / "leases" / "lease-torn").exists()
             renewed = await client.renew(granted.lease.lease)
             connection = await join(server, renewed, credentials)
             assert (await connection.reader.readline()).startswith(granted.lease.lease.encode())
             await client.close()
-            await until(lambda: not broker.desk.pool.leases)
-        assert executors.processes_of(directory) == []
+            await until(lambda: not broker.service.pool.leases)
+        assert processes_of(directory) == []
 
 
 async def test_leases_survive_the_broker_and_their_holder_goes_on(
@@ -143,19 +154,19 @@ async def test_leases_survive_the_broker_and_their_holder_goes_on(
         address = str(broker.address)
         await stack.enter_async_context(serving(broker, credentials, machine, state_dir))
         lost: list[str] = []
-        kept = KeptLease(parse_address(address), credentials, Wanted("pod:a", 1, 50, 1000), on_ended=lost.append)
-        lease = (await kept.take()).lease
+        held = HeldLease(parse_address(address), credentials, REQUEST, holder="pod:a", on_ended=lost.append)
+        lease = (await held.take()).lease
         directory = state_dir / "leases" / lease
-        before = executors.processes_of(directory)
+        before = processes_of(directory)
         await first.__aexit__(None, None, None)
         await asyncio.sleep(1.5)
         again = await stack.enter_async_context(in_process_pool.broker(credentials, address))
-        await until(lambda: lease in again.desk._holding)
-        assert executors.processes_of(directory) == before
+        await until(lambda: lease in again.service._holding)
+        assert processes_of(directory) == before
         assert lost == []
-        await kept.close()
-        await until(lambda: not again.desk.pool.leases)
-        assert executors.processes_of(directory) == []
+        await held.close()
+        await until(lambda: not again.service.pool.leases)
+        assert processes_of(directory) == []
 
 
 async def test_a_killed_executor_ends_the_lease_though_its_holder_renews_it(
@@ -166,7 +177,7 @@ async def test_a_killed_executor_ends_the_lease_though_its_holder_renews_it(
     async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
         client = await PoolClient.connect(broker.address, credentials, lambda lease, _why: ended.append(lease))
         one, other = await acquire(client), await acquire(client, "2", core=20)
-        for pid in executors.processes_of(state_dir / "leases" / one.lease.lease):
+        for pid in processes_of(state_dir / "leases" / one.lease.lease):
             os.kill(pid, signal.SIGKILL)
         await until(lambda: ended == [one.lease.lease])
         assert (await client.renew(other.lease.lease)).lease.state == "active"
@@ -183,7 +194,7 @@ async def test_forged_expired_and_foreign_tokens_open_nothing(
     ):
         client = await in_process_pool.client(broker, credentials)
         one, other = await acquire(client), await acquire(client, "2", core=20)
-        lease = broker.desk.pool.leases[one.lease.lease]
+        lease = broker.service.pool.leases[one.lease.lease]
 
         def issued(key: str = lease.key, **changed: str | float) -> str:
             said = {
@@ -218,18 +229,22 @@ async def test_forged_expired_and_foreign_tokens_open_nothing(
 async def test_an_executor_that_cannot_start_says_why_and_holds_nothing(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
+    """Also when the daemon's own watch is the first to see that it is dead, as here."""
     credentials = in_process_pool.secret(tmp_path)
-    (tmp_path / "egpu-executor").write_text("#!/bin/sh\necho 'the driver is too old' >&2\nexit 5\n")
-    async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+    (tmp_path / "egpu-executor").write_text("#!/bin/sh\necho 'the driver is too old' >&2\nsleep 0.05\nexit 5\n")
+    async with (
+        in_process_pool.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir, watch_seconds=POLL_SECONDS / 10),
+    ):
         client = await in_process_pool.client(broker, credentials)
         with pytest.raises(DoesNotFit, match="the driver is too old"):
             await acquire(client)
-        await until(lambda: not broker.desk.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         await until(lambda: list((state_dir / "leases").iterdir()) == [])
         await client.close()
 
 
-@pytest.mark.parametrize("way", ["same machine", "through the door", "over TLS"])
+@pytest.mark.parametrize("way", ["same machine", "by its server", "over TLS"])
 async def test_a_program_takes_its_lease_when_it_first_connects(
     tmp_path: Path, machine: Machine, state_dir: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,10 +256,10 @@ async def test_a_program_takes_its_lease_when_it_first_connects(
         of_broker, of_server = (authority.issue(tmp_path / "pki", role, "one") for role in ("broker", "server"))
     async with in_process_pool.broker(of_broker) as broker, serving(broker, of_server, machine, state_dir):
         state_dir.joinpath("program").mkdir()
-        kept = KeptLease(broker.address, credentials, Wanted("process:a", 1, 50, 1000))
-        bridge = Bridge(state_dir / "program", credentials, kept.take)
+        held = HeldLease(broker.address, credentials, REQUEST, holder="process:a")
+        bridge = Bridge(state_dir / "program", credentials, held.take)
         await bridge.open()
-        assert broker.desk.pool.leases == {}
+        assert broker.service.pool.leases == {}
 
         def talk() -> bytes:
             with socket.socket(socket.AF_UNIX) as sock:
@@ -261,20 +276,20 @@ async def test_a_program_takes_its_lease_when_it_first_connects(
                 return said
 
         said = await asyncio.to_thread(talk)
-        (lease,) = broker.desk.pool.leases
+        (lease,) = broker.service.pool.leases
         assert said.startswith(lease.encode())
         assert (await asyncio.to_thread(talk)).startswith(lease.encode())
-        await kept.close()
+        await held.close()
         await bridge.close()
-        await until(lambda: not broker.desk.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
 
 
 async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Machine, state_dir: Path) -> None:
     credentials = in_process_pool.secret(tmp_path)
     async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
         state_dir.joinpath("program").mkdir()
-        kept = KeptLease(broker.address, credentials, Wanted("process:a", 1, 50, 1000))
-        bridge = Bridge(state_dir / "program", credentials, kept.take)
+        held = HeldLease(broker.address, credentials, REQUEST, holder="process:a")
+        bridge = Bridge(state_dir / "program", credentials, held.take)
         await bridge.open()
         code = (
             "import socket,time,sys\ns=socket.socket(socket.AF_UNIX)\n"
@@ -286,10 +301,10 @@ async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Mac
         await child.stdout.readline()
         child.kill()
         await child.wait()
-        (lease,) = broker.desk.pool.leases
+        (lease,) = broker.service.pool.leases
         events = state_dir / "leases" / lease / "events"
         await until(lambda: '"goodbye"' in events.read_text())
-        await kept.close()
+        await held.close()
         await bridge.close()
 
 
@@ -350,7 +365,7 @@ async def test_mutual_tls_knows_everybody_by_name(tmp_path: Path, machine: Machi
             assert "may not" in rejected.reason
             await stranger.close()
         with pytest.raises(Refused, match="not that of broker"):
-            await dial(server.door.address, of["ann"], hello, expect="broker")
+            await dial(server.listener.address, of["ann"], hello, expect="broker")
         await operator.release(lease)
         for client in (ann, bob, operator):
             await client.close()

@@ -21,7 +21,7 @@ import pytest
 
 from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import GONE
-from egpu.adapters.simulator.machine import Card, Machine
+from egpu.adapters.simulator.machine import Machine, SimulatedCard
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 from support.remote_gpu import Executor, client_dir, remote
 from support.simulated_gpu import Program, environment, machine, run
@@ -531,7 +531,7 @@ def test_who_may_not_come_in(sim: Machine, tmp_path: Path) -> None:
 # ---- quotas -----------------------------------------------------------------------------------------------------------
 
 
-def limits(card: Card, *, memory_bytes: int = MEMORY_UNLIMITED, percent: int = 100) -> DevicePolicy:
+def limits(card: SimulatedCard, *, memory_bytes: int = MEMORY_UNLIMITED, percent: int = 100) -> DevicePolicy:
     mode = Mode.UNLIMITED if percent == 100 else Mode.CAP
     return DevicePolicy(
         uuid=card.uuid, minor=card.minor, mode=mode, core_ppm=PPM * percent // 100, memory_limit_bytes=memory_bytes

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.local.book import Book, Holder, LocalSlice, Wish
-from egpu.adapters.nvml import Card
+from egpu.adapters.local.book import Book, Holder, LocalSlice, SliceRequest
+from egpu.adapters.nvml import CardReading
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import Mode, read_policy
 from egpu.errors import DoesNotFit, InvalidInput
 from support.waiting import DEADLINE_SECONDS
 
 
-def card(index: int = 0, memory_mib: int = 1000) -> Card:
-    return Card(
+def card(index: int = 0, memory_mib: int = 1000) -> CardReading:
+    return CardReading(
         uuid=f"GPU-{index}", index=index, minor=index, model="Test", memory_mib=memory_mib, compute_capability="8.0"
     )
 
@@ -25,10 +25,10 @@ def card(index: int = 0, memory_mib: int = 1000) -> Card:
 ME = Process.of(os.getpid())
 
 
-def take(book: Book, core: int, memory_mib: int, *, cards: tuple[Card, ...] = (card(),), gpu: int | None = None,
+def take(book: Book, core: int, memory_mib: int, *, cards: tuple[CardReading, ...] = (card(),), gpu: int | None = None,
          process: Process = ME) -> LocalSlice:  # fmt: skip
-    wish = Wish(core=core, memory_mib=memory_mib, gpu=gpu)
-    return book.take(cards, wish, command="test", processes=(process,))
+    request = SliceRequest(core=core, memory_mib=memory_mib, gpu=gpu)
+    return book.take(cards, request, command="test", processes=(process,))
 
 
 @pytest.fixture

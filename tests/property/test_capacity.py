@@ -4,6 +4,7 @@ The oracle is arithmetic done afresh from the list of live pods and claims: per 
 what they hold must be what the card has.
 """
 
+import functools
 from collections import defaultdict
 
 from hypothesis import given, settings
@@ -16,9 +17,13 @@ from egpu.api.allocation import PodAllocation
 from egpu.api.kubernetes import Container, Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu.core.claims.lifecycle import claim_slices
-from egpu.core.placement.cache import CLAIM_CONTAINER, Feed, claim_allocations, rebuild
-from egpu.core.placement.preference import Policies
-from support.objects import BINPACK, SPREAD, card, claim, claim_pod, container, ended, gpu_class, placed, pod
+from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
+from egpu.core.policies.fleet import Fleet
+from egpu.core.policies.prices import Prices, compute_prices
+from egpu.core.policies.registry import CLUSTER_NAMES, Policies
+from egpu.core.policies.shapes import Machine, Mix, Shape
+from support.objects import BINPACK, card, claim, claim_pod, container, ended, gpu_class, placed, pod
 
 MEMORY_MIB = 8192
 NODES = ("n0", "n1", "n2")
@@ -35,7 +40,15 @@ asks = st.one_of(
     st.builds(lambda n, core: {names.GPU: n, names.GPU_CORE: core}, st.integers(1, 2), st.sampled_from([10, 60])),
     st.none(),
 )
-policies = st.sampled_from([BINPACK, SPREAD, Policies.named("binpack", "spread")])
+policies = st.builds(Policies.named, st.sampled_from(CLUSTER_NAMES), st.sampled_from(CLUSTER_NAMES))
+
+
+@functools.cache
+def prices() -> Prices:
+    """Of a mix of halves and of small shares with much memory, for these cards."""
+    fleet = Fleet([Machine("", 0, 0, 0), Machine("n0", 0, 0, 3, "T4", MEMORY_MIB)])
+    halves, small = (Shape(cards=1, core_milli=core, card_memory_mib=4096) for core in (500, 100))
+    return compute_prices(Mix({halves: 2.0, small: 1.0}), fleet)
 
 
 Containers = tuple[list[Container], list[Container]]
@@ -72,7 +85,7 @@ class Cluster(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.feed = Feed()
+        self.cache = SchedulerCache()
         self.cards: dict[str, ElasticGPU] = {}
         self.pods: dict[str, tuple[Pod, PodAllocation]] = {}
         self.assumed: dict[str, tuple[Pod, PodAllocation]] = {}
@@ -91,11 +104,12 @@ class Cluster(RuleBasedStateMachine):
             for index in range(size):
                 self.show(published(node, index))
         for klass in self.classes:
-            self.feed.class_changed(klass)
+            self.cache.class_changed(klass)
+        self.cache.ranking.use_prices(prices())
 
     def show(self, gpu: ElasticGPU) -> None:
         self.cards[gpu.name] = gpu
-        self.feed.gpu_changed(gpu)
+        self.cache.gpu_changed(gpu)
 
     def name(self, kind: str) -> str:
         self.count += 1
@@ -105,18 +119,18 @@ class Cluster(RuleBasedStateMachine):
 
     def bind(self, what: Pod, how: Policies, data: st.DataObject) -> None:
         """Filter, then choose on any node that was granted, then write claims, then assume: as the extender does."""
-        request = self.feed.request(what)
-        granted = self.feed.filter(request, NODES).fits
+        request = self.cache.request(what)
+        granted = self.cache.filter(request, NODES).fits
         if not granted:
             return
         node = data.draw(st.sampled_from(granted))
-        allocation = self.feed.choose(request, node, how)  # must never raise after the filter's yes
+        allocation = self.cache.ranking.choose(request, node, how)  # must never raise after the filter's yes
         for name, held in claim_allocations(request, allocation).items():
             changed = replace(self.claims[name], status=ElasticGPUClaimStatus(allocation=held))
-            self.feed.assume_claim(changed.uid, held)
+            self.cache.assume_claim(changed.uid, held)
             self.claims[name] = changed
-            self.feed.claim_changed(changed)
-        self.feed.assume_pod(what, allocation)
+            self.cache.claim_changed(changed)
+        self.cache.assume_pod(what, allocation)
         self.assumed[what.uid] = (what, allocation)
 
     @rule(shape=containers(), how=policies, data=st.data())
@@ -136,25 +150,25 @@ class Cluster(RuleBasedStateMachine):
         uid = data.draw(st.sampled_from(sorted(self.assumed)))
         what, allocation = self.assumed.pop(uid)
         self.pods[uid] = (placed(what, allocation), allocation)
-        self.feed.pod_changed(self.pods[uid][0])
+        self.cache.pod_changed(self.pods[uid][0])
 
     @precondition(lambda self: self.assumed)
     @rule(data=st.data())
     def binding_fails(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.assumed)))
         del self.assumed[uid]
-        self.feed.forget_pod(uid)
+        self.cache.forget_pod(uid)
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data(), gone=st.booleans())
     def pod_ends(self, data: st.DataObject, gone: bool) -> None:
         uid = data.draw(st.sampled_from(sorted(self.pods)))
         what, _ = self.pods[uid]
-        self.feed.pod_changed(ended(what, still_running=True))
-        assert any(holder.id == uid for holder in self.feed.ledger.holders())
+        self.cache.pod_changed(ended(what, still_running=True))
+        assert any(holder.id == uid for holder in self.cache.ledger.holders())
         del self.pods[uid]
         for _ in range(2):  # events repeat
-            self.feed.pod_deleted(uid) if gone else self.feed.pod_changed(ended(what))
+            self.cache.pod_deleted(uid) if gone else self.cache.pod_changed(ended(what))
 
     # --- claims ---
 
@@ -169,25 +183,25 @@ class Cluster(RuleBasedStateMachine):
 
     def claims_of(self, what: ElasticGPUClaim) -> None:
         self.claims[what.name] = what
-        self.feed.claim_changed(what)
+        self.cache.claim_changed(what)
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), how=policies)
     def claim_is_bound(self, data: st.DataObject, how: Policies) -> None:
         chosen = data.draw(st.sampled_from(sorted(self.claims)))
         what = self.claims[chosen]
-        request = self.feed.claim_request(what)
-        granted = self.feed.filter(request, NODES).fits
+        request = self.cache.claim_request(what)
+        granted = self.cache.filter(request, NODES).fits
         if what.status.allocation is not None or what.spec.class_name == "later" or not granted:
             return
         node = data.draw(st.sampled_from(granted))
-        given = self.feed.choose(request, node, how)
+        given = self.cache.ranking.choose(request, node, how)
         held = ClaimAllocation(node=node, container=given.containers[CLAIM_CONTAINER])
-        self.feed.assume_claim(what.uid, held)
+        self.cache.assume_claim(what.uid, held)
         self.claims_of(replace(what, status=ElasticGPUClaimStatus(allocation=held)))
         for piece in claim_slices(self.claims[chosen], "Retain"):
             self.slices[piece.name] = piece
-            self.feed.gpu_changed(piece)
+            self.cache.gpu_changed(piece)
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data())
@@ -195,14 +209,14 @@ class Cluster(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from(sorted(self.claims)))
         users = [p for p, _ in [*self.pods.values(), *self.assumed.values()] if chosen in p.annotations.values()]
         if not users:
-            self.feed.claim_deleted(self.claims.pop(chosen).uid)
+            self.cache.claim_deleted(self.claims.pop(chosen).uid)
 
     @precondition(lambda self: self.slices)
     @rule(data=st.data())
     def retained_slice_is_deleted(self, data: st.DataObject) -> None:
         chosen = data.draw(st.sampled_from(sorted(self.slices)))
         del self.slices[chosen]
-        self.feed.gpu_deleted(chosen)
+        self.cache.gpu_deleted(chosen)
 
     # --- cards ---
 
@@ -215,7 +229,7 @@ class Cluster(RuleBasedStateMachine):
     def card_disappears(self, data: st.DataObject) -> None:
         chosen = data.draw(st.sampled_from(sorted(self.cards)))
         del self.cards[chosen]
-        self.feed.gpu_deleted(chosen)
+        self.cache.gpu_deleted(chosen)
 
     # --- what must hold ---
 
@@ -237,7 +251,7 @@ class Cluster(RuleBasedStateMachine):
             own = {name: c for name, c in allocation.containers.items() if not c.claim}
             for uuid in {share.uuid for c in own.values() for share in c.cards}:
                 held[(allocation.node, uuid)].append(peak(replace(allocation, containers=own), uuid))
-        for key, (core_free, memory_free, mode, _) in self.feed.ledger.snapshot().items():
+        for key, (core_free, memory_free, mode, _) in self.cache.ledger.snapshot().items():
             takes = held.get(key, [])
             assert core_free + sum(core for core, _ in takes) == 100
             assert memory_free + sum(memory for _, memory in takes) == MEMORY_MIB
@@ -245,7 +259,7 @@ class Cluster(RuleBasedStateMachine):
             assert memory_free >= 0
             assert (mode == "") == (not takes)
             assert mode != "exclusive" or len(takes) == 1
-        assert self.feed.problems() == []
+        assert self.cache.problems() == []
 
     @invariant()
     def a_restart_sees_the_same(self) -> None:
@@ -254,8 +268,8 @@ class Cluster(RuleBasedStateMachine):
         again = rebuild(reversed(seen), pods, list(self.claims.values()), self.classes)
         for what, allocation in self.assumed.values():
             again.pod_changed(placed(what, allocation))
-        assert again.ledger.snapshot() == self.feed.ledger.snapshot()
-        assert again.ledger.holders() == self.feed.ledger.holders()
+        assert again.ledger.snapshot() == self.cache.ledger.snapshot()
+        assert again.ledger.holders() == self.cache.ledger.holders()
 
 
 TestCluster = Cluster.TestCase
@@ -267,18 +281,18 @@ TestCluster.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 def test_the_answer_does_not_depend_on_the_order_of_nodes(
     shapes: list[Containers], asked: Containers, order: list[str]
 ) -> None:
-    feed = rebuild([published(node, index) for node in NODES for index in range(2)], [], [])
+    cache = rebuild([published(node, index) for node in NODES for index in range(2)], [], [])
     for number, (apps, init) in enumerate(shapes):
         what = pod(f"p{number}", *apps, init=init)
-        for node in feed.filter(feed.request(what), NODES).fits[:1]:
-            feed.pod_changed(placed(what, feed.choose(feed.request(what), node, BINPACK)))
-    request = feed.request(pod("x", *asked[0], init=asked[1]))
-    straight, shuffled = feed.filter(request, NODES), feed.filter(request, order)
+        for node in cache.filter(cache.request(what), NODES).fits[:1]:
+            cache.pod_changed(placed(what, cache.ranking.choose(cache.request(what), node, BINPACK)))
+    request = cache.request(pod("x", *asked[0], init=asked[1]))
+    straight, shuffled = cache.filter(request, NODES), cache.filter(request, order)
     assert set(straight.fits) == set(shuffled.fits)
     assert set(straight.refused) == set(shuffled.refused)
-    one_by_one = {node for node in NODES if feed.filter(request, [node]).fits}
+    one_by_one = {node for node in NODES if cache.filter(request, [node]).fits}
     assert one_by_one == set(straight.fits)
-    assert feed.scores(request, NODES, BINPACK) == feed.scores(request, order, BINPACK)
+    assert cache.ranking.scores(request, NODES, BINPACK) == cache.ranking.scores(request, order, BINPACK)
     for node, refusal in straight.refusals().items():
         assert refusal.text()
         assert refusal.node == node

@@ -10,15 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from egpu.core.leasing.leases import (
-    SERVER_GRACE_SECONDS,
-    TTL_SECONDS,
-    LeaseRecord,
-    Pool,
-    Report,
-    RunningLease,
-    Wish,
-)
+from egpu.core.leasing.pool import SERVER_GRACE_SECONDS, TTL_SECONDS, Pool
+from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, RunningLease
 from egpu.core.placement.ledger import Card
 from egpu.errors import DoesNotFit, NotFound, Unavailable
 
@@ -126,9 +119,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.numbers += 1
         try:
             made = self.pool.grant(
-                Wish(cards=cards, core=core, memory_mib=memory, host=host), lease=f"l{self.epochs}-{self.numbers}",
-                key="k", holder="pod:a", peer="p", request=str(self.numbers), now=self.now,
-            )  # fmt: skip
+                LeaseRequest(cards=cards, core=core, memory_mib=memory, host=host),
+                lease=f"l{self.epochs}-{self.numbers}",
+                key="k",
+                holder="pod:a",
+                peer="p",
+                request=str(self.numbers),
+                now=self.now,
+            )
         except (DoesNotFit, Unavailable):
             return
         assert len(made.cards) == cards
@@ -292,7 +290,7 @@ def test_a_report_from_before_the_order_does_not_free_what_is_being_started() ->
     pool = Pool("e")
     server = FakeServer("alpha")
     pool.report(server.report(), 0)
-    wish = Wish(cards=1, core=100, memory_mib=CARD_MIB)
+    wish = LeaseRequest(cards=1, core=100, memory_mib=CARD_MIB)
     made = pool.grant(wish, lease="one", key="k", holder="h", peer="p", request="1", now=0)
     pool.end("one", "released at once")
     pool.report(server.report(), 0)  # written before the server read either order
@@ -310,7 +308,7 @@ def test_memory_that_a_shrunk_lease_still_uses_is_not_given_out() -> None:
     pool = Pool("e")
     server = FakeServer("alpha")
     pool.report(server.report(), 0)
-    wish = Wish(cards=1, core=10, memory_mib=CARD_MIB)
+    wish = LeaseRequest(cards=1, core=10, memory_mib=CARD_MIB)
     pool.grant(wish, lease="one", key="k", holder="h", peer="p", request="1", now=0)
     server.orders.append(("e", *pool.orders("alpha")))
     server.apply()
@@ -320,7 +318,7 @@ def test_memory_that_a_shrunk_lease_still_uses_is_not_given_out() -> None:
     server.apply()
     pool.report(server.report(), 0)
     assert pool.leases["one"].over_limit
-    small = Wish(cards=1, core=10, memory_mib=900)
+    small = LeaseRequest(cards=1, core=10, memory_mib=900)
     with pytest.raises(DoesNotFit):
         pool.grant(small, lease="two", key="k", holder="h", peer="p", request="2", now=0)
     server.used["one"] = 100

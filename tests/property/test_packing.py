@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egpu.core.policies.fleet import Fleet, Placement
-from egpu.core.policies.learner import LearningPrice
 from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.placer import Placer
-from egpu.core.policies.registry import NAMES, Setting, scorer
+from egpu.core.policies.prices import compute_prices
+from egpu.core.policies.registry import NAMES, Setting, make_policy
 from egpu.core.policies.shapes import WHOLE_CARD, Machine, Mix, Shape
 
 MODELS = ("A", "B")
@@ -84,7 +84,7 @@ def fits_somewhere(fleet: Fleet, wanted: Shape) -> bool:
 @given(machines, events, st.sampled_from(NAMES))
 def test_never_over_commits_and_never_refuses_what_fits(found: list[Machine], comes: list[Event], policy: str) -> None:
     fleet = Fleet(found)
-    placer = Placer(fleet, scorer(policy, Setting(fleet, Mix.of([event.shape for event in comes]))))
+    placer = Placer(fleet, make_policy(policy, Setting(fleet, Mix.of([event.shape for event in comes]))))
     placed: dict[int, tuple[Shape, Placement]] = {}
     for at, event in enumerate(comes):
         if event.ends is not None and event.ends in placed:
@@ -114,8 +114,8 @@ def test_node_order_decides_nothing_but_ties(
     order = list(range(len(found)))
     random.shuffle(order)
     one, other = Fleet(found), Fleet([found[at] for at in order])
-    mine = Placer(one, scorer(policy, Setting(one, mix)))
-    theirs = Placer(other, scorer(policy, Setting(other, mix)))
+    mine = Placer(one, make_policy(policy, Setting(one, mix)))
+    theirs = Placer(other, make_policy(policy, Setting(other, mix)))
     for event in comes:
         place = mine.find(event.shape)
         scores, shuffled = mine.scores(event.shape).copy(), theirs.scores(event.shape)
@@ -133,14 +133,14 @@ def test_refreshed_scores_are_those_scored_anew(found: list[Machine], comes: lis
     """Rows are refreshed where nodes changed, and pristine nodes stand for each other: a placer that has seen nothing
     says the same. Twice as many nodes, so that there are alike ones; prices follow the mix on the way."""
     fleet = Fleet([*found, *found])
-    chosen = scorer(policy, Setting(fleet, Mix.of([event.shape for event in comes])))
-    placer = Placer(fleet, chosen)
+    chosen = make_policy(policy, Setting(fleet, Mix.of([event.shape for event in comes])))
+    placer, learned = Placer(fleet, chosen), LearnedMix()
     placed: dict[int, tuple[Shape, Placement]] = {}
     for at, event in enumerate(comes):
         if event.ends is not None and event.ends in placed:
             fleet.release(*placed.pop(event.ends))
-        if isinstance(chosen, LearningPrice):
-            chosen.see(event.shape)
+        if chosen.priced and event.shape.cards and learned.see(event.shape):
+            chosen.use_prices(fleet, compute_prices(learned.mix(), fleet))
         place = placer.place(event.shape)
         if place is not None:
             placed[at] = (event.shape, place)

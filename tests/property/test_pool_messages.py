@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
+from egpu.api.allocation import CardShare
+from egpu.core.leasing.records import LeaseRecord
 from egpu.errors import CorruptData, Unavailable
 
 KINDS: tuple[type[messages.Message], ...] = get_args(messages.AnyMessage)
@@ -101,3 +103,23 @@ def test_frames_come_one_by_one_until_one_is_not_ours(numbers: list[int], rest: 
 @pytest.mark.parametrize("length", [MAX_HELLO_BYTES + 1, 2**32 - 1])
 def test_a_length_beyond_the_limit_is_refused_before_anything_is_read(length: int) -> None:
     assert asyncio.run(received(struct.pack(">I", length), MAX_HELLO_BYTES)) == [CorruptData]
+
+
+def test_an_order_is_said_in_the_words_that_servers_of_all_versions_know() -> None:
+    share = CardShare(uuid="GPU-1", index=0, minor=0, core=50, memory_mib=1024, model="T4", card_memory_mib=16384)
+    record = LeaseRecord(
+        lease="lease-1",
+        holder="h",
+        peer="client/ann",
+        request="r",
+        key="k",
+        part=0,
+        parts=1,
+        cards=(share,),
+        fit_by=9.5,
+    )
+    assert messages.encode(messages.Orders(epoch="e", version=3, leases=(record,))) == (
+        b'{"type":"Orders","epoch":"e","version":3,"leases":[{"lease":"lease-1","holder":"h","peer":"client/ann",'
+        b'"request":"r","key":"k","part":0,"parts":1,"cards":[{"uuid":"GPU-1","index":0,"minor":0,"core":50,'
+        b'"memoryMiB":1024,"model":"T4","cardMemoryMiB":16384}],"fitBy":9.5}]}'
+    )

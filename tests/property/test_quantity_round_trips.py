@@ -1,5 +1,8 @@
 """Quantities and annotations come back as they were written, and nothing but refusals comes from garbage."""
 
+from decimal import Decimal
+from fractions import Fraction
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +17,18 @@ from egpu.api.allocation import (
     decode_demand,
     encode,
 )
-from egpu.api.quantities import format_quantity, parse_claim_memory, parse_count, parse_memory_mib
+from egpu.api.quantities import (
+    canonical_quantity,
+    format_quantity,
+    parse_claim_memory,
+    parse_count,
+    parse_memory_mib,
+    parse_quantity,
+)
 from egpu.errors import CorruptData, InvalidQuantity
 
 text = st.text(max_size=12)
+suffixes = st.sampled_from([*"numkMGTPE", "", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e-6", "e0", "E3", "e20"])
 small = st.integers(0, 2**31)
 
 
@@ -31,6 +42,22 @@ def test_memory_round_trips(memory_mib: int) -> None:
 def test_counts_are_read_in_every_canonical_form(value: int, suffix: str) -> None:
     factor = {"": 1, "k": 10**3, "Ki": 2**10, "M": 10**6, "Mi": 2**20, "G": 10**9, "Gi": 2**30}[suffix]
     assert parse_count(f"{value}{suffix}", field="f") == value * factor
+
+
+@given(st.decimals(-(10**15), 10**15, places=9), suffixes)
+def test_canonical_quantities_mean_the_same_to_a_billionth_and_are_stable(number: Decimal, suffix: str) -> None:
+    written = f"{number:f}{suffix}"
+    canonical = canonical_quantity(written)
+    finer = abs(parse_quantity(canonical)) - abs(parse_quantity(written))
+    assert 0 <= finer < Fraction(1, 10**9)
+    assert canonical_quantity(canonical) == canonical
+
+
+@given(st.integers(1, 2**53), suffixes)
+def test_a_whole_quantity_is_the_same_count_after_the_api_server(number: int, suffix: str) -> None:
+    value = parse_quantity(f"{number}{suffix}")
+    if value.denominator == 1:
+        assert parse_count(canonical_quantity(f"{number}{suffix}"), field="f") == value
 
 
 @given(st.one_of(text, st.floats(), st.integers()))

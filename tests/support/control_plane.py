@@ -130,4 +130,4 @@ def binding(pod: dict[str, Any], node: str) -> dict[str, str]:
 
 
 async def nodes_known(one: Extender, count: int) -> None:
-    await until(lambda: len(one.view.feed.ledger.nodes()) == count)
+    await until(lambda: len(one.view.cache.ledger.nodes()) == count)

@@ -11,7 +11,7 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
-from egpu.core.leasing.leases import LeaseRecord, Report, RunningLease
+from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.placement.ledger import Card
 from egpu.errors import ElasticGPUError
 from egpu.runtime.supervisor import Supervisor
@@ -37,7 +37,7 @@ async def broker(
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(made.run(supervisor))
     try:
-        await until(lambda: made.door.is_open or running.done())
+        await until(lambda: made.listener.is_open or running.done())
         if running.done():
             running.result()
         yield made

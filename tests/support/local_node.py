@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from egpu.adapters.kubernetes import Client
-from egpu.adapters.nvml import Card, CardProcess
+from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.simulator.machine import Machine
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NODE = "node-a"
 
 
-def card(number: int, **changes: Any) -> Card:
+def card(number: int, **changes: Any) -> CardReading:
     return replace(
-        Card(
+        CardReading(
             uuid=f"GPU-{number:08x}-0000-4000-8000-000000000000",
             index=number,
             minor=number,
@@ -53,7 +53,7 @@ class Cards:
     def __init__(self, count: int) -> None:
         self.cards = tuple(card(index) for index in range(count))
 
-    def read(self) -> tuple[Card, ...]:
+    def read(self) -> tuple[CardReading, ...]:
         return self.cards
 
     def processes(self) -> dict[str, tuple[CardProcess, ...]]:
@@ -116,7 +116,7 @@ class LocalNode:
             kubelet_dir=self.kubelet_dir,
             state_dir=self.state_dir,
             device_root=self.directory / "dev",
-            tokens_per_card=4,
+            slots_per_card=4,
             inventory_seconds=0.1,
             sweep_seconds=0.3,
         )

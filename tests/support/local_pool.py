@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from egpu.adapters import native
-from egpu.adapters.executors import supervisor as executors
+from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.pool import authority
 from egpu.adapters.simulator import machine as simulator
 from egpu.errors import ElasticGPUError, NativeMissing
@@ -129,7 +129,7 @@ class LocalPool:
                 process.wait(8)
             process.kill()
         for directory in self.directory.glob("*/leases/*"):
-            for pid in executors.processes_of(directory):
+            for pid in processes_of(directory):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         for machine in self.directory.glob("*/machine"):

@@ -28,8 +28,8 @@ from egpu.api.objects import (
     PhysicalGPU,
 )
 from egpu.api.quantities import Quantity
-from egpu.core.placement.cache import Feed, rebuild
-from egpu.core.placement.preference import Policies
+from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu.core.policies.registry import Policies
 
 BINPACK = Policies.named()
 SPREAD = Policies.named("spread", "spread")
@@ -135,24 +135,24 @@ def claim(
     )
 
 
-def cluster(nodes: int = 1, cards: int = 1, *, memory_mib: int = 16384) -> Feed:
-    """A feed of equal nodes n0, n1, … with equal cards."""
+def cluster(nodes: int = 1, cards: int = 1, *, memory_mib: int = 16384) -> SchedulerCache:
+    """A cache of equal nodes n0, n1, … with equal cards."""
     return rebuild([card(f"n{n}", c, memory_mib=memory_mib) for n in range(nodes) for c in range(cards)], [], [])
 
 
-def place(feed: Feed, what: Pod, node: str = "n0", policies: Policies = BINPACK) -> PodAllocation:
-    """Choose and show the bound pod to the feed."""
-    allocation = feed.choose(feed.request(what), node, policies)
-    feed.pod_changed(placed(what, allocation))
+def place(cache: SchedulerCache, what: Pod, node: str = "n0", policies: Policies = BINPACK) -> PodAllocation:
+    """Choose and show the bound pod to the cache."""
+    allocation = cache.ranking.choose(cache.request(what), node, policies)
+    cache.pod_changed(placed(what, allocation))
     return allocation
 
 
-def fits(feed: Feed, what: Pod, *nodes: str) -> tuple[str, ...]:
-    return feed.filter(feed.request(what), nodes or ("n0",)).fits
+def fits(cache: SchedulerCache, what: Pod, *nodes: str) -> tuple[str, ...]:
+    return cache.filter(cache.request(what), nodes or ("n0",)).fits
 
 
-def why_not(feed: Feed, what: Pod, node: str = "n0") -> str:
-    return feed.filter(feed.request(what), [node]).refusals()[node].text()
+def why_not(cache: SchedulerCache, what: Pod, node: str = "n0") -> str:
+    return cache.filter(cache.request(what), [node]).refusals()[node].text()
 
 
 def gang_pod(name: str, gang: str = "g", size: int = 2, core: int = 100, timeout: str = "") -> Pod:

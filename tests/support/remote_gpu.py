@@ -15,9 +15,10 @@ from typing import Any, Literal, Protocol
 from egpu.adapters.native import path
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool import bridge as pool
-from egpu.adapters.pool.bridge import GONE, LIBRARIES
+from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.pool.connection import Connection
-from egpu.adapters.pool.door import Door
+from egpu.adapters.pool.listener import Listener
+from egpu.core.provisioners.preparation import REMOTE_DRIVER
 from support.waiting import DEADLINE_SECONDS
 
 Transport = Literal["shm", "tcp", "bridge", "tls"]
@@ -180,7 +181,7 @@ class Bridge:
 def client_dir(folder: Path) -> Path:
     """A driver directory with the remote libraries in it, and no lease yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, artefact in LIBRARIES.items():
+    for name, artefact in REMOTE_DRIVER.items():
         shutil.copy(path(artefact).resolve(), folder / name)
     return folder
 
@@ -197,16 +198,16 @@ def relayed(client: Path, executor: Path, pki: Path) -> Generator[None]:
             await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
 
     async def serve() -> None:
-        door = Door(server, "127.0.0.1:0", come_in, max_connections=64, relayed=True)
-        await door.open()
-        part = messages.PartView(server="test", address=str(door.address), host="another", socket="", cards=1)
+        listener = Listener(server, "127.0.0.1:0", come_in, max_connections=64, relayed=True)
+        await listener.open()
+        part = messages.PartView(server="test", address=str(listener.address), host="another", socket="", cards=1)
 
         async def take() -> pool.Target:
             return pool.Target("lease", (part,), "")
 
         bridge = pool.Bridge(client, ann, take)
         await bridge.open()
-        serving = asyncio.create_task(door.serve())
+        serving = asyncio.create_task(listener.serve())
         up.set()
         await asyncio.to_thread(over.wait)
         await bridge.close()

@@ -85,7 +85,7 @@ def slot_record(slots: Slots, name: str, share: CardShare, *, core_limit: int = 
     """What the agent keeps of a container that has this share of a card; nothing is written yet."""
     allocation = ContainerAllocation(provisioner="vcuda", mode="shared", cards=(share,), core_limit=core_limit)
     return SlotRecord(
-        token=name,
+        slot_id=name,
         namespace="default",
         pod=name,
         pod_uid=name,

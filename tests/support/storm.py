@@ -22,7 +22,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.core.placement.cache import Feed, rebuild
+from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.errors import ElasticGPUError
 
 MIB = 1024 * 1024
@@ -93,9 +93,9 @@ class Witness:
         claims: list[ElasticGPUClaim],
         classes: list[ElasticGPUClass],
     ) -> None:
-        feed = rebuild(gpus, pods, claims, classes)
-        if problems := feed.problems():
-            self.problems.add("; ".join(problems) + " by " + _who(feed, pods))
+        cache = rebuild(gpus, pods, claims, classes)
+        if problems := cache.problems():
+            self.problems.add("; ".join(problems) + " by " + _who(cache, pods))
         for pod in pods:
             text = pod.annotations.get(names.ALLOCATION)
             if text is None:
@@ -106,13 +106,13 @@ class Witness:
                 self.problems.add(f"the allocation of {pod.name} changed")
 
 
-def _who(feed: Feed, pods: list[Pod]) -> str:
+def _who(cache: SchedulerCache, pods: list[Pod]) -> str:
     """Who holds the over-committed cards, and in what state they are: what a failure has to say."""
     by_uid = {pod.uid: pod for pod in pods}
     return "; ".join(
         f"{pod.name} ({pod.status.phase}, {pod.metadata.creation_timestamp}, rv {pod.metadata.resource_version})"
-        for over in feed.ledger.overcommits()
-        for holder in feed.ledger.card_holders(over.node, over.uuid)
+        for over in cache.ledger.overcommits()
+        for holder in cache.ledger.card_holders(over.node, over.uuid)
         if (pod := by_uid.get(holder.id)) is not None
     )
 

@@ -1,4 +1,4 @@
-"""Whose token is it? The cases that a device plugin gets wrong: init containers, equal names, status that lags."""
+"""Whose slot is it? The cases that a device plugin gets wrong: init containers, equal names, status that lags."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def ended(given_pod: Pod, **codes: int) -> Pod:
     return replace(given_pod, status=PodStatus(phase="Pending", init_container_statuses=statuses))
 
 
-def holdings(container: str = "main", token: str = "3", name: str = "p") -> PodHoldings:
-    held = ContainerHoldings("ns", name, container, {names.SLOT: (token,), "other.io/thing": ("3", "9")})
+def holdings(container: str = "main", slot_id: str = "3", name: str = "p") -> PodHoldings:
+    held = ContainerHoldings("ns", name, container, {names.SLOT: (slot_id,), "other.io/thing": ("3", "9")})
     return PodHoldings("ns", name, (held,))
 
 
@@ -101,14 +101,14 @@ async def test_the_listed_container() -> None:
     assert (found.pod.uid, found.container, found.allocation) == ("u1", "main", given(10))
 
 
-async def test_the_same_id_of_another_resource_is_not_a_token() -> None:
+async def test_the_same_id_of_another_resource_is_not_a_slot() -> None:
     with pytest.raises(Unavailable, match="lists no container"):
         await owners(Pods([pod("main")]), holdings()).of("9")
 
 
 async def test_an_older_pod_of_the_same_name_still_ends() -> None:
     with pytest.raises(Unavailable, match="an earlier pod of this name"):
-        await owners(Pods([pod("main")]), holdings(token="3"), holdings(token="4")).of("3")
+        await owners(Pods([pod("main")]), holdings(slot_id="3"), holdings(slot_id="4")).of("3")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ async def test_a_pod_replaced_while_waiting() -> None:
         await owners(pods, holdings(), prepared=[("u1", "one")], lag_seconds=5).of("3")
 
 
-async def test_a_token_that_only_init_containers_hold() -> None:
+async def test_a_slot_that_only_init_containers_hold() -> None:
     found = await owners(Pods([pod(inits=["one"]), pod("main", name="q", uid="u2")])).of("3")
     assert (found.pod.name, found.container) == ("p", "one")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from egpu.apps.agent.slots.directories import OWNER_FILE, SlotRecord, Slots
 from egpu.errors import CorruptData
 
 
-def record(slots: Slots, token: str, *, pod_uid: str = "u1") -> SlotRecord:
+def record(slots: Slots, slot_id: str, *, pod_uid: str = "u1") -> SlotRecord:
     share = CardShare(uuid="GPU-1", index=0, minor=0, core=10, memory_mib=1)
     return SlotRecord(
-        token=token,
+        slot_id=slot_id,
         namespace="ns",
         pod="p",
         pod_uid=pod_uid,
@@ -67,7 +68,7 @@ def test_a_failed_preparation_leaves_the_slot_as_it_was(tmp_path: Path) -> None:
         slots.replace(record(slots, "3"), fail)
     assert slots.record("3") == first
     assert (slots.path("3") / "policy").read_text() == "good"
-    assert slots.tokens() == ("3",)
+    assert slots.ids() == ("3",)
 
 
 def test_what_a_killed_agent_was_making_is_thrown_away(tmp_path: Path) -> None:
@@ -89,7 +90,14 @@ def test_a_record_nobody_of_ours_wrote(tmp_path: Path) -> None:
         slots.record("5")
     assert list(slots.records()) == []
     slots.remove("5")
-    assert slots.tokens() == ()
+    assert slots.ids() == ()
+
+
+def test_records_stay_readable_by_the_agents_before_and_after(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slots.replace(record(slots, "3"), write("policy", "x"))
+    written = json.loads((slots.path("3") / OWNER_FILE).read_text())
+    assert (written["token"], written["podUid"], written["bootId"]) == ("3", "u1", "b")
 
 
 def test_nowhere_is_a_plain_file_where_cards_are_plain_files(tmp_path: Path) -> None:

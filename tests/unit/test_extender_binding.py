@@ -105,13 +105,16 @@ async def test_bind_sets_node_and_allocation_in_one_call():
     api = cluster()
     obj = api.put("pods", pod("a"))
     async with extender(api) as one:
+        takeover = len(api.log)
+        assert [path for method, path in api.log if method == "PATCH"] == ["/api/v1/namespaces/ns/pods/a"]
         await one.binder.bind(args(obj))
+        about_pods = [line for line in api.log[takeover:] if "/pods/" in line[1]]
+        assert about_pods == [("POST", "/api/v1/namespaces/ns/pods/a/binding")]
         bound = api.get("pods", "a", "ns")
         assert bound["spec"]["nodeName"] == "n0"
         allocation = decode_allocation(bound["metadata"]["annotations"][names.ALLOCATION])
         assert allocation.containers["app"].cards[0].core == 60
         assert bound["metadata"]["annotations"][names.CARDS_PREFIX + "app"] == "GPU-n0-00000000"
-        assert not [line for line in api.log if line[0] == "PATCH" and line[1].endswith("/a") and "fence" in line[1]]
         await one.binder.bind(args(obj))  # asked again: harmless
         with pytest.raises(Conflict):
             await one.binder.bind(args(obj, "n1"))
@@ -145,7 +148,7 @@ async def test_a_pod_that_another_scheduler_bound_first_leaves_no_assumption():
         api.put("pods", {**stolen, "spec": {**stolen["spec"], "nodeName": "n9"}})
         with pytest.raises(Conflict):
             await one.binder.bind(args(obj))
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}
 
 
 async def test_a_pod_deleted_between_filter_and_bind_leaves_nothing_behind():
@@ -159,7 +162,7 @@ async def test_a_pod_deleted_between_filter_and_bind_leaves_nothing_behind():
         api.put("pods", pod("a"))  # made again under its name: another pod
         with pytest.raises(Conflict):
             await one.binder.bind(args(obj))
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}
 
 
 def on_binding(action: Fault) -> Fault:
@@ -186,7 +189,7 @@ async def test_a_timeout_of_a_binding_that_succeeded_is_a_success():
     async with extender(api) as one:
         api.fault = on_binding(land_then_time_out)
         await one.binder.bind(args(obj))
-        assert len(one.view.feed.ledger.holders()) == 1
+        assert len(one.view.cache.ledger.holders()) == 1
         assert sum(line[1].endswith("/binding") for line in api.log) == 1
 
 
@@ -323,7 +326,7 @@ async def test_a_waiting_claim_gets_its_cards_with_its_pod_and_gives_them_back_w
         with pytest.raises(ElasticGPUError):
             await one.binder.bind(args(user))
         assert not (api.get("elasticgpuclaims", "c", "ns").get("status") or {}).get("allocation")
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}
         await one.binder.bind(args(user))
         held = api.get("elasticgpuclaims", "c", "ns")["status"]["allocation"]
         written = json.loads(api.get("pods", "u", "ns")["metadata"]["annotations"][names.ALLOCATION])
@@ -343,7 +346,7 @@ async def test_many_binds_at_once_never_over_commit_and_fill_the_cards():
         assert given_out(api) == {f"GPU-n{node}-{index:08x}": 90 for node in range(2) for index in range(2)}
         for obj in pods:
             api.remove("pods", obj["metadata"]["name"], "ns")
-        await until(lambda: one.view.feed.ledger.holders() == {})
+        await until(lambda: one.view.cache.ledger.holders() == {})
 
 
 async def test_losing_the_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch):
@@ -365,10 +368,10 @@ async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(m
         api.hold_watches = True
         obj = api.put("pods", pod("a"))
         await one.binder.bind(args(obj))
-        assert len(one.view.feed.ledger.holders()) == 1
+        assert len(one.view.cache.ledger.holders()) == 1
         api.remove("pods", "a", "ns")
         api.history.clear()  # the watch will never tell
-        await until(lambda: one.view.feed.ledger.holders() == {})
+        await until(lambda: one.view.cache.ledger.holders() == {})
 
 
 async def test_a_claim_that_the_controller_saw_bound_is_not_taken_back():
@@ -388,7 +391,7 @@ async def test_a_claim_that_the_controller_saw_bound_is_not_taken_back():
         with pytest.raises(ElasticGPUError):
             await one.binder.bind(args(user))
         assert api.get("elasticgpuclaims", "c", "ns")["status"]["allocation"]
-        await until(lambda: {holder.kind for holder in one.view.feed.ledger.holders()} == {"claim"})
+        await until(lambda: {holder.kind for holder in one.view.cache.ledger.holders()} == {"claim"})
         await one.binder.bind(args(user))
         assert given_out(api) == {"GPU-n0-00000000": 60}
 
@@ -417,7 +420,7 @@ async def test_a_takeover_goes_on_until_everything_is_fenced(monkeypatch: pytest
 async def test_a_claim_write_in_doubt_keeps_its_cards_until_it_is_known_and_then_gives_them_back(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("egpu.apps.extender.claims.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("egpu.apps.extender.claim_writer.SETTLE_SECONDS", 0.05)
     monkeypatch.setattr("egpu.adapters.kubernetes.client.BACKOFF_SECONDS", 0.001)
     api = cluster()
     api.put("elasticgpuclasses", gpu_class("later", "WaitForFirstConsumer"))
@@ -437,11 +440,11 @@ async def test_a_claim_write_in_doubt_keeps_its_cards_until_it_is_known_and_then
         api.fault = dark
         with pytest.raises(Unavailable):
             await one.binder.bind(args(user))
-        assert {holder.kind for holder in one.view.feed.ledger.holders()} == {"claim"}
+        assert {holder.kind for holder in one.view.cache.ledger.holders()} == {"claim"}
         with pytest.raises(ElasticGPUError):
             await one.binder.bind(args(other))  # those cards may be the claim's
         api.fault = None
-        await until(lambda: one.view.feed.ledger.holders() == {})
+        await until(lambda: one.view.cache.ledger.holders() == {})
         await one.binder.bind(args(other))
         assert api.serve(late[0]).status_code == 409  # the lost write comes too late
         assert given_out(api) == {"GPU-n0-00000000": 60}

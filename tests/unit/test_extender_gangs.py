@@ -12,7 +12,7 @@ from egpu.api import names
 from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
-from egpu.apps.extender.gangs import GangKeeper
+from egpu.apps.extender.gangs import GangController
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from support.fake_api import FakeAPI, Json, status
 from support.waiting import until
@@ -34,7 +34,7 @@ async def ask(one: Extender, name: str) -> tuple[list[str], str]:
     await until(lambda: one.view.pods.get(name, "ns") is not None)
     found: Pod | None = one.view.pods.get(name, "ns")
     assert found is not None
-    nodes = sorted(one.view.feed.ledger.nodes())
+    nodes = sorted(one.view.cache.ledger.nodes())
     answer = one.placing.filter(ExtenderArgs(pod=found, node_names=nodes))
     reasons = answer.failed_nodes | answer.failed_and_unresolvable_nodes
     return list(answer.node_names or []), "; ".join(sorted(set(reasons.values())))
@@ -107,10 +107,10 @@ async def test_a_gang_without_room_for_all_holds_nothing_and_one_that_fits_goes_
         )
         assert "card 0 has 40 % of compute free, 60 % needed" in said
         assert bound(api, "h0", "h1", "h2") == []
-        assert len(one.view.feed.ledger.holders()) == 3
+        assert len(one.view.cache.ledger.holders()) == 3
         for name in ("g0", "g1"):
             api.remove("pods", name, "ns")
-        await until(lambda: len(one.view.feed.ledger.holders()) == 1)
+        await until(lambda: len(one.view.cache.ledger.holders()) == 1)
         await schedule(one, api, "h0")
         assert bound(api, "h0", "h1", "h2") == ["h0", "h1", "h2"]
 
@@ -148,7 +148,7 @@ async def test_when_the_first_binding_is_refused_none_is_sent():
         with pytest.raises(ElasticGPUError):
             await schedule(one, api, "c")
         assert bound(api, "a", "b", "c") == []
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}
         await schedule(one, api, "c")
         assert bound(api, "a", "b", "c") == ["a", "b", "c"]
 
@@ -172,7 +172,7 @@ async def test_when_a_claim_of_one_member_cannot_be_written_no_member_is_bound()
             await schedule(one, api, "p2")
         assert bound(api, "p1", "p2") == []
         assert given_out(api) == {}
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}
         api.fault = None
         await schedule(one, api, "p2")
         assert bound(api, "p1", "p2") == ["p1", "p2"]
@@ -229,30 +229,30 @@ async def test_a_gang_that_cannot_be_completed_within_its_limit_is_undone_and_th
     thief = api.put("pods", pod("thief"))
     now = 0.0
     async with extender(api) as new:
-        keeper = GangKeeper(api.client(), new.view, new.fence, new.gangs._events, clock=lambda: now)
+        controller = GangController(api.client(), new.view, new.fence, new.gangs._events, clock=lambda: now)
         await shown(new, api)
         await new.binder.bind(args(thief))
         await ask(new, "a")
         _, said = await ask(new, "b")
         assert said.startswith("gang g: all 3 members exist, 2 fit at once")
-        await keeper.look()
+        await controller.look()
         now = 59.0
-        await keeper.look()
+        await controller.look()
         assert bound(api, "c") == ["c"], "within the limit nothing is taken away"
         touched = api.get("pods", "a", "ns")["metadata"]["annotations"]["elasticgpu.io/fence"]
         assert touched == "gang-59", "but the scheduler is made to ask again"
         now = 61.0
-        await keeper.look()
+        await controller.look()
         assert ("pods", "ns", "c") not in api.objects
         (event,) = [event for event in api.all("events") if event["reason"] == "GangUndone"]
         assert "2 of 3 members found no room within 60 s" in event["message"]
-        await until(lambda: len(new.view.feed.ledger.holders()) == 1)
-        await keeper.look()
+        await until(lambda: len(new.view.cache.ledger.holders()) == 1)
+        await controller.look()
         api.put("pods", member("c"))
         await schedule(new, api, "a", "b", "c")
         assert bound(api, "a", "b", "c") == []
         api.remove("pods", "thief", "ns")
-        await until(lambda: not new.view.feed.ledger.holders())
+        await until(lambda: not new.view.cache.ledger.holders())
         await schedule(new, api, "a")
         assert bound(api, "a", "b", "c") == ["a", "b", "c"]
 
@@ -261,7 +261,7 @@ async def test_a_whole_gang_is_left_alone_and_so_is_one_whose_rest_nobody_made_a
     api = cluster(nodes=1, cards=3)
     now = 0.0
     async with extender(api) as one:
-        keeper = GangKeeper(api.client(), one.view, one.fence, one.gangs._events, clock=lambda: now)
+        controller = GangController(api.client(), one.view, one.fence, one.gangs._events, clock=lambda: now)
         for name in ("a", "b", "c"):
             api.put("pods", member(name))
         await shown(one, api)
@@ -269,7 +269,7 @@ async def test_a_whole_gang_is_left_alone_and_so_is_one_whose_rest_nobody_made_a
         for step in range(3):
             now = 1000.0 * step
             await shown(one, api)
-            await keeper.look()
+            await controller.look()
             if step == 0:
                 api.remove("pods", "a", "ns")
         assert bound(api, "b", "c") == ["b", "c"]
@@ -289,4 +289,4 @@ async def test_a_gang_that_grew_while_the_lease_was_asked_for_is_decided_again()
         with pytest.raises((Conflict, DoesNotFit, Unavailable)):
             await one.binder.bind(args(api.get("pods", "a", "ns")))
         assert bound(api, "a", "b2") == []
-        assert one.view.feed.ledger.holders() == {}
+        assert one.view.cache.ledger.holders() == {}

@@ -13,8 +13,7 @@ from egpu.embedded.kubelet.admission import Rejected, check_fit
 from egpu.embedded.kubelet.containers import ContainerRecord, restarts_after
 from egpu.embedded.kubelet.environment import Sources, environment
 from egpu.embedded.kubelet.objects import Container, Pod
-from egpu.embedded.kubelet.quantities import requests_of_pod, units
-from egpu.errors import InvalidInput, InvalidQuantity, NotSupported
+from egpu.errors import InvalidInput, NotSupported
 
 
 def pod(**spec: Any) -> Pod:
@@ -149,38 +148,6 @@ def test_images() -> None:
 def test_every_image_of_the_seed_manifests_is_known() -> None:
     for image in ("k8s.gcr.io/cuda-vector-add:v0.1", "nvidia/cuda:10.0-base", "example/cuda-app"):
         assert any(images.fnmatch.fnmatchcase(image, pattern) for pattern, _ in images._table())
-
-
-@pytest.mark.parametrize(
-    ("resource", "text", "expected"),
-    [
-        ("cpu", "250m", 250),
-        ("cpu", 2, 2000),
-        ("memory", "1Ki", 1024),
-        ("x/y", "2k", 2000),
-        ("memory", "1.5Gi", 3 << 29),
-    ],
-)
-def test_units(resource: str, text: str | int, expected: int) -> None:
-    assert units(resource, text) == expected
-
-
-def test_units_refuse() -> None:
-    with pytest.raises(InvalidQuantity):
-        units("cpu", "lots")
-
-
-def test_effective_requests() -> None:
-    def asks(name: str, number: int, **fields: Any) -> dict[str, Any]:
-        return {"name": name, "resources": {"limits": {"x/y": str(number)}}, **fields}
-
-    found = requests_of_pod(
-        pod(
-            initContainers=[asks("s", 1, restartPolicy="Always"), asks("i", 5)],
-            containers=[asks("a", 2), asks("b", 2)],
-        )
-    )
-    assert found == {"x/y": 6, "pods": 1}
 
 
 def test_admission() -> None:

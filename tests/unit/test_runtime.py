@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from egpu.errors import Conflict, Unavailable
+from egpu.errors import Conflict, Refused, Unavailable
 from egpu.runtime.reconcile import DONE, Loop, Result
 from egpu.runtime.supervisor import Supervisor, TaskEndedError
 from egpu.runtime.workqueue import WorkQueue, WorkQueueFullError
@@ -79,6 +79,32 @@ async def test_reconcile_is_repeated_until_it_succeeds_and_whenever_it_asks():
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert seen == ["k"] * 4
+
+
+async def test_a_terminal_error_is_left_alone_until_the_key_is_added_again():
+    seen: list[str] = []
+    looked = asyncio.Event()
+
+    async def reconcile(key: str) -> Result:
+        seen.append(key)
+        if key == "bad":
+            raise Refused("the same request will fail again")
+        looked.set()
+        return DONE
+
+    loop: Loop[str] = Loop("test", reconcile, workers=1)
+    loop.queue.add("bad")
+    task = asyncio.create_task(loop.run())
+    loop.queue.add("good")
+    await asyncio.wait_for(looked.wait(), DEADLINE_SECONDS)
+    assert len(loop.queue) == 0, "nothing waits for another time"
+    looked.clear()
+    loop.queue.add("bad")
+    loop.queue.add("good")
+    await asyncio.wait_for(looked.wait(), DEADLINE_SECONDS)
+    assert seen == ["bad", "good", "bad", "good"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_one_failing_task_ends_the_others_and_its_error_is_raised():

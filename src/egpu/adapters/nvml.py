@@ -36,7 +36,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Card:
+class CardReading:
     """One physical card. `tflops` is peak fp32 = cores * 2 * maximum SM clock; None where NVML does not say."""
 
     uuid: str
@@ -87,9 +87,9 @@ class NvmlInventory:
         self._events: Any = None
         self._watched: set[str] = set()
         self._last_xid: dict[str, tuple[int, float]] = {}
-        self._known: dict[str, Card] = {}
+        self._known: dict[str, CardReading] = {}
 
-    def read(self) -> tuple[Card, ...]:
+    def read(self) -> tuple[CardReading, ...]:
         """All cards, by index. A card read once that is gone now stays in the list as unhealthy.
 
         Raises:
@@ -99,7 +99,7 @@ class NvmlInventory:
         with self._lock:
             return self._read()
 
-    def _read(self) -> tuple[Card, ...]:
+    def _read(self) -> tuple[CardReading, ...]:
         self._initialise()
         try:
             found = self._cards()
@@ -160,9 +160,9 @@ class NvmlInventory:
             raise Unavailable(f"NVML does not start: {error}") from error
         self._open = True
 
-    def _cards(self) -> list[Card]:
+    def _cards(self) -> list[CardReading]:
         handles: dict[str, Any] = {}
-        cards: list[Card] = []
+        cards: list[CardReading] = []
         for index in range(int(nvml.nvmlDeviceGetCount())):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -176,11 +176,11 @@ class NvmlInventory:
         links = _links(handles)
         return [self._judged(card, links.get(card.uuid, ())) for card in cards]
 
-    def _card(self, handle: Any, index: int, uuid: str) -> Card:
+    def _card(self, handle: Any, index: int, uuid: str) -> CardReading:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         pci = _quiet(nvml.nvmlDeviceGetPciInfo, handle)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return Card(
+        return CardReading(
             uuid=uuid,
             index=index,
             minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
@@ -193,7 +193,7 @@ class NvmlInventory:
             reason=_memory_fault(handle) or _cut_up(handle),
         )
 
-    def _judged(self, card: Card, links: tuple[tuple[str, str], ...]) -> Card:
+    def _judged(self, card: CardReading, links: tuple[tuple[str, str], ...]) -> CardReading:
         reason = card.reason
         last = self._last_xid.get(card.uuid)
         if last is not None:
@@ -242,7 +242,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _failed(card: Card, reason: str) -> Card:
+def _failed(card: CardReading, reason: str) -> CardReading:
     return replace(card, healthy=False, reason=reason)
 
 

@@ -31,3 +31,11 @@ def start_time(pid: int) -> int:
     # program whose first thread has ended.
     fields = stat.rpartition(")")[2].split()
     return 0 if fields[0] in ("Z", "X") and int(fields[17]) <= 1 else int(fields[19])
+
+
+def boot_id() -> str:
+    """This boot of the machine; "" where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -21,6 +21,10 @@ from starlette.routing import BaseRoute, Route
 from egpu.errors import InvalidInput
 
 GRACE_SECONDS = 2
+IDLE_SECONDS = 120
+"""How long a connection may be idle: longer than any client of ours keeps one (Go's HTTP client, and with it
+kube-apiserver and kube-scheduler, 90 s). A server that closes first does so, now and then, just as the next request is
+on its way; a POST is then not sent again, and a pod is refused or not placed for nothing."""
 BACKLOG = 1024
 
 
@@ -168,6 +172,7 @@ async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | 
         proxy_headers=False,
         ws="none",
         timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=IDLE_SECONDS,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
     )
     server = _Server(config)

@@ -5,7 +5,9 @@ vocabularies   which names each technology reads, and in what unit
 quantities     numbers as people and API servers write them
 objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 kubernetes     the part of Kubernetes' own kinds that we read or write
+resources      what a pod asks of its node, as Kubernetes counts it
 allocation     the two annotations of ours on a pod
+wire           how fields are called in JSON, and the base of every object
 extender       kube-scheduler's extender protocol
 admission      AdmissionReview
 crds           CustomResourceDefinitions, made from `objects`

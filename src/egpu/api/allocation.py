@@ -82,7 +82,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     `memory_mib` 0 means in proportion to its compute share; `core` 0 means no compute share of its own, unless `tflops`
     says what the share is on each card model (counted in `precision`). An exclusive demand takes whole cards; its
     `memory_mib` is then only the least that a card must have. `links` is what joins every two of several cards, at the
-    least ("": anything, the faster the better): see `egpu.core.placement.links`.
+    least ("": anything, the faster the better): see `egpu.core.links`.
     """
 
     provisioner: str

@@ -59,14 +59,7 @@ GPU_MEMORY: Final = f"{GROUP}/gpu-memory"
 GPU: Final = f"{GROUP}/gpu"
 TFLOPS: Final = f"{GROUP}/tflops"
 
-# --- what gpushare's own tools read ---------------------------------------------------------------------------------
-ALIYUN_MEM_IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
-ALIYUN_MEM_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
-ALIYUN_MEM_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
-ALIYUN_MEM_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
-ALIYUN_MEM_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-ALIYUN_MEM_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-
+# --- what NVIDIA's container runtime reads ----------------------------------------------------------------------------
 NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES: Final = "void"
 """Its value that makes NVIDIA's container runtime leave a container alone."""

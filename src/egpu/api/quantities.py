@@ -1,15 +1,17 @@
-"""Numbers as people and API servers write them.
+"""Numbers as people and API servers write them: one grammar and one exact value, Kubernetes' `resource.Quantity`.
 
-Two readings, because the same characters mean different things in the two places:
+What a number counts differs with its place:
 
-- in a **pod** a value counts the vocabulary's unit and is a whole number. The API server rewrites it in its canonical
-  form, so 2000 comes back as "2k" and 2048 may be "2Ki": still 2000 and 2048 units.
+- in a **pod** it counts the vocabulary's unit and is whole. The API server rewrites it in its canonical form, so 2000
+  comes back as "2k" and 2048 may be "2Ki": still 2000 and 2048 units.
 - in a **claim** a bare number counts the vocabulary's unit, and a number with a suffix is bytes (4GB, 4Gi, 4GiB).
 """
 
+import functools
+import math
 import re
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 from egpu.errors import InvalidQuantity
 
@@ -17,30 +19,88 @@ Quantity = int | float | str
 
 MIB_BYTES: Final = 1024 * 1024
 _MAX_LENGTH: Final = 64
+_MAX_EXPONENT: Final = 99
 
-_BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-_DECIMAL: Final = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
-_SMALL: Final = {"m": -1, "u": -2, "n": -3}
-_MULTIPLIERS: Final = (
-    {"": Fraction(1)}
-    | {suffix: Fraction(1024) ** power for suffix, power in _BINARY.items()}
-    | {suffix: Fraction(1000) ** power for suffix, power in (_DECIMAL | _SMALL).items()}
-)
-_BYTES: Final = (
-    {suffix: multiplier for suffix, multiplier in _MULTIPLIERS.items() if suffix and suffix not in _SMALL}
-    | {suffix + "B": Fraction(1024) ** power for suffix, power in _BINARY.items()}
-    | {suffix + "B": Fraction(1000) ** power for suffix, power in _DECIMAL.items()}
-    | {"B": Fraction(1)}
-)
-_NUMBER: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,2})|([A-Za-z]*))", re.ASCII)
+_BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+"""Suffixes of the powers of 1024."""
+_DECIMAL: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+"""Suffixes of the powers of 1000, from the finest part that Kubernetes keeps."""
+_NANO: Final = Fraction(1, 10**9)
+_FACTORS: Final = {suffix: _NANO * 1000**power for power, suffix in enumerate(_DECIMAL)} | {
+    suffix: Fraction(1024**power) for power, suffix in enumerate(_BINARY)
+}
+_BYTES: Final = {suffix: factor for suffix, factor in _FACTORS.items() if factor >= 1} | {"K": Fraction(1000)}
+"""Factors of sizes in claims, where people also write "K", and a "B" behind any of them."""
+_NUMBER: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,2})|([A-Za-z]*))", re.ASCII)
 
 
-def _split(value: Quantity, *, field: str) -> tuple[Fraction, str]:
-    text = str(value).strip()
-    if isinstance(value, bool) or len(text) > _MAX_LENGTH or not (match := _NUMBER.fullmatch(text)):
-        raise InvalidQuantity(field, f"{text[:_MAX_LENGTH]!r} is not a number; write a whole number such as 10")
+class _Written(NamedTuple):
+    """`number` with its exponent counted in, its suffix not; `exponent`: whether there was one."""
+
+    number: Fraction
+    suffix: str
+    exponent: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def _split(text: str) -> _Written | None:
+    if len(text) > _MAX_LENGTH or not (match := _NUMBER.fullmatch(text)):
+        return None
     number, exponent, suffix = match.groups()
-    return Fraction(number) * Fraction(10) ** int(exponent or 0), suffix or ""
+    return _Written(Fraction(number + (exponent or "")), suffix or "", exponent is not None)
+
+
+def _read(value: object, *, field: str) -> _Written:
+    written = _split(str(value))
+    if written is None:
+        raise InvalidQuantity(field, f"{str(value)[:_MAX_LENGTH]!r} is not a number; write one such as 10, 500m or 4Gi")
+    return written
+
+
+def parse_quantity(value: object, *, field: str = "quantity") -> Fraction:
+    """The exact value of a Kubernetes quantity. Raises InvalidQuantity naming `field`."""
+    number, suffix, _ = _read(value, field=field)
+    if suffix not in _FACTORS:
+        known = ", ".join(filter(None, _FACTORS))
+        raise InvalidQuantity(field, f"{value!r} has the unknown suffix {suffix!r}; known are {known}")
+    return number * _FACTORS[suffix]
+
+
+def quantity_or_zero(value: object) -> Fraction:
+    """The value; 0 for what is negative or no quantity, for sums that must not fail over one entry."""
+    try:
+        return max(parse_quantity(value), Fraction(0))
+    except InvalidQuantity:
+        return Fraction(0)
+
+
+def canonical_quantity(value: object) -> str:
+    """The spelling in which an API server keeps a quantity: no fraction, the largest suffix that stays exact, of the
+    family it was written in ("2000" → "2k", "1024Ki" → "1Mi", "0.5" → "500m", "1000e3" → "1e6").
+
+    Rounded away from zero to a billionth. Source: Kubernetes, `resource.Quantity`. Raises InvalidQuantity.
+    """
+    amount, written = parse_quantity(value), _read(value, field="")
+    size, sign = abs(amount), "-" if amount < 0 else ""
+    if written.suffix in _BINARY[1:] and size >= 1024 and size.denominator == 1:
+        count, power = _divided(int(size), 1024, most=len(_BINARY) - 1)
+        return f"{sign}{count}{_BINARY[power]}"
+    billionths = math.ceil(size / _NANO)
+    if not billionths:
+        return "0"
+    count, power = _divided(billionths, 1000, most=_MAX_EXPONENT if written.exponent else len(_DECIMAL) - 1)
+    exponent = 3 * (power - _DECIMAL.index(""))
+    if written.exponent:
+        return f"{sign}{count}e{exponent}" if exponent else f"{sign}{count}"
+    return f"{sign}{count}{_DECIMAL[power]}"
+
+
+def _divided(number: int, base: int, *, most: int) -> tuple[int, int]:
+    """`number` (not 0) without the factors `base` in it, and how many those were, at most `most`."""
+    power = 0
+    while power < most and number % base == 0:
+        number, power = number // base, power + 1
+    return number, power
 
 
 def _positive_whole(number: Fraction, value: Quantity, *, field: str) -> int:
@@ -58,10 +118,7 @@ def parse_count(value: Quantity, *, field: str) -> int:
 
     Raises InvalidQuantity naming `field` for anything else.
     """
-    number, suffix = _split(value, field=field)
-    if suffix not in _MULTIPLIERS:
-        raise InvalidQuantity(field, f"{value!r} has the suffix {suffix!r}; write a whole number without a suffix")
-    return _positive_whole(number * _MULTIPLIERS[suffix], value, field=field)
+    return _positive_whole(parse_quantity(str(value).strip(), field=field), value, field=field)
 
 
 def parse_claim_memory(value: Quantity, *, field: str, unit_mib: int) -> int:
@@ -69,16 +126,17 @@ def parse_claim_memory(value: Quantity, *, field: str, unit_mib: int) -> int:
 
     Raises InvalidQuantity naming `field`.
     """
-    number, suffix = _split(value, field=field)
+    number, suffix, _ = _read(str(value).strip(), field=field)
     if not suffix:
         return _positive_whole(number, value, field=field) * unit_mib
-    if suffix not in _BYTES:
+    factor = _BYTES.get(suffix.removesuffix("B"))
+    if factor is None:
         known = "Ki, Mi, Gi, K, M, G, KB, MB, GB, KiB, MiB, GiB"
         raise InvalidQuantity(field, f"{value!r} has the unknown suffix {suffix!r}; use one of {known}")
-    size = number * _BYTES[suffix]
+    size = number * factor
     if size <= 0:
         return _positive_whole(size, value, field=field)  # says zero or negative
-    return -int(-size // MIB_BYTES)
+    return math.ceil(size / MIB_BYTES)
 
 
 def parse_memory_mib(text: Quantity, *, field: str = "memory") -> int:

@@ -31,8 +31,6 @@ class Vocabulary(msgspec.Struct, frozen=True):
     memory_unit_mib: int = MIB
     node_only: str = ""
     """A name that nodes publish and pods must not ask for."""
-    anywhere: bool = False
-    """Whether the cards may be another node's: what a node offers of it is then not what it has."""
 
     def resources(self) -> tuple[str, ...]:
         """Every name a pod may ask for."""
@@ -75,9 +73,7 @@ GPUSHARE: Final = Vocabulary(
     memory=names.GPUSHARE_MEMORY,
     memory_unit_mib=GIB,
 )
-POOL: Final = Vocabulary(
-    name="pool", provisioner=names.POOL, core=names.POOL_CORE, memory=names.POOL_MEMORY, anywhere=True
-)
+POOL: Final = Vocabulary(name="pool", provisioner=names.POOL, core=names.POOL_CORE, memory=names.POOL_MEMORY)
 ELASTIC: Final = Vocabulary(
     name="elasticgpu",
     provisioner=names.VCUDA,
@@ -92,29 +88,3 @@ BY_NAME: Final = {vocabulary.name: vocabulary for vocabulary in VOCABULARIES}
 BY_RESOURCE: Final = {resource: vocabulary for vocabulary in VOCABULARIES for resource in vocabulary.resources()}
 POD_RESOURCES: Final = tuple(BY_RESOURCE)
 """Every resource name by which a pod asks for a GPU (`elasticgpu.io/slot` is not one: the webhook adds it)."""
-
-
-def node_capacity(cards: int, memory_mib: int, tflops: float) -> dict[str, int]:
-    """What a node of `cards` cards publishes under every vocabulary (memory and TFLOPS: totals over its cards)."""
-    capacity: dict[str, int] = {}
-    for vocabulary in VOCABULARIES:
-        if vocabulary.anywhere:
-            continue
-        if vocabulary.core:
-            capacity[vocabulary.core] = 100 * cards
-        if vocabulary.memory:
-            capacity[vocabulary.memory] = memory_mib // vocabulary.memory_unit_mib
-        if vocabulary.cards:
-            capacity[vocabulary.cards] = cards
-        if vocabulary.tflops:
-            capacity[vocabulary.tflops] = int(tflops)
-        if vocabulary.node_only:
-            capacity[vocabulary.node_only] = cards
-    return capacity
-
-
-def pool_capacity(tokens: int) -> dict[str, int]:
-    """What a node of the pool publishes of what may be anywhere: more than its `tokens` containers can ask for, because
-    only the scheduler extender, which sees all cards, can say how much there is."""
-    most = tokens * names.MAX_CARDS_PER_CONTAINER
-    return {names.POOL_CORE: 100 * most, names.POOL_MEMORY: names.MAX_MEMORY_MIB * most}

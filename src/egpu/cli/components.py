@@ -109,7 +109,7 @@ def agent(
     nvml_library: Annotated[Path | None, typer.Option(help="NVML to use. Default: the system's.")] = None,
     node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
     listen: Listen = "127.0.0.1:0",
-    tokens_per_card: Annotated[int, typer.Option(min=1, help="Slot tokens per card.")] = 48,
+    slots_per_card: Annotated[int, typer.Option("--tokens-per-card", min=1, help="Slots per card.")] = 48,
     pool_pki: Annotated[
         Path | None,
         typer.Option(help="Take part in the pool, with ca.crt, server-NODE.crt and server-NODE.key of this directory."),
@@ -136,7 +136,7 @@ def agent(
         nvml_library=nvml_library,
         node_ip=node_ip,
         listen=listen,
-        tokens_per_card=tokens_per_card,
+        slots_per_card=slots_per_card,
         pool_pki=pool_pki,
         pool_listen=pool_listen,
         pool_advertise=pool_advertise,

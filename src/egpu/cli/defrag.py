@@ -12,7 +12,7 @@ from egpu.cli.output import Format, Table, fail, note, show, show_value
 from egpu.cli.snapshot import Snapshot, load_from
 from egpu.core.policies.fleet import Fleet, Placement
 from egpu.core.policies.placer import Placer
-from egpu.core.policies.price import Price
+from egpu.core.policies.price import KnownPrice
 from egpu.core.policies.shapes import Mix, Shape
 from egpu.core.simulation.defrag import MAX_MOVES, Move, Placed, propose
 from egpu.core.simulation.export import shapes_of
@@ -60,7 +60,7 @@ def defrag(
         _raise(_filled(nodes, pods, load, seed) if trace else load_from(kubeconfig), max_moves, least_gain, output)
     elif trace_demand is not None:
         fleet, placed, shapes = _filled(nodes, pods, load, seed)
-        found = propose(fleet, Price.of(Mix.of(shapes), fleet), placed, _shape(trace_demand), max_moves=max_moves)
+        found = propose(fleet, KnownPrice.of(Mix.of(shapes), fleet), placed, _shape(trace_demand), max_moves=max_moves)
         _show_room(fleet, found.moves if found else None, found.place if found else None, max_moves, output)
     else:
         if "/" in pod:
@@ -69,20 +69,20 @@ def defrag(
 
 
 def _make_room(snapshot: Snapshot, namespace: str, name: str, max_moves: int, output: Format) -> None:
-    feed = snapshot.feed
+    cache = snapshot.cache
     pending = [pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)]
     if not pending:
         fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
     if pending[0].spec.node_name:
         fail(f"pod {namespace}/{name} is on node {pending[0].spec.node_name}: it does not wait for room")
-    wanted = shapes_of(feed, pending)
+    wanted = shapes_of(cache, pending)
     if not wanted or not wanted[0].cards:
         fail(f"pod {namespace}/{name} asks for no cards that could be made free; see: egpu explain pod {name}")
-    movers = Movers(feed, snapshot.pods)
+    movers = Movers(cache, snapshot.pods)
     fleet = movers.fleet
     found = propose(
         fleet,
-        Price.of(Mix.of([one.shape for one in movers.placed]), fleet),
+        KnownPrice.of(Mix.of([one.shape for one in movers.placed]), fleet),
         movers.placed,
         wanted[0],
         max_moves=max_moves,
@@ -112,8 +112,8 @@ def _raise(
 ) -> None:
     least = max(round(1000 * least_gain), 1)
     if isinstance(source, Snapshot):
-        movers = Movers(source.feed, source.pods)
-        fleet, mix = movers.fleet, Mix.of([shape for shape in shapes_of(source.feed, source.pods) if shape.cards])
+        movers = Movers(source.cache, source.pods)
+        fleet, mix = movers.fleet, Mix.of([shape for shape in shapes_of(source.cache, source.pods) if shape.cards])
         found = raise_share(
             fleet, mix, movers.placed, max_moves=max_moves, least_gain_milli=least, accept=movers.accepts
         )
@@ -178,7 +178,7 @@ def _filled(nodes: Path, pods: Path, load: float, seed: int) -> tuple[Fleet, lis
     capacity = 1000 * sum(machine.cards for machine in machines)
     workload = published_arrivals(shapes, nodes=len(machines), capacity_milli=capacity, load=load, seed=seed)
     fleet = Fleet([machines[int(at)] for at in workload.node_order])
-    placer = Placer(fleet, Price.of(Mix.of(shapes), fleet))
+    placer = Placer(fleet, KnownPrice.of(Mix.of(shapes), fleet))
     placed = [
         Placed(f"pod-{at}", shape, place)
         for at, shape in enumerate(workload.shapes)

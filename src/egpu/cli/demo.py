@@ -30,7 +30,7 @@ def demo(
 
 
 async def _demo(profile: str, *, stay: bool) -> int:
-    from egpu.core.placement.preference import Policies  # noqa: PLC0415
+    from egpu.core.policies.registry import Policies  # noqa: PLC0415
     from egpu.embedded import manifests  # noqa: PLC0415
     from egpu.embedded.cluster import ClusterConfig, cluster  # noqa: PLC0415
     from egpu.embedded.demo import SCENES, Outcome, Scene, Stage, refusal  # noqa: PLC0415
@@ -60,7 +60,7 @@ async def _demo(profile: str, *, stay: bool) -> int:
         for scene in SCENES:
             await play(scene)
         snapshot = await load(client)
-        explanation = explain_in(snapshot, "default", "does-not-fit", policies=Policies.named("binpack", "binpack"))
+        explanation = explain_in(snapshot, "default", "does-not-fit", policies=Policies.named())
         if explanation is not None:
             console.print("\n[dim]$ egpu explain pod does-not-fit[/]")
             print_explanation(explanation)

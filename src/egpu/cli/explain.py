@@ -9,8 +9,8 @@ import typer
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, console, fail, show_value
 from egpu.cli.snapshot import Snapshot, load_from
-from egpu.core.placement.explain import Explanation, explain_pod
-from egpu.core.placement.preference import Policies
+from egpu.core.explain import Explanation, explain_pod
+from egpu.core.policies.registry import Policies
 
 COLOURS = {"waiting": "yellow", "invalid": "red", "placed": "green", "finished": "green"}
 
@@ -49,7 +49,7 @@ def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Polic
     pod = next((pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)), None)
     if pod is None:
         return None
-    return explain_pod(pod, snapshot.feed, [node.name for node in snapshot.nodes], policies)
+    return explain_pod(pod, snapshot.cache, [node.name for node in snapshot.nodes], policies)
 
 
 def print_explanation(explanation: Explanation) -> None:

@@ -19,8 +19,8 @@ def export_trace(
 ) -> None:
     """Write the nodes and what the pods ask for as CSV files, for `egpu simulate`. Names of pods are not written."""
     snapshot = load_from(kubeconfig)
-    machines = machines_of(snapshot.feed, snapshot.nodes)
-    shapes, gangs = trace_of(snapshot.feed, snapshot.pods)
+    machines = machines_of(snapshot.cache, snapshot.nodes)
+    shapes, gangs = trace_of(snapshot.cache, snapshot.pods)
     write_nodes(nodes, machines)
     write_pods(pods, shapes, gangs)
     left_out = len(snapshot.pods) - len(shapes)

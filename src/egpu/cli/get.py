@@ -101,7 +101,7 @@ def get(
     snapshot = load_from(kubeconfig)
     show(_table(wanted, snapshot, namespace), output, empty=f"no {wanted} found")
     if wanted in (What.GPUS, What.NODES):
-        for problem in snapshot.feed.problems():
+        for problem in snapshot.cache.problems():
             note(f"[red]problem:[/] {problem}")
 
 

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from egpu.errors import InvalidInput
+from egpu.errors import InvalidInput, MissingExtra
 
 COLOURS: Final = ("#0b6bcb", "#c4320a", "#1a7f37", "#8250df", "#9a6700", "#57606a", "#bf3989", "#1b7c83")
 _PANEL_WIDTH, _HEIGHT = 520, 360
@@ -34,7 +34,7 @@ Panels = Sequence[tuple[str, Sequence[Line]]]
 def write_plot(path: Path, panels: Panels, *, x_title: str) -> None:
     """Side by side panels, each a title and its lines. The form follows the suffix: .svg or .png.
 
-    Raises InvalidInput for another suffix.
+    Raises InvalidInput for another suffix, MissingExtra for .png where matplotlib is not installed.
     """
     match path.suffix.lower():
         case ".svg":
@@ -46,7 +46,10 @@ def write_plot(path: Path, panels: Panels, *, x_title: str) -> None:
 
 
 def _write_png(path: Path, panels: Panels, x_title: str) -> None:
-    from matplotlib.figure import Figure  # noqa: PLC0415  slow to import, and seldom needed
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415  slow to import, and seldom needed
+    except ImportError as error:
+        raise MissingExtra("drawing .png", package="matplotlib", extra="plots") from error
 
     figure: Any = Figure(figsize=(_PANEL_WIDTH * len(panels) / 80, _HEIGHT / 80), dpi=160)
     for place, (title, lines) in enumerate(panels, start=1):

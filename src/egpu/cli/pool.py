@@ -84,7 +84,9 @@ def ask(address: str | None, found: Credentials, question: Callable[["PoolClient
 def broker(
     listen: Annotated[str, typer.Option(help="HOST:PORT for programs and servers.")] = DEFAULT_BROKER,
     health: Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Default: none.")] = "",
-    policy: Annotated[str, typer.Option(help="How cards are preferred: binpack, spread.")] = "binpack",
+    policy: Annotated[
+        str, typer.Option(help="How servers and their cards are preferred: binpack, spread, price, …")
+    ] = "binpack",
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
@@ -198,15 +200,16 @@ def run_pooled(
     command: list[str], *, pool: str, found: Credentials, gpus: int, core: int, memory_mib: int
 ) -> tuple[int, dict[str, object]]:
     """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
-    from egpu.adapters.pool.client import parse_address, process_holder  # noqa: PLC0415
-    from egpu.adapters.pool.keeping import Wanted  # noqa: PLC0415
+    from egpu.adapters.pool.client import machine_id, parse_address, process_holder  # noqa: PLC0415
     from egpu.adapters.pool.programs import run_in_pool  # noqa: PLC0415
+    from egpu.core.leasing.records import LeaseRequest  # noqa: PLC0415
     from egpu.runtime import logs  # noqa: PLC0415
 
     found.secret()  # what is wrong with it is said before the command starts
     logs.configure("run", level="error")  # the command's streams are its own; `note` says what its user must know
-    wanted = Wanted(f"{process_holder()} {shlex.join(command)}"[:256], gpus, core, memory_mib)
-    outcome = asyncio.run(run_in_pool(command, parse_address(pool), found, wanted, note=note))
+    request = LeaseRequest(cards=gpus, core=core, memory_mib=memory_mib, host=machine_id())
+    holder = f"{process_holder()} {shlex.join(command)}"[:256]
+    outcome = asyncio.run(run_in_pool(command, parse_address(pool), found, request, holder=holder, note=note))
     lease = outcome.lease
     return outcome.status, {
         "pool": pool,

@@ -71,16 +71,18 @@ def run(
     if gpus != 1:
         fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
     from egpu.adapters.local import run as localrun  # noqa: PLC0415
-    from egpu.adapters.local.book import Wish  # noqa: PLC0415
+    from egpu.adapters.local.book import SliceRequest  # noqa: PLC0415
 
     try:
         machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())
         if machine.simulated is not None and simulate is None:
             note(f"no NVIDIA driver here: using the simulated machine {machine.name} (say --simulate to choose)")
         cards = machine.cards()
-        wish = Wish(core=core, memory_mib=_memory_mib(memory, core, cards[0].memory_mib), gpu=gpu, mode=_mode(mode))
+        request = SliceRequest(
+            core=core, memory_mib=_memory_mib(memory, core, cards[0].memory_mib), gpu=gpu, mode=_mode(mode)
+        )
         me = Process.of(os.getpid())
-        local = machine.book.take(cards, wish, command=shlex.join(command), processes=(me,))
+        local = machine.book.take(cards, request, command=shlex.join(command), processes=(me,))
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
     except ElasticGPUError as error:

@@ -11,20 +11,20 @@ from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.mix import kept_mix
 from egpu.cli.output import note
-from egpu.core.placement.cache import Feed, rebuild
+from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.errors import CorruptData, InvalidInput, NotFound, Refused, Unavailable
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`feed` holds the ledger that follows from the objects."""
+    """`cache` holds the ledger that follows from the objects."""
 
     nodes: Sequence[Node]
     gpus: Sequence[ElasticGPU]
     classes: Sequence[ElasticGPUClass]
     claims: Sequence[ElasticGPUClaim]
     pods: Sequence[Pod]
-    feed: Feed
+    cache: SchedulerCache
 
 
 async def load(client: Client) -> Snapshot:
@@ -42,11 +42,11 @@ async def load(client: Client) -> Snapshot:
         classes=classes,
         claims=sorted(claims, key=lambda claim: claim.key),
         pods=sorted(pods, key=lambda pod: pod.key),
-        feed=rebuild(gpus, pods, claims, classes, nodes),
+        cache=rebuild(gpus, pods, claims, classes, nodes),
     )
 
 
-async def use_kept_mix(client: Client, feed: Feed) -> None:
+async def use_kept_mix(client: Client, cache: SchedulerCache) -> None:
     """Price places by the job mix that the extender has kept, as it does; where that cannot be read, say so."""
     try:
         mix = await kept_mix(client, lease=ExtenderConfig.lease, namespace=ExtenderConfig.namespace)
@@ -54,7 +54,7 @@ async def use_kept_mix(client: Client, feed: Feed) -> None:
         note(f"places are priced without the extender's job mix: {error}")
         return
     if mix is not None:
-        feed.packer.use_mix(mix)
+        cache.ranking.use_mix(mix)
 
 
 def load_from(kubeconfig: Path | None, *, with_mix: bool = False) -> Snapshot:
@@ -65,7 +65,7 @@ def load_from(kubeconfig: Path | None, *, with_mix: bool = False) -> Snapshot:
         async with Client.from_kubeconfig(kubeconfig) as client:
             snapshot = await load(client)
             if with_mix:
-                await use_kept_mix(client, snapshot.feed)
+                await use_kept_mix(client, snapshot.cache)
             return snapshot
 
     try:

@@ -10,8 +10,8 @@ from egpu.api.objects import ElasticGPUClaim
 from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.cli.output import Table, bar
 from egpu.cli.snapshot import Snapshot
+from egpu.core.links import rank
 from egpu.core.placement.ledger import FREE, Card, Holder, mode_name
-from egpu.core.placement.links import rank
 from egpu.errors import CorruptData
 
 NONE = "-"
@@ -24,7 +24,7 @@ def gpus(snapshot: Snapshot) -> Table:
         title="Cards",
         wide=frozenset({"uuid", "numa", "links"}),
     )
-    ledger = snapshot.feed.ledger
+    ledger = snapshot.cache.ledger
     holders = _holder_names(snapshot)
     for node in sorted(ledger.nodes()):
         row = ledger.row(node)
@@ -84,7 +84,7 @@ def nodes(snapshot: Snapshot) -> Table:
         title="Nodes",
         right=frozenset({"cards", "free cards", "pods"}),
     )
-    ledger = snapshot.feed.ledger
+    ledger = snapshot.cache.ledger
     for node in snapshot.nodes:
         cards = ledger.cards(node.name)
         row = ledger.row(node.name)

@@ -12,18 +12,13 @@ from egpu.api.admission import JSONPatch
 from egpu.api.allocation import ContainerDemand, PodDemand, encode
 from egpu.api.kubernetes import Binding, Container, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GPUSHARE
-from egpu.core.demand.pods import (
-    PARAMETER_VALUES,
-    claim_class,
-    claim_demand,
-    claim_resources,
-    container_field,
-    read_pod,
-)
+from egpu.api.vocabularies import BY_RESOURCE
+from egpu.core.demand.claims import claim_class, claim_demand, claim_resources, parameter_values
+from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.gangs.membership import disagreement
-from egpu.core.placement.preference import POLICY_NAMES
-from egpu.core.provisioners import provisioner
+from egpu.core.policies.registry import CLUSTER_NAMES
+from egpu.core.provisioners import PROVISIONERS, provisioner
+from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.oversubscription import memory_limit_percent
 from egpu.errors import InvalidDemand, UnknownProvisioner
 
@@ -141,7 +136,7 @@ def validate_binding(
 def mutate_pod(
     pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None, gang: Iterable[Pod] = ()
 ) -> JSONPatch:
-    """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot token,
+    """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot,
     requests equal to limits, and the environment by reference to what the Binding will write; its gang as a label.
     Empty for a pod without GPU demand, and for one that was patched already.
 
@@ -161,9 +156,8 @@ def mutate_pod(
     patch += _patch_label(pod)
     for kind, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
         for position, container in enumerate(containers):
-            wish = demand.containers.get(container.name)
-            if wish is not None:
-                patch += _patch_container(("spec", kind, str(position)), container, wish)
+            if (asked := demand.containers.get(container.name)) is not None:
+                patch += _patch_container(("spec", kind, str(position)), container, asked)
     return patch
 
 
@@ -176,14 +170,14 @@ def _patch_label(pod: Pod) -> JSONPatch:
     return [*made, _add(gang, "metadata", "labels", names.GANG)]
 
 
-def _patch_container(path: tuple[str, ...], container: Container, wish: ContainerDemand) -> JSONPatch:
+def _patch_container(path: tuple[str, ...], container: Container, demand: ContainerDemand) -> JSONPatch:
     patch: JSONPatch = []
     had = container.resources
     limits = dict((had.limits if had else None) or {})
     requests = dict((had.requests if had else None) or {})
     wanted = {resource: limits.get(resource, requests.get(resource)) for resource in _gpu_names(limits | requests)}
-    if wish.claim:
-        wanted |= {resource: str(value) for resource, value in claim_resources(wish).items()}
+    if demand.claim:
+        wanted |= {resource: str(value) for resource, value in claim_resources(demand).items()}
     wanted[names.SLOT] = "1"
     if had is None:
         patch.append(_add({}, *path, "resources"))
@@ -198,39 +192,33 @@ def _patch_container(path: tuple[str, ...], container: Container, wish: Containe
             for resource, value in wanted.items()
             if str(present.get(resource)) != str(value)
         ]
-    return patch + _patch_environment(path, container, wish)
+    return patch + _patch_environment(path, container, demand)
 
 
 def _gpu_names(resources: Mapping[str, Any]) -> list[str]:
     return [resource for resource in resources if resource in BY_RESOURCE]
 
 
-def _patch_environment(path: tuple[str, ...], container: Container, wish: ContainerDemand) -> JSONPatch:
-    wanted = [_from_annotation(names.NVIDIA_VISIBLE_DEVICES, names.cards_annotation(container.name))]
-    if wish.vocabulary in (ALIYUN.name, GPUSHARE.name):
-        wanted += [
-            _from_annotation(name, name) for name in (names.ALIYUN_MEM_IDX, names.ALIYUN_MEM_POD, names.ALIYUN_MEM_DEV)
-        ]
-        wanted.append({"name": names.ALIYUN_MEM_CONTAINER, "value": str(-(-wish.memory_mib // 1024))})
+def _patch_environment(path: tuple[str, ...], container: Container, demand: ContainerDemand) -> JSONPatch:
+    cards = Variable(names.NVIDIA_VISIBLE_DEVICES, annotation=names.cards_annotation(container.name))
+    told = [variable for technology in PROVISIONERS.values() for variable in technology.environment(demand)]
     patch: JSONPatch = []
     if container.env is None:
         patch.append(_add([], *path, "env"))
     places = {variable.name: (place, variable) for place, variable in enumerate(container.env or [])}
-    for variable in wanted:
-        if variable["name"] not in places:
-            patch.append(_add(variable, *path, "env", "-"))
+    for variable in (cards, *told):
+        named = f"metadata.annotations['{variable.annotation}']" if variable.annotation else None
+        source = {"valueFrom": {"fieldRef": {"fieldPath": named}}} if named else {"value": variable.value}
+        wanted = {"name": variable.name, **source}
+        if variable.name not in places:
+            patch.append(_add(wanted, *path, "env", "-"))
             continue
-        place, there = places[variable["name"]]
+        place, there = places[variable.name]
         reference = there.value_from.field_ref.field_path if there.value_from and there.value_from.field_ref else None
-        named = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-        if (reference, there.value) != (named, variable.get("value", "")):
+        if (reference, there.value) != (named, variable.value):
             # The author's own value would show the container cards that are not its own.
-            patch.append({"op": "replace", "path": _pointer(*path, "env", str(place)), "value": variable})
+            patch.append({"op": "replace", "path": _pointer(*path, "env", str(place)), "value": wanted})
     return patch
-
-
-def _from_annotation(name: str, annotation: str) -> dict[str, Any]:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}}
 
 
 def _add(value: object, *path: str) -> dict[str, Any]:
@@ -274,7 +262,7 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         provisioner(klass.provisioner)
     except UnknownProvisioner as error:
         found.append(Violation("provisioner", str(error)))
-    for parameter, allowed in (PARAMETER_VALUES | {"policy": POLICY_NAMES}).items():
+    for parameter, allowed in (parameter_values() | {"policy": CLUSTER_NAMES}).items():
         value = (klass.parameters or {}).get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))

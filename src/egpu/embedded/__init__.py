@@ -1,0 +1,12 @@
+"""The embedded cluster: an API server, kubelets and a scheduler small enough for a laptop.
+
+cluster      the API server in this process, every component as a process of its own, simulated nodes
+processes    those processes: started, watched, started again, ended
+statedir     where they keep their files, for one cluster at a time
+janitor      ends what a killed cluster left behind
+manifests    objects from YAML files
+demo         what `egpu demo` shows
+apiserver    the Kubernetes API, in memory
+kubelet      a node whose containers are processes
+scheduler    the default checks, then the extender
+"""

@@ -35,7 +35,7 @@ from egpu.api import names
 from egpu.api.crds import definitions
 from egpu.api.kubernetes import MutatingWebhookConfiguration, Node, ValidatingWebhookConfiguration
 from egpu.api.objects import ElasticGPU
-from egpu.core.placement.preference import Policies
+from egpu.core.policies.registry import Policies
 from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.apiserver.access import node_user, service_account

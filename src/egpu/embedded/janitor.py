@@ -1,9 +1,9 @@
-"""The one who turns off the lights: ends what an embedded cluster left behind when it was killed.
+"""Ends what an embedded cluster left behind when it was killed.
 
-Started by the cluster with a pipe for its standard input. While the cluster lives the pipe stays open; when the
-cluster ends, however it ends, the kernel closes it. Then every process named in a pid file (pairs of `PID START_TIME`)
-below the state directory is ended, if it is still that very process, and the paths named on the command line are
-removed.
+The cluster starts it with a pipe for its standard input. While the cluster lives the pipe stays open; when the
+cluster ends, however it ends, the kernel closes it. Then the janitor ends every process named in a pid file (pairs of
+`PID START_TIME`) below the state directory, if it is still that very process, and removes the paths named on its
+command line.
 
     python janitor.py STATE_DIR [PATH …]
 

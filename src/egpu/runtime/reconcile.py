@@ -1,7 +1,8 @@
 """The reconcile loop: `reconcile(key)` reads everything again, brings the world nearer to what it should be, returns.
 
 It is told only *which* object to look at, never what happened to it (level-triggered), so a lost or doubled event
-changes nothing. A retryable error, or an unknown one, brings the key back with backoff.
+changes nothing. A retryable error, or an unknown one, brings the key back with backoff; after a terminal one it stays
+away until it is added again.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from egpu.errors import Conflict, ElasticGPUError
+from egpu.errors import Conflict, ElasticGPUError, TerminalError
 from egpu.runtime.workqueue import WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -51,6 +52,9 @@ class Loop(Generic[K]):
             except Conflict as error:
                 log.debug("changed meanwhile", loop=self.name, key=str(key), reason=str(error))
                 self.queue.retry(key)
+            except TerminalError as error:
+                self.queue.forget(key)
+                log.warning("given up until it is added again", loop=self.name, key=str(key), reason=str(error))
             except ElasticGPUError as error:
                 delay = self.queue.retry(key)
                 log.warning(

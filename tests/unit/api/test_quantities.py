@@ -1,8 +1,19 @@
 """Numbers as people and API servers write them."""
 
+from fractions import Fraction
+
 import pytest
 
-from egpu.api.quantities import format_mib, format_quantity, parse_claim_memory, parse_count, parse_memory_mib
+from egpu.api.quantities import (
+    canonical_quantity,
+    format_mib,
+    format_quantity,
+    parse_claim_memory,
+    parse_count,
+    parse_memory_mib,
+    parse_quantity,
+    quantity_or_zero,
+)
 from egpu.errors import InvalidQuantity
 
 
@@ -56,3 +67,51 @@ def test_memory_is_written_for_people_and_for_objects() -> None:
     assert format_mib(16384) == "16 GiB"
     assert format_quantity(2560) == "2560Mi"
     assert parse_memory_mib("2GiB") == 2048
+
+
+# as `resource.Quantity` of Kubernetes writes them
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        (2000, "2k"),
+        ("2000", "2k"),
+        ("1500", "1500"),
+        ("0.5", "500m"),
+        (".5", "500m"),
+        ("1.", "1"),
+        ("1024Ki", "1Mi"),
+        ("1536Mi", "1536Mi"),
+        ("0.5Gi", "512Mi"),
+        ("512", "512"),
+        ("0Mi", "0"),
+        ("1e3", "1e3"),
+        ("1000e3", "1e6"),
+        ("10000E20", "1e24"),
+        ("10000E", "10000E"),
+        ("1000m", "1"),
+        ("0.1Ki", "102400m"),
+        ("1n", "1n"),
+        ("0.1n", "1n"),
+        ("-0.1n", "-1n"),
+        (1.5, "1500m"),
+        ("-2000", "-2k"),
+        ("-2048Ki", "-2Mi"),
+    ],
+)
+def test_canonical_quantities(text: object, canonical: str) -> None:
+    assert canonical_quantity(text) == canonical
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "4GB", "1 Gi", " 1", "1K", "1KiB", "--1", "1e", "1e100", "nan", True, None, "Gi", "1_000", "1/2"]
+)
+def test_what_is_no_quantity(text: object) -> None:
+    with pytest.raises(InvalidQuantity) as refused:
+        parse_quantity(text, field="spec.x")
+    assert refused.value.field == "spec.x"
+    assert quantity_or_zero(text) == 0
+
+
+def test_sums_count_nothing_below_zero() -> None:
+    assert quantity_or_zero("-1") == 0
+    assert quantity_or_zero("1500m") == Fraction(3, 2)

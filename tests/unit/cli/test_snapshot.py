@@ -8,7 +8,7 @@ from egpu.api.kubernetes import Lease
 from egpu.api.objects import ObjectMeta
 from egpu.apps.extender.mix import ANNOTATION
 from egpu.cli.snapshot import use_kept_mix
-from egpu.core.placement.cache import Feed
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.shapes import Shape
 from egpu.errors import Refused
@@ -31,9 +31,9 @@ class Forbidding:
 
 
 async def learned(client: Any) -> LearnedMix:
-    feed = Feed()
-    await use_kept_mix(client, feed)
-    return feed.packer.learned
+    cache = SchedulerCache()
+    await use_kept_mix(client, cache)
+    return cache.ranking.learned
 
 
 async def test_the_kept_mix_is_used() -> None:

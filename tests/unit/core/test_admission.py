@@ -30,6 +30,7 @@ from egpu.core.admission import (
     validate_pod_update,
 )
 from egpu.core.demand.pods import pod_demand
+from egpu.core.provisioners import gpushare
 from egpu.errors import InvalidDemand
 from support.objects import (
     BINPACK,
@@ -227,8 +228,8 @@ def test_a_qgpu_demand_is_accepted() -> None:
     ],
 )
 def test_what_decides_the_placing_cannot_be_changed_later(key: str) -> None:
-    feed = cluster()
-    done = placed(slice_pod("p"), feed.choose(feed.request(slice_pod("p")), "n0", BINPACK))
+    cache = cluster()
+    done = placed(slice_pod("p"), cache.ranking.choose(cache.request(slice_pod("p")), "n0", BINPACK))
     touched = replace(done, metadata=replace(done.metadata, annotations=done.annotations | {key: "other"}))
     assert [violation.field for violation in validate_pod_update(done, touched)] == [f"metadata.annotations[{key}]"]
     assert [violation.field for violation in validate_pod_update(touched, done)] == [f"metadata.annotations[{key}]"]
@@ -249,9 +250,7 @@ def test_only_the_scheduler_gives_out_cards() -> None:
 
 def test_other_annotations_may_change() -> None:
     done = slice_pod("p")
-    touched = replace(
-        done, metadata=replace(done.metadata, annotations={"note": "x", names.ALIYUN_MEM_ASSIGNED: "true"})
-    )
+    touched = replace(done, metadata=replace(done.metadata, annotations={"note": "x", gpushare.ASSIGNED: "true"}))
     assert validate_pod_update(done, touched) == []
 
 
@@ -294,7 +293,7 @@ def test_classes() -> None:
     (unit,) = validate_class(gpu_class(parameters={"memoryUnit": "TB"}), None)
     assert unit.field == "parameters[memoryUnit]"
     (placing,) = validate_class(gpu_class(parameters={"policy": "best"}), None)
-    assert placing.reason.startswith("'best' is not one of binpack, spread, price, fgd")
+    assert placing.reason.startswith("'best' is not one of price, fgd, best-fit")
     assert validate_class(gpu_class(parameters={"memoryOversubscription": "1.5"}), None) == []
     (factor,) = validate_class(gpu_class(parameters={"memoryOversubscription": "0.5"}), None)
     assert str(factor).startswith("parameters[memoryOversubscription]: '0.5' is not a factor from 1 to 10")

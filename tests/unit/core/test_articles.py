@@ -12,7 +12,8 @@ from egpu.api.allocation import CardShare
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUClass, Object
 from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
-from egpu.core.placement.cache import CLAIM_CONTAINER, Feed
+from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.requests import CLAIM_CONTAINER
 from support.objects import BINPACK, cluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -26,9 +27,9 @@ def read(name: str, kind: type[Object]) -> Object | None:
     return None
 
 
-def apply(name: str) -> tuple[Feed, Pod]:
+def apply(name: str) -> tuple[SchedulerCache, Pod]:
     """Admit everything in the file, and bind its claim if it can be."""
-    feed = cluster(cards=2)
+    cache = cluster(cards=2)
     klass, claim, pod = (read(name, kind) for kind in (ElasticGPUClass, ElasticGPUClaim, Pod))
     classes: dict[str, ElasticGPUClass] = {}
     claims: dict[str, ElasticGPUClaim] = {}
@@ -36,17 +37,17 @@ def apply(name: str) -> tuple[Feed, Pod]:
         classes, claims = {klass.name: klass}, {claim.name: claim}
         assert validate_class(klass, None) == []
         assert validate_claim(claim, None, classes, largest_mib=16384) == []
-        feed.class_changed(klass)
-        feed.claim_changed(claim)
-        request = feed.claim_request(claim)
-        if feed.filter(request, ["n0"]).fits:
-            given = feed.choose(request, "n0", BINPACK).containers[CLAIM_CONTAINER]
+        cache.class_changed(klass)
+        cache.claim_changed(claim)
+        request = cache.claim_request(claim)
+        if cache.filter(request, ["n0"]).fits:
+            given = cache.ranking.choose(request, "n0", BINPACK).containers[CLAIM_CONTAINER]
             status = ElasticGPUClaimStatus(allocation=ClaimAllocation(node="n0", container=given))
-            feed.claim_changed(replace(claim, status=status))
+            cache.claim_changed(replace(claim, status=status))
     assert isinstance(pod, Pod)
     assert validate_pod_create(pod, claims, classes, largest_mib=16384) == []
     assert mutate_pod(pod, claims, classes, largest_mib=16384)
-    return feed, pod
+    return cache, pod
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,9 @@ def apply(name: str) -> tuple[Feed, Pod]:
     ],
 )
 def test_what_is_built_gets_cards(name: str, provisioner: str, mode: str, core: int, memory_mib: int) -> None:
-    feed, pod = apply(name)
-    request = feed.request(pod)
-    assert feed.filter(request, ["n0"]).fits == ("n0",)
-    (given,) = feed.choose(request, "n0", BINPACK).containers.values()
+    cache, pod = apply(name)
+    request = cache.request(pod)
+    assert cache.filter(request, ["n0"]).fits == ("n0",)
+    (given,) = cache.ranking.choose(request, "n0", BINPACK).containers.values()
     share: CardShare = given.cards[0]
     assert (given.provisioner, given.mode, share.core, share.memory_mib) == (provisioner, mode, core, memory_mib)

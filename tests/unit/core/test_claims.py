@@ -4,21 +4,21 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus, ElasticGPUStatus
-from egpu.core.claims.lifecycle import (
+from egpu.core.claims.absence import MISSING_SECONDS, Absence, Absences, missing_from
+from egpu.core.claims.actions import (
     Action,
     AddFinalizer,
     CreateSlice,
     DeleteSlice,
+    LookAgain,
     PatchClaimStatus,
     RemoveFinalizer,
     SetSlicePhase,
-    claim_users,
-    needs_binding,
-    reconcile_claim,
-    reconcile_slice,
+    Tell,
 )
-from egpu.core.placement.cache import CLAIM_CONTAINER
-from support.objects import BINPACK, claim, claim_pod, cluster, ended, gpu_class, place, placed
+from egpu.core.claims.lifecycle import check_class, claim_users, needs_binding, reconcile_claim, reconcile_gpu
+from egpu.core.placement.requests import CLAIM_CONTAINER
+from support.objects import BINPACK, card, claim, claim_pod, cluster, ended, gpu_class, place, placed
 
 
 class Store:
@@ -29,15 +29,16 @@ class Store:
         self.klass = gpu_class(retain=retain)
         self.slices: dict[str, ElasticGPU] = {}
         self.users: list[str] = []
+        self.told: list[str] = []
 
     def apply(self, action: Action) -> None:
-        assert self.claim is not None
         match action:
             case AddFinalizer():
                 self.meta(finalizers=[names.CLAIM_FINALIZER])
             case RemoveFinalizer():
                 self.claim = None
             case PatchClaimStatus():
+                assert self.claim is not None
                 status = replace(
                     self.claim.status,
                     phase=action.phase,
@@ -53,6 +54,10 @@ class Store:
             case SetSlicePhase():
                 known = self.slices[action.gpu.name]
                 self.slices[known.name] = replace(known, status=ElasticGPUStatus(phase=action.phase))
+            case Tell():
+                self.told.append(action.reason)
+            case LookAgain():
+                raise AssertionError("nothing is missing")
 
     def meta(self, **changes: object) -> None:
         assert self.claim is not None
@@ -66,7 +71,7 @@ class Store:
             if self.claim is not None:
                 actions = reconcile_claim(self.claim, self.klass, list(self.slices.values()), self.users)
             else:
-                actions = [a for gpu in self.slices.values() for a in reconcile_slice(gpu, None)]
+                actions = [a for gpu in self.slices.values() for a in reconcile_gpu(gpu, None)]
             if not actions:
                 return done
             for action in actions:
@@ -74,26 +79,16 @@ class Store:
                     return done
                 if self.claim is None and not isinstance(action, DeleteSlice | SetSlicePhase):
                     break
-                self.apply_any(action)
+                self.apply(action)
                 done += 1
         raise AssertionError("the claim does not come to rest")
-
-    def apply_any(self, action: Action) -> None:
-        if self.claim is None:
-            gpu = action.gpu  # type: ignore[union-attr]
-            if isinstance(action, DeleteSlice):
-                self.slices.pop(gpu.name, None)
-            elif isinstance(action, SetSlicePhase):
-                self.slices[gpu.name] = replace(self.slices[gpu.name], status=action.status())
-        else:
-            self.apply(action)
 
     def bind(self) -> None:
         """What the extender does."""
         assert self.claim is not None
-        feed = cluster(cards=2)
-        feed.class_changed(self.klass)
-        allocation = feed.choose(feed.claim_request(self.claim), "n0", BINPACK)
+        cache = cluster(cards=2)
+        cache.class_changed(self.klass)
+        allocation = cache.ranking.choose(cache.claim_request(self.claim), "n0", BINPACK)
         held = ClaimAllocation(node="n0", container=allocation.containers[CLAIM_CONTAINER])
         self.claim = replace(self.claim, status=replace(self.claim.status, allocation=held))
 
@@ -131,6 +126,7 @@ def test_an_allocation_becomes_slices_and_then_bound() -> None:
     store = bound_store()
     assert store.claim is not None
     assert store.claim.status.phase == "Bound"
+    assert store.told == ["Bound"]
     assert store.claim.status.bound_gpus == ["egpuc-uid-claim-c-0", "egpuc-uid-claim-c-1"]
     assert store.claim.status.capacity == {names.GPU_CORE: "60", names.GPU_MEMORY: "8192"}
     pieces = list(store.slices.values())
@@ -160,6 +156,7 @@ def test_a_deleted_slice_makes_its_claim_lost_for_good() -> None:
     store.settle()
     assert store.claim is not None
     assert store.claim.status.phase == "Lost"
+    assert store.told == ["Bound", "Lost"]
     assert set(store.slices) == {"egpuc-uid-claim-c-0"}
 
 
@@ -200,6 +197,65 @@ def test_slices_without_a_claim_are_swept() -> None:
         assert len(store.slices) == left
 
 
+def test_slices_of_an_allocation_that_was_taken_back_go() -> None:
+    store = bound_store()
+    assert store.claim is not None
+    store.claim = replace(store.claim, status=ElasticGPUClaimStatus(phase="Pending"))
+    store.settle()
+    assert store.slices == {}
+
+
+def test_a_missing_card_is_waited_for_and_then_its_claim_is_lost() -> None:
+    store = bound_store()
+    assert store.claim is not None
+    pieces = list(store.slices.values())
+    assert missing_from(store.claim, node_known=True, published=["GPU-n0-0", "GPU-n0-1"]) is None
+    assert missing_from(store.claim, node_known=False, published=[]) == "node n0 is gone"
+    missing = missing_from(store.claim, node_known=True, published=["GPU-n0-0"])
+    assert missing == "card GPU-n0-1 of node n0 is gone"
+    absences = Absences()
+    for now, left in ((100.0, MISSING_SECONDS), (110.0, MISSING_SECONDS - 10)):
+        absence = absences.look("uid", missing, now=now)
+        assert reconcile_claim(store.claim, store.klass, pieces, [], absence) == [LookAgain(left)]
+    absence = absences.look("uid", missing, now=100 + MISSING_SECONDS)
+    actions = reconcile_claim(store.claim, store.klass, pieces, [], absence)
+    assert actions[1:] == [DeleteSlice(piece) for piece in pieces]
+    for action in actions:
+        store.apply(action)
+    store.settle()
+    assert store.claim.status.phase == "Lost"
+
+
+def test_what_comes_back_is_waited_for_anew() -> None:
+    absences = Absences()
+    absences.look("uid", "gone", now=0)
+    assert absences.look("uid", None, now=MISSING_SECONDS - 1) is None
+    assert absences.look("uid", "gone", now=MISSING_SECONDS) == Absence("gone", MISSING_SECONDS)
+
+
+def test_a_card_and_a_retained_slice_go_when_their_node_stays_away() -> None:
+    store = bound_store(retain=True)
+    kept = [replace(piece, status=ElasticGPUStatus(phase="Released")) for piece in store.slices.values()]
+    for gpu in (card("n0", 0), *kept):
+        assert reconcile_gpu(gpu, None) == []
+        assert reconcile_gpu(gpu, None, Absence("node n0 is gone", 5.0)) == [LookAgain(5.0)]
+        assert reconcile_gpu(gpu, None, Absence("node n0 is gone", 0.0)) == [DeleteSlice(gpu)]
+        assert reconcile_gpu(gpu, store.claim, Absence("node n0 is gone", 0.0)) == []
+
+
+def test_what_is_wrong_with_a_class_is_told() -> None:
+    assert check_class(gpu_class()) == []
+    for klass, reason in ((gpu_class("v", names.VGPU), "NotAvailable"), (gpu_class("x", "no.such"), "Invalid")):
+        (told,) = check_class(klass)
+        assert isinstance(told, Tell)
+        assert told.reason == reason
+
+
+def test_a_claim_whose_class_is_not_there_says_so() -> None:
+    (told, *_) = reconcile_claim(claim("c"), None, [], [])
+    assert told == Tell(claim("c"), "ClassNotFound", "there is no class 'shared'")
+
+
 def test_a_claim_deleted_before_it_was_bound_just_goes() -> None:
     store = Store(claim("c"))
     store.meta(deletion_timestamp="2030-01-01T00:00:00Z")
@@ -208,12 +264,12 @@ def test_a_claim_deleted_before_it_was_bound_just_goes() -> None:
 
 
 def test_users_are_placed_pods_that_have_not_ended() -> None:
-    feed = cluster()
-    feed.class_changed(gpu_class(wait=True))
+    cache = cluster()
+    cache.class_changed(gpu_class(wait=True))
     what = claim("c")
-    feed.claim_changed(what)
+    cache.claim_changed(what)
     waiting = claim_pod("p", "c")
-    done = placed(waiting, place(feed, waiting))
+    done = placed(waiting, place(cache, waiting))
     assert claim_users(what, [waiting]) == []
     assert claim_users(what, [done]) == ["p/app"]
     assert claim_users(what, [ended(done)]) == []

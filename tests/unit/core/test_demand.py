@@ -5,7 +5,8 @@ import pytest
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClaim
-from egpu.core.demand.pods import claim_demand, pod_demand
+from egpu.core.demand.claims import claim_demand
+from egpu.core.demand.pods import pod_demand
 from egpu.errors import InvalidDemand
 from support.objects import claim, claim_pod, container, gpu_class, pod
 

@@ -1,6 +1,6 @@
 """Why a pod waits, or why it is where it is."""
 
-from egpu.core.placement.explain import explain_pod
+from egpu.core.explain import explain_pod
 from support.objects import (
     BINPACK,
     claim,
@@ -17,9 +17,9 @@ from support.objects import (
 
 
 def test_a_waiting_pod_is_explained_node_by_node_and_card_by_card() -> None:
-    feed = cluster(nodes=2)
-    place(feed, slice_pod("s", core=90))
-    found = explain_pod(slice_pod("p", core=30), feed, ["n0"], BINPACK)
+    cache = cluster(nodes=2)
+    place(cache, slice_pod("s", core=90))
+    found = explain_pod(slice_pod("p", core=30), cache, ["n0"], BINPACK)
     assert found.state == "waiting"
     assert found.lines() == [
         "pod default/p: waits: none of 1 nodes has room for it",
@@ -27,45 +27,45 @@ def test_a_waiting_pod_is_explained_node_by_node_and_card_by_card() -> None:
         "  node n0: container app asks for 30 % and 2560 MiB of a card, 0 of 1 cards can take it",
         "    card 0 (GPU-n0-0) has 10 % of compute free, 30 % needed",
     ]
-    assert explain_pod(slice_pod("p"), feed, [], BINPACK).summary == "waits: there is no node"
+    assert explain_pod(slice_pod("p"), cache, [], BINPACK).summary == "waits: there is no node"
 
 
 def test_a_pod_that_has_room_shows_scores() -> None:
-    feed = cluster(nodes=2)
-    place(feed, slice_pod("s"))
-    found = explain_pod(slice_pod("p"), feed, ["n1", "n0"], BINPACK)
+    cache = cluster(nodes=2)
+    place(cache, slice_pod("s"))
+    found = explain_pod(slice_pod("p"), cache, ["n1", "n0"], BINPACK)
     assert found.state == "can-be-placed"
     assert [node for node, _ in found.scores] == ["n0", "n1"]
 
 
 def test_a_placed_pod_shows_its_share_and_its_company() -> None:
-    feed = cluster(nodes=3)
-    place(feed, slice_pod("other"))
-    place(feed, slice_pod("full", core=90), "n1")
+    cache = cluster(nodes=3)
+    place(cache, slice_pod("other"))
+    place(cache, slice_pod("full", core=90), "n1")
     what = slice_pod("p")
-    done = placed(what, place(feed, what))
-    books = feed.ledger.snapshot()
-    assert explain_pod(done, feed, ["n0", "n1", "n2"], BINPACK).lines() == [
+    done = placed(what, place(cache, what))
+    books = cache.ledger.snapshot()
+    assert explain_pod(done, cache, ["n0", "n1", "n2"], BINPACK).lines() == [
         "pod default/p: is on node n0",
         "  container app has 20 % and 2560 MiB of card 0 T4 (GPU-n0-0), by elasticgpu.io/vcuda; 1 more shares it",
         "  were it placed now, by binpack over nodes and binpack over cards:",
         "  node n1: container app asks for 20 % and 2560 MiB of a card, 0 of 1 cards can take it",
         "    card 0 (GPU-n1-0) has 10 % of compute free, 20 % needed",
-        "  node n0: fits, score 0.36",
-        "  node n2: fits, score 0.18",
+        "  node n0: fits, score 1.00",
+        "  node n2: fits, score 0.00",
     ]
-    assert feed.ledger.snapshot() == books
-    assert explain_pod(ended(done), feed, ["n0"], BINPACK).state == "finished"
+    assert cache.ledger.snapshot() == books
+    assert explain_pod(ended(done), cache, ["n0"], BINPACK).state == "finished"
 
 
 def test_memory_that_may_be_allocated_beyond_the_share_is_said() -> None:
-    feed = cluster()
-    feed.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.5"}))
-    feed.claim_changed(claim("c"))
+    cache = cluster()
+    cache.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.5"}))
+    cache.claim_changed(claim("c"))
     what = claim_pod("p", "c")
-    done = placed(what, place(feed, what))
+    done = placed(what, place(cache, what))
     assert (
-        explain_pod(done, feed, ["n0"], BINPACK)
+        explain_pod(done, cache, ["n0"], BINPACK)
         .details[0]
         .startswith(
             "container app has 30 % and 4096 MiB (it may allocate 6144 MiB, the rest in managed memory) of card 0 T4"
@@ -74,10 +74,10 @@ def test_memory_that_may_be_allocated_beyond_the_share_is_said() -> None:
 
 
 def test_other_states_say_what_they_are() -> None:
-    feed = cluster()
-    assert explain_pod(pod("p", container("app")), feed, ["n0"], BINPACK).state == "no-gpu"
-    assert explain_pod(pod("p", container("app", {"nvidia.com/gpu": 0})), feed, ["n0"], BINPACK).state == "invalid"
-    feed.class_changed(gpu_class())
-    feed.claim_changed(claim("c"))
-    waiting = explain_pod(claim_pod("p", "c"), feed, ["n0"], BINPACK)
+    cache = cluster()
+    assert explain_pod(pod("p", container("app")), cache, ["n0"], BINPACK).state == "no-gpu"
+    assert explain_pod(pod("p", container("app", {"nvidia.com/gpu": 0})), cache, ["n0"], BINPACK).state == "invalid"
+    cache.class_changed(gpu_class())
+    cache.claim_changed(claim("c"))
+    waiting = explain_pod(claim_pod("p", "c"), cache, ["n0"], BINPACK)
     assert (waiting.state, "claim c, which is not bound" in waiting.summary) == ("waiting", True)

@@ -4,7 +4,7 @@ import pytest
 
 from egpu.api.allocation import PodAllocation
 from egpu.core.placement.cache import rebuild
-from egpu.core.placement.preference import policy
+from egpu.core.policies.registry import FOR_COMPARISON, Policies
 from egpu.errors import DoesNotFit, InvalidInput
 from support.objects import (
     BINPACK,
@@ -27,12 +27,12 @@ def indexes(allocation: PodAllocation, name: str = "app") -> list[int]:
 
 
 def test_a_slice_takes_what_it_asks_for_and_nothing_else() -> None:
-    feed = cluster(cards=2)
-    allocation = place(feed, slice_pod("p"))
+    cache = cluster(cards=2)
+    allocation = place(cache, slice_pod("p"))
     (share,) = allocation.containers["app"].cards
     assert (share.index, share.core, share.memory_mib, share.card_memory_mib) == (0, 20, 2560, 16384)
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")] == (80, 13824, "elasticgpu.io/vcuda", True)
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-1")] == (100, 16384, "", True)
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")] == (80, 13824, "elasticgpu.io/vcuda", True)
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-1")] == (100, 16384, "", True)
 
 
 def test_binpack_fills_a_card_and_spread_takes_the_emptiest() -> None:
@@ -44,104 +44,108 @@ def test_binpack_fills_a_card_and_spread_takes_the_emptiest() -> None:
 
 
 def test_binpack_prefers_the_used_node_and_spread_the_empty_one() -> None:
-    feed = cluster(nodes=2)
-    place(feed, slice_pod("a"))
-    request = feed.request(slice_pod("b"))
-    packed, spread = feed.scores(request, ["n0", "n1"], BINPACK), feed.scores(request, ["n0", "n1"], SPREAD)
+    cache = cluster(nodes=2)
+    place(cache, slice_pod("a"))
+    request = cache.request(slice_pod("b"))
+    packed = cache.ranking.scores(request, ["n0", "n1"], BINPACK)
+    spread = cache.ranking.scores(request, ["n0", "n1"], SPREAD)
     assert packed["n0"] > packed["n1"]
     assert spread["n0"] < spread["n1"]
     assert all(0 <= score <= 1 for score in [*packed.values(), *spread.values()])
 
 
-def test_an_unknown_policy_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="known are binpack, spread"):
-        policy("best")
+def test_a_policy_that_no_cluster_can_use_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="no policy is called 'best'; known are default, price"):
+        Policies.named("best")
+    for name in FOR_COMPARISON:
+        with pytest.raises(InvalidInput, match=f"'{name}' is for comparison"):
+            Policies.named(card=name)
 
 
 def test_whole_cards_and_slices_keep_out_of_each_others_way() -> None:
-    feed = cluster(cards=3)
-    place(feed, slice_pod("s"))
+    cache = cluster(cards=3)
+    place(cache, slice_pod("s"))
     whole = pod("w", container("app", {"nvidia.com/gpu": 2}))
-    assert indexes(place(feed, whole)) == [1, 2]
-    text = why_not(feed, pod("x", container("app", {"nvidia.com/gpu": 1})))
+    assert indexes(place(cache, whole)) == [1, 2]
+    text = why_not(cache, pod("x", container("app", {"nvidia.com/gpu": 1})))
     assert "asks for 1 whole card, 0 of 3 cards can take it" in text
     assert "card 0 is shared (20 % and 2560 MiB given out)" in text
     assert "card 1 is given out whole" in text
 
 
 def test_a_card_is_shared_by_one_technology_at_a_time() -> None:
-    feed = cluster()
-    place(feed, slice_pod("s"))
-    text = why_not(feed, pod("x", container("app", {"aliyun.com/gpu-mem": 1})))
+    cache = cluster()
+    place(cache, slice_pod("s"))
+    text = why_not(cache, pod("x", container("app", {"aliyun.com/gpu-mem": 1})))
     assert "card 0 is shared by elasticgpu.io/vcuda" in text
 
 
 def test_reasons_name_what_is_free_and_what_is_needed() -> None:
-    feed = cluster()
-    place(feed, slice_pod("s", core=80, blocks=56))
-    text = why_not(feed, slice_pod("x", core=30, blocks=10))
+    cache = cluster()
+    place(cache, slice_pod("s", core=80, blocks=56))
+    text = why_not(cache, slice_pod("x", core=30, blocks=10))
     assert "container app asks for 30 % and 2560 MiB of a card" in text
     assert "has 20 % of compute free, 30 % needed and 2048 MiB of 16 GiB free, 2560 MiB needed" in text
 
 
 def test_preemption_cannot_help_where_no_card_is_large_enough() -> None:
-    feed = cluster()
-    place(feed, slice_pod("s", core=80))
-    small = feed.filter(feed.request(slice_pod("x", core=30)), ["n0", "nowhere"]).refusals()
+    cache = cluster()
+    place(cache, slice_pod("s", core=80))
+    small = cache.filter(cache.request(slice_pod("x", core=30)), ["n0", "nowhere"]).refusals()
     assert small["n0"].resolvable
     assert not small["nowhere"].resolvable
     assert "no GPU known" in small["nowhere"].reason
-    big = feed.filter(feed.request(slice_pod("x", blocks=65)), ["n0"]).refusals()["n0"]
+    big = cache.filter(cache.request(slice_pod("x", blocks=65)), ["n0"]).refusals()["n0"]
     assert not big.resolvable
     assert "card 0 has 16 GiB in all" in big.text()
 
 
 def test_an_unhealthy_card_takes_nothing_new_keeps_its_holder_and_comes_back() -> None:
-    feed = cluster()
-    place(feed, slice_pod("s"))
-    feed.gpu_changed(card("n0", 0, healthy=False))
-    assert "card 0 is unhealthy" in why_not(feed, slice_pod("x"))
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")][:2] == (80, 13824)
-    feed.gpu_changed(card("n0", 0))
-    assert fits(feed, slice_pod("x", core=80)) == ("n0",)
-    assert fits(feed, slice_pod("x", core=81)) == ()
+    cache = cluster()
+    place(cache, slice_pod("s"))
+    cache.gpu_changed(card("n0", 0, healthy=False))
+    assert "card 0 is unhealthy" in why_not(cache, slice_pod("x"))
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")][:2] == (80, 13824)
+    cache.gpu_changed(card("n0", 0))
+    assert fits(cache, slice_pod("x", core=80)) == ("n0",)
+    assert fits(cache, slice_pod("x", core=81)) == ()
 
 
 def test_a_card_that_comes_back_still_has_its_holders() -> None:
-    feed = cluster(cards=2)
-    place(feed, slice_pod("s"))
-    feed.gpu_deleted("n0-card0")
-    assert [c.index for c in feed.ledger.cards("n0")] == [1]
-    feed.gpu_deleted("n0-card1")
-    assert fits(feed, slice_pod("x")) == ()
-    feed.gpu_changed(card("n0", 0))
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")][:2] == (80, 13824)
+    cache = cluster(cards=2)
+    place(cache, slice_pod("s"))
+    cache.gpu_deleted("n0-card0")
+    assert [c.index for c in cache.ledger.cards("n0")] == [1]
+    cache.gpu_deleted("n0-card1")
+    assert fits(cache, slice_pod("x")) == ()
+    cache.gpu_changed(card("n0", 0))
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")][:2] == (80, 13824)
 
 
 def test_tflops_become_a_share_of_the_card_at_hand() -> None:
-    feed = rebuild([card("n0", 0, tflops=8.0), card("n1", 0, tflops=19.5), card("n2", 0, tflops=2.0)], [], [])
+    cache = rebuild([card("n0", 0, tflops=8.0), card("n1", 0, tflops=19.5), card("n2", 0, tflops=2.0)], [], [])
     ask = pod("t", container("app", {"elasticgpu.io/tflops": 4}))
-    assert fits(feed, ask, "n0", "n1", "n2") == ("n0", "n1")
-    (share,) = feed.choose(feed.request(ask), "n0", BINPACK).containers["app"].cards
+    assert fits(cache, ask, "n0", "n1", "n2") == ("n0", "n1")
+    (share,) = cache.ranking.choose(cache.request(ask), "n0", BINPACK).containers["app"].cards
     assert (share.core, share.memory_mib) == (50, 8192)
-    (share,) = feed.choose(feed.request(ask), "n1", BINPACK).containers["app"].cards
+    (share,) = cache.ranking.choose(cache.request(ask), "n1", BINPACK).containers["app"].cards
     assert share.core == 21
-    assert "has 2 TFLOPS (fp32) in all" in why_not(feed, ask, "n2")
+    assert "has 2 TFLOPS (fp32) in all" in why_not(cache, ask, "n2")
 
 
 def test_compute_without_memory_brings_memory_in_proportion() -> None:
-    feed = cluster(memory_mib=10001)
-    (share,) = place(feed, pod("p", container("app", {CORE: 30}))).containers["app"].cards
+    cache = cluster(memory_mib=10001)
+    (share,) = place(cache, pod("p", container("app", {CORE: 30}))).containers["app"].cards
     assert share.memory_mib == 3000
     for number in range(7):
-        place(feed, pod(f"q{number}", container("app", {CORE: 10})))
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 0
+        place(cache, pod(f"q{number}", container("app", {CORE: 10})))
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 0
 
 
 def test_each_container_of_a_pod_has_its_own_share() -> None:
-    feed = cluster(cards=2)
+    cache = cluster(cards=2)
     both = pod("p", container("a", {CORE: 60, MEMORY: 8}), container("b", {CORE: 60, MEMORY: 8}))
-    allocation = place(feed, both)
+    allocation = place(cache, both)
     assert {indexes(allocation, "a")[0], indexes(allocation, "b")[0]} == {0, 1}
 
 
@@ -154,8 +158,8 @@ def test_memory_of_a_pods_containers_adds_up_on_a_card() -> None:
 
 def test_a_place_that_greedy_packing_misses_is_found() -> None:
     """Card 0 has 60 % left, which only a fills; packing b there first, as it is the largest, leaves no room for a."""
-    feed = cluster(cards=2)
-    place(feed, slice_pod("s", core=40, blocks=1))
+    cache = cluster(cards=2)
+    place(cache, slice_pod("s", core=40, blocks=1))
     crowd = pod(
         "p",
         container("a", {CORE: 60, MEMORY: 4}),
@@ -163,14 +167,14 @@ def test_a_place_that_greedy_packing_misses_is_found() -> None:
         container("c", {CORE: 50, MEMORY: 20}),
     )
     for policies in (BINPACK, SPREAD):
-        assert fits(feed, crowd) == ("n0",)
-        allocation = feed.choose(feed.request(crowd), "n0", policies)
+        assert fits(cache, crowd) == ("n0",)
+        allocation = cache.ranking.choose(cache.request(crowd), "n0", policies)
         assert [indexes(allocation, name) for name in "abc"] == [[0], [1], [1]]
 
 
 def test_the_search_lets_an_init_container_own_what_only_its_pod_shares() -> None:
-    feed = cluster(cards=2)
-    place(feed, slice_pod("s", core=40, blocks=1))
+    cache = cluster(cards=2)
+    place(cache, slice_pod("s", core=40, blocks=1))
     crowd = pod(
         "p",
         container("a", {CORE: 60, MEMORY: 4}),
@@ -178,36 +182,36 @@ def test_the_search_lets_an_init_container_own_what_only_its_pod_shares() -> Non
         container("c", {CORE: 50, MEMORY: 20}),
         init=[container("warm", {"nvidia.com/gpu": 1})],
     )
-    allocation = place(feed, crowd)
+    allocation = place(cache, crowd)
     assert indexes(allocation, "warm") == [1]
-    assert feed.problems() == []
+    assert cache.problems() == []
 
 
 def test_containers_that_fit_alone_but_not_together() -> None:
-    feed = cluster()
+    cache = cluster()
     both = pod("p", container("a", {CORE: 60, MEMORY: 8}), container("b", {CORE: 60, MEMORY: 8}))
-    assert "each container fits alone" in why_not(feed, both)
+    assert "each container fits alone" in why_not(cache, both)
     with pytest.raises(DoesNotFit, match="each container fits alone"):
-        feed.choose(feed.request(both), "n0", BINPACK)
+        cache.ranking.choose(cache.request(both), "n0", BINPACK)
 
 
 def test_an_init_container_uses_what_its_pod_gets_anyway() -> None:
-    feed = cluster(cards=2)
+    cache = cluster(cards=2)
     what = pod("p", container("app", {CORE: 60, MEMORY: 8}), init=[container("warm", {CORE: 40, MEMORY: 20})])
-    allocation = place(feed, what)
+    allocation = place(cache, what)
     assert indexes(allocation, "warm") == indexes(allocation, "app") == [0]
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")][:2] == (40, 16384 - 20 * 256)
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")][:2] == (40, 16384 - 20 * 256)
 
 
 def test_sidecars_run_beside_both() -> None:
-    feed = cluster()
+    cache = cluster()
     what = pod(
         "p",
         container("app", {CORE: 50, MEMORY: 8}),
         init=[container("side", {CORE: 30, MEMORY: 8}, sidecar=True), container("warm", {CORE: 70, MEMORY: 8})],
     )
-    place(feed, what)
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 0
+    place(cache, what)
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")][0] == 0
     too_much = pod(
         "q",
         container("app", {CORE: 50, MEMORY: 8}),
@@ -217,13 +221,13 @@ def test_sidecars_run_beside_both() -> None:
 
 
 def test_an_init_container_may_own_a_card_that_its_pod_then_shares() -> None:
-    feed = cluster()
+    cache = cluster()
     what = pod("p", container("app", {CORE: 20, MEMORY: 8}), init=[container("warm", {"nvidia.com/gpu": 1})])
-    place(feed, what)
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")] == (0, 0, "exclusive", True)
-    assert feed.problems() == []
-    feed.pod_deleted("uid-p")
-    assert feed.ledger.snapshot()[("n0", "GPU-n0-0")] == (100, 16384, "", True)
+    place(cache, what)
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")] == (0, 0, "exclusive", True)
+    assert cache.problems() == []
+    cache.pod_deleted("uid-p")
+    assert cache.ledger.snapshot()[("n0", "GPU-n0-0")] == (100, 16384, "", True)
 
 
 def test_an_init_container_of_another_technology_waits_for_another_card() -> None:
@@ -241,17 +245,17 @@ def test_qgpu_shares_a_card_with_its_own_kind_only() -> None:
 
 
 def test_a_pod_without_gpu_fits_everywhere_and_gets_nothing() -> None:
-    feed = cluster()
+    cache = cluster()
     plain = pod("p", container("app"))
-    assert fits(feed, plain, "n0", "nowhere") == ("n0", "nowhere")
-    assert feed.choose(feed.request(plain), "nowhere", BINPACK).containers == {}
+    assert fits(cache, plain, "n0", "nowhere") == ("n0", "nowhere")
+    assert cache.ranking.choose(cache.request(plain), "nowhere", BINPACK).containers == {}
 
 
 def test_asking_changes_nothing() -> None:
-    feed = cluster(nodes=2, cards=2)
-    before = feed.ledger.snapshot()
-    request = feed.request(slice_pod("p"))
-    feed.filter(request, ["n0", "n1"])
-    feed.scores(request, ["n0", "n1"], BINPACK)
-    feed.choose(request, "n0", BINPACK)
-    assert feed.ledger.snapshot() == before
+    cache = cluster(nodes=2, cards=2)
+    before = cache.ledger.snapshot()
+    request = cache.request(slice_pod("p"))
+    cache.filter(request, ["n0", "n1"])
+    cache.ranking.scores(request, ["n0", "n1"], BINPACK)
+    cache.ranking.choose(request, "n0", BINPACK)
+    assert cache.ledger.snapshot() == before

@@ -7,25 +7,25 @@ from egpu.api import names
 from egpu.api.kubernetes import Node, NodeStatus, Pod, PodStatus, ResourceRequirements
 from egpu.api.objects import ObjectMeta
 from egpu.core.admission import mutate_pod, validate_pod_create, validate_pod_update
+from egpu.core.explain import explain_pod
 from egpu.core.gangs.membership import DEFAULT_TIMEOUT_SECONDS, disagreement, gang_terms
 from egpu.core.gangs.placing import GangVerdict, place_gang
-from egpu.core.placement.cache import Feed
-from egpu.core.placement.explain import explain_pod
+from egpu.core.placement.cache import SchedulerCache
 from egpu.errors import InvalidDemand
 from support.objects import BINPACK, cluster, container, ended, gang_pod, place, placed, pod, slice_pod
 
 
-def show(feed: Feed, *members: Pod, nodes: tuple[str, ...] = ("n0", "n1")) -> None:
+def show(cache: SchedulerCache, *members: Pod, nodes: tuple[str, ...] = ("n0", "n1")) -> None:
     """The watch shows the members, and the scheduler has asked about each."""
     for member in members:
-        feed.pod_changed(member)
-        feed.gangs.offer(member, nodes)
+        cache.pod_changed(member)
+        cache.gangs.offer(member, nodes)
 
 
-def verdict(feed: Feed, member: Pod, nodes: tuple[str, ...] = ("n0", "n1")) -> GangVerdict:
-    gang = feed.gangs.of(member)
+def verdict(cache: SchedulerCache, member: Pod, nodes: tuple[str, ...] = ("n0", "n1")) -> GangVerdict:
+    gang = cache.gangs.of(member)
     assert gang is not None
-    return place_gang(feed, gang, lambda _: BINPACK, pod=member, nodes=nodes)
+    return place_gang(cache, gang, BINPACK, pod=member, nodes=nodes)
 
 
 def annotated(**annotations: str) -> Pod:
@@ -106,35 +106,35 @@ def test_the_webhook_makes_the_gang_a_label_and_fixes_its_terms() -> None:
 
 
 def test_a_gang_waits_until_all_its_members_exist_and_were_asked_about() -> None:
-    feed = cluster(nodes=2)
+    cache = cluster(nodes=2)
     first, second = gang_pod("a"), gang_pod("b")
-    show(feed, first)
-    assert verdict(feed, first) == GangVerdict({}, "gang g: 1 of 2 members exist")
-    feed.pod_changed(second)
-    assert verdict(feed, first) == GangVerdict({}, "gang g: the scheduler has not asked about pod b yet")
-    feed.gangs.offer(second, ("n0", "n1"))
-    assert set(verdict(feed, first).allocations) == {first.uid, second.uid}
+    show(cache, first)
+    assert verdict(cache, first) == GangVerdict({}, "gang g: 1 of 2 members exist")
+    cache.pod_changed(second)
+    assert verdict(cache, first) == GangVerdict({}, "gang g: the scheduler has not asked about pod b yet")
+    cache.gangs.offer(second, ("n0", "n1"))
+    assert set(verdict(cache, first).allocations) == {first.uid, second.uid}
 
 
 def test_members_are_placed_with_each_other_in_mind_and_nothing_is_kept() -> None:
-    feed = cluster(nodes=2)
-    books, turnover = feed.ledger.snapshot(), feed.packer.fleet().departures
+    cache = cluster(nodes=2)
+    books, turnover = cache.ledger.snapshot(), cache.ranking.fleet().departures
     members = gang_pod("a"), gang_pod("b")
-    show(feed, *members)
-    found = verdict(feed, members[0])
+    show(cache, *members)
+    found = verdict(cache, members[0])
     assert {allocation.node for allocation in found.allocations.values()} == {"n0", "n1"}
-    pinned = verdict(feed, members[0], ("n1",))
+    pinned = verdict(cache, members[0], ("n1",))
     assert (pinned.allocations[members[0].uid].node, pinned.allocations[members[1].uid].node) == ("n1", "n0")
-    assert feed.ledger.snapshot() == books
-    assert feed.packer.fleet().departures == turnover
+    assert cache.ledger.snapshot() == books
+    assert cache.ranking.fleet().departures == turnover
 
 
 def test_a_gang_that_fits_in_part_does_not_fit_and_says_who_is_stuck_where() -> None:
-    feed = cluster(nodes=2)
-    place(feed, slice_pod("busy", core=30), "n1")
+    cache = cluster(nodes=2)
+    place(cache, slice_pod("busy", core=30), "n1")
     members = gang_pod("a"), gang_pod("b")
-    show(feed, *members)
-    found = verdict(feed, members[0])
+    show(cache, *members)
+    found = verdict(cache, members[0])
     assert found.allocations == {}
     assert found.reason == "gang g: all 2 members exist, 1 fit at once; b with 1 of the others in place has no room"
     assert [(one.node, one.cards[0].reason) for one in found.refusals] == [
@@ -145,64 +145,64 @@ def test_a_gang_that_fits_in_part_does_not_fit_and_says_who_is_stuck_where() -> 
 
 def test_unlike_members_are_tried_in_other_places() -> None:
     """The big one fits on n1 only when the pinned small one, which the policy would have there, goes to n0."""
-    feed = cluster(nodes=2)
-    place(feed, slice_pod("busy", core=30, blocks=1), "n1")
+    cache = cluster(nodes=2)
+    place(cache, slice_pod("busy", core=30, blocks=1), "n1")
     big, small = gang_pod("a", core=70), gang_pod("b", core=60)
-    place(feed, slice_pod("more", core=35, blocks=1), "n0")
-    show(feed, big, small)
-    found = verdict(feed, small)
+    place(cache, slice_pod("more", core=35, blocks=1), "n0")
+    show(cache, big, small)
+    found = verdict(cache, small)
     assert {uid: allocation.node for uid, allocation in found.allocations.items()} == {big.uid: "n1", small.uid: "n0"}
-    feed.gangs.offer(big, ("n0",))
-    assert verdict(feed, small).allocations == {}
+    cache.gangs.offer(big, ("n0",))
+    assert verdict(cache, small).allocations == {}
 
 
 def test_cpu_is_counted_over_the_members_together() -> None:
-    feed = cluster(nodes=1, cards=4)
-    feed.node_changed(
+    cache = cluster(nodes=1, cards=4)
+    cache.node_changed(
         Node(metadata=ObjectMeta(name="n0"), status=NodeStatus(allocatable={"cpu": "5", "memory": "64Gi"}))
     )
     app = container("app", {names.GPU_CORE: 100})
     asks = replace(app, resources=ResourceRequirements(limits={names.GPU_CORE: 100}, requests={"cpu": "3"}))
     members = [replace(gang_pod(name), spec=replace(gang_pod(name).spec, containers=[asks])) for name in ("a", "b")]
-    show(feed, *members, nodes=("n0",))
-    found = verdict(feed, members[0], ("n0",))
+    show(cache, *members, nodes=("n0",))
+    found = verdict(cache, members[0], ("n0",))
     assert found.refusals[0].reason == "the node has too little CPU or memory left"
 
 
 def test_a_lost_member_comes_back_beside_the_bound_ones_and_those_that_succeeded() -> None:
-    feed = cluster(nodes=1, cards=3)
+    cache = cluster(nodes=1, cards=3)
     early, again = gang_pod("early", size=3), gang_pod("again", size=3)
-    place(feed, gang_pod("stays", size=3))
-    show(feed, again, nodes=("n0",))
-    assert verdict(feed, again, ("n0",)).reason == "gang g: 2 of 3 members exist"
-    done = placed(early, feed.choose(feed.request(early), "n0", BINPACK))
-    feed.pod_changed(replace(done, status=PodStatus(phase="Succeeded")))
-    assert [gang.key for gang in feed.gangs.partial()] == ["default/g"]
-    assert set(verdict(feed, again, ("n0",)).allocations) == {again.uid}
-    show(feed, *(gang_pod(name, size=3) for name in ("x", "y")), nodes=("n0",))
-    assert verdict(feed, again, ("n0",)).reason == "gang g: 4 members exist, its size is 3"
+    place(cache, gang_pod("stays", size=3))
+    show(cache, again, nodes=("n0",))
+    assert verdict(cache, again, ("n0",)).reason == "gang g: 2 of 3 members exist"
+    done = placed(early, cache.ranking.choose(cache.request(early), "n0", BINPACK))
+    cache.pod_changed(replace(done, status=PodStatus(phase="Succeeded")))
+    assert [gang.key for gang in cache.gangs.partial()] == ["default/g"]
+    assert set(verdict(cache, again, ("n0",)).allocations) == {again.uid}
+    show(cache, *(gang_pod(name, size=3) for name in ("x", "y")), nodes=("n0",))
+    assert verdict(cache, again, ("n0",)).reason == "gang g: 4 members exist, its size is 3"
 
 
 def test_an_earlier_run_that_succeeded_does_not_count_for_a_new_one() -> None:
-    feed = cluster(nodes=1, cards=2)
-    old = place(feed, gang_pod("old"))
-    feed.pod_changed(replace(placed(gang_pod("old"), old), status=PodStatus(phase="Succeeded")))
+    cache = cluster(nodes=1, cards=2)
+    old = place(cache, gang_pod("old"))
+    cache.pod_changed(replace(placed(gang_pod("old"), old), status=PodStatus(phase="Succeeded")))
     new = gang_pod("new")
-    show(feed, new, nodes=("n0",))
-    assert verdict(feed, new, ("n0",)).reason == "gang g: 1 of 2 members exist"
+    show(cache, new, nodes=("n0",))
+    assert verdict(cache, new, ("n0",)).reason == "gang g: 1 of 2 members exist"
 
 
 def test_explain_says_why_a_gang_waits() -> None:
-    feed = cluster(nodes=1, cards=3)
-    place(feed, slice_pod("busy", core=50))
+    cache = cluster(nodes=1, cards=3)
+    place(cache, slice_pod("busy", core=50))
     members = [gang_pod(name, size=4) for name in ("a", "b", "c", "d")]
     for member in members[:2]:
-        feed.pod_changed(member)
-    found = explain_pod(members[0], feed, ["n0"], BINPACK)
+        cache.pod_changed(member)
+    found = explain_pod(members[0], cache, ["n0"], BINPACK)
     assert found.lines()[0] == "pod default/a: waits: gang g: 2 of 4 members exist"
     for member in members[2:]:
-        feed.pod_changed(member)
-    assert explain_pod(members[0], feed, ["n0"], BINPACK).lines() == [
+        cache.pod_changed(member)
+    assert explain_pod(members[0], cache, ["n0"], BINPACK).lines() == [
         "pod default/a: waits: gang g: all 4 members exist, 2 fit at once; c with 2 of the others in place has no room",
         "  container app asks for 1 whole card",
         "  gang g of 4 (undone when bound in part for 60 s): bound none; waiting a, b, c, d",
@@ -211,7 +211,7 @@ def test_explain_says_why_a_gang_waits() -> None:
         "    card 1 (GPU-n0-1) is given out whole",
         "    card 2 (GPU-n0-2) is given out whole",
     ]
-    feed.pod_deleted("uid-busy")
-    place(feed, gang_pod("a", size=4))
-    lines = explain_pod(members[1], feed, ["n0"], BINPACK).lines()
+    cache.pod_deleted("uid-busy")
+    place(cache, gang_pod("a", size=4))
+    lines = explain_pod(members[1], cache, ["n0"], BINPACK).lines()
     assert lines[0].endswith("all 4 members exist, 3 fit at once; d with 2 of the others in place has no room")

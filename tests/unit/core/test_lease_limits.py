@@ -2,7 +2,9 @@
 
 from msgspec.structs import replace
 
-from egpu.core.leasing.leases import Lease, Pool, Report, RunningLease, Wish
+from egpu.core.leasing.pool import Pool
+from egpu.core.leasing.records import LeaseRequest, Report, RunningLease
+from egpu.core.leasing.state import Lease
 from egpu.core.placement.ledger import Card
 
 CARD = Card(uuid="GPU-0", index=0, minor=0, memory_mib=1000)
@@ -19,7 +21,13 @@ class LeasedPool:
         self.running: RunningLease | None = None
         self.report()
         self.pool.grant(
-            Wish(cards=1, core=50, memory_mib=800), lease="l", key="k", holder="pod:a", peer="p", request="1", now=0.0
+            LeaseRequest(cards=1, core=50, memory_mib=800),
+            lease="l",
+            key="k",
+            holder="pod:a",
+            peer="p",
+            request="1",
+            now=0.0,
         )
         self.obey()
 

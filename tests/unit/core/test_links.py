@@ -12,10 +12,10 @@ from egpu.api.allocation import PodAllocation
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, Link
 from egpu.core.admission import validate_class, validate_pod_create
-from egpu.core.placement.cache import Feed, rebuild
-from egpu.core.placement.explain import explain_pod
-from egpu.core.placement.links import LEAST, best_set, joined, rank
-from egpu.core.placement.preference import Policies
+from egpu.core.explain import explain_pod
+from egpu.core.links import LEAST, best_set, joined, rank
+from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu.core.policies.registry import Policies
 from support.objects import (
     BINPACK,
     SPREAD,
@@ -65,11 +65,11 @@ def indexes(allocation: PodAllocation, name: str = "app") -> list[int]:
     return [share.index for share in allocation.containers[name].cards]
 
 
-@pytest.mark.parametrize("policies", [BINPACK, SPREAD, Policies.named("price", "price")], ids=lambda one: one.node.name)
+@pytest.mark.parametrize("policies", [BINPACK, SPREAD, Policies.named("price", "price")], ids=lambda one: one.node)
 def test_two_cards_are_those_with_nvlink_whatever_the_policy(policies: Policies) -> None:
-    feed = rebuild(linked("n0", 4, {(1, 3): "NVLink", (0, 2): "PIX"}), [], [])
-    assert indexes(place(feed, several("a", 2), policies=policies)) == [1, 3]
-    assert indexes(place(feed, several("b", 2), policies=policies)) == [0, 2]
+    cache = rebuild(linked("n0", 4, {(1, 3): "NVLink", (0, 2): "PIX"}), [], [])
+    assert indexes(place(cache, several("a", 2), policies=policies)) == [1, 3]
+    assert indexes(place(cache, several("b", 2), policies=policies)) == [0, 2]
 
 
 def test_nvlink_is_above_pcie_and_pcie_above_the_way_between_sockets() -> None:
@@ -79,61 +79,61 @@ def test_nvlink_is_above_pcie_and_pcie_above_the_way_between_sockets() -> None:
 
 
 def test_three_of_a_ring_are_neighbours() -> None:
-    feed = rebuild(linked("n0", 8, ring(8)), [], [])
-    place(feed, several("x", 1))
-    assert indexes(place(feed, several("a", 3))) == [1, 2, 3]
-    assert indexes(place(feed, several("b", 3))) == [4, 5, 6]
+    cache = rebuild(linked("n0", 8, ring(8)), [], [])
+    place(cache, several("x", 1))
+    assert indexes(place(cache, several("a", 3))) == [1, 2, 3]
+    assert indexes(place(cache, several("b", 3))) == [4, 5, 6]
 
 
 def test_shares_of_several_cards_are_of_joined_cards() -> None:
-    feed = rebuild(linked("n0", 4, {(2, 3): "NVLink"}), [], [])
-    place(feed, slice_pod("busy", core=40, blocks=1))
+    cache = rebuild(linked("n0", 4, {(2, 3): "NVLink"}), [], [])
+    place(cache, slice_pod("busy", core=40, blocks=1))
     asks = {names.GPU: 2, names.GPU_CORE: 50, names.GPU_MEMORY: 1024}
-    assert indexes(place(feed, pod("p", container("app", asks)))) == [2, 3]
+    assert indexes(place(cache, pod("p", container("app", asks)))) == [2, 3]
 
 
 def test_where_nothing_is_known_of_links_the_policy_alone_decides() -> None:
-    feed = rebuild([card("n0", index) for index in range(4)], [], [])
-    assert indexes(place(feed, several("a", 2))) == [0, 1]
+    cache = rebuild([card("n0", index) for index in range(4)], [], [])
+    assert indexes(place(cache, several("a", 2))) == [0, 1]
 
 
 def test_required_links_are_required() -> None:
-    feed = rebuild([*linked("n0", 4, {(0, 1): "NVLink"}, "NODE"), *[card("n1", index) for index in range(4)]], [], [])
+    cache = rebuild([*linked("n0", 4, {(0, 1): "NVLink"}, "NODE"), *[card("n1", index) for index in range(4)]], [], [])
     wish = several("a", 2, "nvlink")
-    assert fits(feed, wish, "n0", "n1") == ("n0",)
-    assert fits(feed, several("c", 3, "nvlink"), "n0", "n1") == ()
-    assert fits(feed, several("c", 3, "numa"), "n0", "n1") == ("n0",)
-    assert fits(feed, several("c", 3, "pcie"), "n0", "n1") == ()
-    assert fits(feed, several("c", 3), "n0", "n1") == ("n0", "n1")
-    assert indexes(place(feed, wish)) == [0, 1]
-    text = why_not(feed, several("b", 2, "nvlink"))
+    assert fits(cache, wish, "n0", "n1") == ("n0",)
+    assert fits(cache, several("c", 3, "nvlink"), "n0", "n1") == ()
+    assert fits(cache, several("c", 3, "numa"), "n0", "n1") == ("n0",)
+    assert fits(cache, several("c", 3, "pcie"), "n0", "n1") == ()
+    assert fits(cache, several("c", 3), "n0", "n1") == ("n0", "n1")
+    assert indexes(place(cache, wish)) == [0, 1]
+    text = why_not(cache, several("b", 2, "nvlink"))
     assert text == (
         "container app asks for 2 whole cards joined by NVLink, 2 of 4 cards can take it, no 2 of them are joined by"
         " NVLink"
     )
-    refusal = feed.filter(feed.request(several("b", 2, "nvlink")), ["n0"]).refusals()["n0"]
+    refusal = cache.filter(cache.request(several("b", 2, "nvlink")), ["n0"]).refusals()["n0"]
     assert refusal.resolvable, "it would fit if the other pod left"
-    assert "joined by NVLink" in why_not(feed, several("b", 2, "nvlink"), "n1")
-    assert not feed.filter(feed.request(several("b", 2, "nvlink")), ["n1"]).refusals()["n1"].resolvable
+    assert "joined by NVLink" in why_not(cache, several("b", 2, "nvlink"), "n1")
+    assert not cache.filter(cache.request(several("b", 2, "nvlink")), ["n1"]).refusals()["n1"].resolvable
 
 
 def test_two_containers_that_both_need_links_are_searched_for() -> None:
     """Greedily, the first container would take 0 and 1, and no joined pair would be left."""
-    feed = rebuild(linked("n0", 4, {(0, 1): "NVLink", (1, 2): "NVLink", (0, 3): "NVLink"}), [], [])
+    cache = rebuild(linked("n0", 4, {(0, 1): "NVLink", (1, 2): "NVLink", (0, 3): "NVLink"}), [], [])
     both = pod(
         "p",
         container("a", {names.NVIDIA_GPU: 2}),
         container("b", {names.NVIDIA_GPU: 2}),
         annotations={names.LINKS: "nvlink"},
     )
-    allocation = place(feed, both)
+    allocation = place(cache, both)
     assert sorted([indexes(allocation, "a"), indexes(allocation, "b")]) == [[0, 3], [1, 2]]
 
 
 def test_a_class_can_require_links() -> None:
     klass = gpu_class("fast", names.PHYSICAL, wait=True, parameters={"links": "nvlink"})
-    feed = rebuild(linked("n0", 3, {(1, 2): "NVLink"}), [], [claim("c", {names.GPU: 2}, "fast")], [klass])
-    assert indexes(place(feed, claim_pod("p", "c"))) == [1, 2]
+    cache = rebuild(linked("n0", 3, {(1, 2): "NVLink"}), [], [claim("c", {names.GPU: 2}, "fast")], [klass])
+    assert indexes(place(cache, claim_pod("p", "c"))) == [1, 2]
     (found,) = validate_class(gpu_class("odd", parameters={"links": "rope"}), None)
     assert str(found) == "parameters[links]: 'rope' is not one of nvlink, pcie, numa"
 
@@ -147,10 +147,10 @@ def test_a_requirement_that_cannot_be_meant_is_refused() -> None:
 
 
 def test_explain_says_what_joins_a_pods_cards() -> None:
-    feed = rebuild(linked("n0", 4, {(0, 1): "NVLink"}, "NODE"), [], [])
+    cache = rebuild(linked("n0", 4, {(0, 1): "NVLink"}, "NODE"), [], [])
     wish = several("a", 2)
-    allocation = place(feed, wish)
-    shown = [line.strip() for line in explain_pod(placed(wish, allocation), feed, ["n0"], BINPACK).lines()]
+    allocation = place(cache, wish)
+    shown = [line.strip() for line in explain_pod(placed(wish, allocation), cache, ["n0"], BINPACK).lines()]
     assert "container app's 2 cards are joined by NVLink" in shown
 
 
@@ -184,16 +184,16 @@ def test_the_best_set_is_the_best_of_all(data: st.DataObject, count: int, links:
 @given(st.data(), st.integers(2, 6))
 def test_what_a_filter_grants_can_be_chosen_and_meets_the_requirement(data: st.DataObject, count: int) -> None:
     made: Kinds = {pair: data.draw(kinds) for pair in combinations(range(count), 2)}
-    feed: Feed = rebuild(linked("n0", count, made), [], [])
+    cache: SchedulerCache = rebuild(linked("n0", count, made), [], [])
     links = data.draw(st.sampled_from(["", *LEAST]))
     for number in range(3):
         asks = [{names.NVIDIA_GPU: data.draw(st.integers(1, 3))} for _ in range(data.draw(st.integers(1, 2)))]
         annotations = {names.LINKS: links} if links and any(one[names.NVIDIA_GPU] > 1 for one in asks) else {}
         one = pod(f"p{number}", *(container(f"c{at}", ask) for at, ask in enumerate(asks)), annotations=annotations)
-        if not fits(feed, one):
+        if not fits(cache, one):
             continue
-        allocation = place(feed, one)
+        allocation = place(cache, one)
         for given_out in allocation.containers.values():
             columns = [share.index for share in given_out.cards]
-            assert joined(feed.ledger.links.get(0), columns, links if len(columns) > 1 else "")
-    assert feed.ledger.overcommits() == []
+            assert joined(cache.ledger.links.get(0), columns, links if len(columns) > 1 else "")
+    assert cache.ledger.overcommits() == []

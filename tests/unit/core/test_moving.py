@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ObjectMeta, OwnerReference
-from egpu.core.placement.cache import Feed
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.baselines import BestFit
 from egpu.core.policies.fleet import Placement
 from egpu.core.policies.shapes import Shape
@@ -16,9 +16,9 @@ from egpu.core.simulation.moving import Movers
 from support.objects import SPREAD, cluster, container, gang_pod, place, placed, pod, slice_pod
 
 
-def shown(feed: Feed, what: Pod, node: str) -> Pod:
+def shown(cache: SchedulerCache, what: Pod, node: str) -> Pod:
     """The pod, bound there, as the watch shows it."""
-    return placed(what, place(feed, what, node, SPREAD))
+    return placed(what, place(cache, what, node, SPREAD))
 
 
 def whole(name: str, cards: int = 2) -> Pod:
@@ -39,32 +39,32 @@ def room_for(movers: Movers, pending: Pod, cards: int) -> Proposal | None:
 
 
 def test_moves_that_the_ledger_can_do_are_proposed_and_nothing_is_changed() -> None:
-    feed = cluster(nodes=2, cards=2)
-    pods = [shown(feed, slice_pod(f"p{at}", core=50, blocks=4), f"n{at // 2}") for at in range(4)]
-    books, turnover = feed.ledger.snapshot(), feed.packer.fleet().departures
-    movers = Movers(feed, pods)
+    cache = cluster(nodes=2, cards=2)
+    pods = [shown(cache, slice_pod(f"p{at}", core=50, blocks=4), f"n{at // 2}") for at in range(4)]
+    books, turnover = cache.ledger.snapshot(), cache.ranking.fleet().departures
+    movers = Movers(cache, pods)
     assert len(movers.placed) == 4
     found = room_for(movers, whole("big"), 2)
     assert found is not None
     assert len(found.moves) == 2
-    assert feed.ledger.snapshot() == books
-    assert feed.packer.fleet().departures == turnover
+    assert cache.ledger.snapshot() == books
+    assert cache.ranking.fleet().departures == turnover
 
 
 def test_a_card_that_another_technology_shares_is_no_place_to_move_to() -> None:
     """By amounts alone the pod would fit there."""
-    feed = cluster(nodes=2)
-    ours = shown(feed, slice_pod("a", core=30, blocks=4), "n0")
-    theirs = shown(feed, pod("b", container("app", {names.ALIYUN_GPU_MEM: 2})), "n1")
-    movers = Movers(feed, [ours, theirs])
+    cache = cluster(nodes=2)
+    ours = shown(cache, slice_pod("a", core=30, blocks=4), "n0")
+    theirs = shown(cache, pod("b", container("app", {names.ALIYUN_GPU_MEM: 2})), "n1")
+    movers = Movers(cache, [ours, theirs])
     assert not movers.accepts([move(movers, ours.key, ("n1", 0))])
     assert room_for(movers, whole("big", 1), 1) is None
 
 
 def test_the_pending_pod_itself_is_tried_too() -> None:
-    feed = cluster(nodes=2)
-    ours = shown(feed, slice_pod("a", core=30, blocks=4), "n0")
-    movers = Movers(feed, [ours])
+    cache = cluster(nodes=2)
+    ours = shown(cache, slice_pod("a", core=30, blocks=4), "n0")
+    movers = Movers(cache, [ours])
     away = [move(movers, ours.key, ("n1", 0))]
     assert movers.accepts(away, whole("big", 1), "n0")
     assert not movers.accepts(away, whole("bigger", 2), "n0")
@@ -76,7 +76,7 @@ def fixed(what: Pod, **spec: Any) -> Pod:
 
 
 def test_who_cannot_simply_be_made_anew_elsewhere_is_not_moved() -> None:
-    feed = cluster(nodes=8)
+    cache = cluster(nodes=8)
     daemon = slice_pod("daemon")
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", name="d", uid="d")
     candidates = [
@@ -87,8 +87,8 @@ def test_who_cannot_simply_be_made_anew_elsewhere_is_not_moved() -> None:
         pod("two", container("a", {names.GPU_CORE: 10}), container("b", {names.GPU_CORE: 10})),
         slice_pod("leaves"),
     ]
-    pods = [shown(feed, what, f"n{at}") for at, what in enumerate(candidates)]
+    pods = [shown(cache, what, f"n{at}") for at, what in enumerate(candidates)]
     gone: ObjectMeta = replace(pods[5].metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     pods[5] = replace(pods[5], metadata=gone)
-    free = shown(feed, slice_pod("free"), "n6")
-    assert [one.name for one in Movers(feed, [*pods, free]).placed] == [free.key]
+    free = shown(cache, slice_pod("free"), "n6")
+    assert [one.name for one in Movers(cache, [*pods, free]).placed] == [free.key]

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from egpu.api.kubernetes import Node, Pod
+from egpu.api.resources import effective_requests
 from egpu.core.demand.selection import selects
 from egpu.embedded.scheduler.loop import summary
-from egpu.embedded.scheduler.predicates import reason_against, requests_of, unsupported
+from egpu.embedded.scheduler.predicates import reason_against, unsupported
 from egpu.embedded.scheduler.usage import Usage
 
 
@@ -38,24 +39,7 @@ def node(*, ready: str = "True", labels: dict[str, str] | None = None, **spec: A
 
 
 def against(a_pod: Pod, a_node: Node, used: dict[str, Fraction] | None = None) -> str | None:
-    return reason_against(a_pod, a_node, requests=requests_of(a_pod), used=used or {})
-
-
-def test_requests_are_the_larger_of_init_peak_and_running_sum() -> None:
-    demanding = pod(
-        initContainers=[
-            container("side", restart="Always", cpu="100m"),
-            container("init", cpu="1"),
-        ],
-        containers=[container("a", cpu="300m"), container("b", cpu="200m")],
-    )
-    # 100m of the sidecar + 1 of the init container, more than 100m + 300m + 200m
-    assert requests_of(demanding)["cpu"] == Fraction(11, 10)
-
-
-def test_a_limit_without_a_request_counts() -> None:
-    limited = pod(containers=[{"name": "a", "resources": {"limits": {"cpu": "1"}}}])
-    assert requests_of(limited)["cpu"] == 1
+    return reason_against(a_pod, a_node, requests=effective_requests(a_pod), used=used or {})
 
 
 @pytest.mark.parametrize(

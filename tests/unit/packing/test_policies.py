@@ -5,8 +5,9 @@ import pytest
 from egpu.core.policies.fgd import Fgd
 from egpu.core.policies.fleet import Fleet, Placement
 from egpu.core.policies.placer import Placer
-from egpu.core.policies.price import Price, compute_prices
-from egpu.core.policies.registry import NAMES, Setting, canonical, scorer
+from egpu.core.policies.price import Price
+from egpu.core.policies.prices import compute_prices
+from egpu.core.policies.registry import NAMES, Setting, canonical, make_policy
 from egpu.core.policies.reserve import FINENESS, Reserve
 from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.errors import InvalidInput
@@ -23,7 +24,7 @@ def nodes(*cards: int, cpu_milli: int = 64_000, model: str = "A") -> Fleet:
 
 
 def place(policy: str, fleet: Fleet, shape: Shape, mix: Mix | None = None) -> Placement | None:
-    return Placer(fleet, scorer(policy, Setting(fleet, mix or Mix.of([HALF, WHOLE, PAIR])))).find(shape)
+    return Placer(fleet, make_policy(policy, Setting(fleet, mix or Mix.of([HALF, WHOLE, PAIR])))).find(shape)
 
 
 def test_best_fit_takes_the_node_with_least_left() -> None:
@@ -161,7 +162,7 @@ def test_new_prices_may_know_fewer_kinds_of_hosts() -> None:
     placer = Placer(fleet, price)
     assert placer.find(WHOLE) == Placement(0, (0,))
     fleet.take(QUAD, Placement(1, (0, 1, 2, 3)))
-    price.swap(fleet, compute_prices(Mix({WHOLE: 1.0, PAIR: 9.0}), fleet))
+    price.use_prices(fleet, compute_prices(Mix({WHOLE: 1.0, PAIR: 9.0}), fleet))
     assert placer.find(WHOLE) == Placement(0, (0,))
 
 

@@ -1,12 +1,12 @@
-"""Control groups of executors: memory, processor time and processes of one lease, on cgroup v2.
+"""Control groups of executors: host memory, processor time and processes of each, on cgroup v2.
 
     DELEGATED/
       egpu-daemon/              this daemon: a group with controllers for its children has no processes of its own
-      PREFIX-<lease>/           one executor and its sessions
+      PREFIX-<name>/            one executor and its sessions
         memory.max, memory.swap.max, memory.oom.group, cpu.weight, cpu.max, pids.max
 
 DELEGATED is the daemon's own group (systemd: `Delegate=yes`), or one that it is told. An executor enters its group
-itself, before it takes anything from anybody (`egpu-executor --cgroup`). A lease that ends kills its group, which no
+itself, before it takes anything from anybody (`egpu-executor --cgroup`). It is ended by killing its group, which no
 process can leave or outrun by forking. Source of the protocol: Documentation/admin-guide/cgroup-v2.rst of Linux.
 """
 
@@ -53,7 +53,7 @@ class Limits:
 
 
 class Group:
-    """One lease's group; `path` is what `egpu-executor --cgroup` is given."""
+    """One executor's group; `path` is what `egpu-executor --cgroup` is given."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

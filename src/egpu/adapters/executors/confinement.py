@@ -14,7 +14,7 @@ from egpu.errors import InvalidInput, NotSupported
 
 MIB: Final = 1024 * 1024
 BASE_MEMORY_MIB: Final = 2048
-"""Host memory of a lease besides what its GPU memory may need on the host (managed memory, staging): rings and bulk
+"""Host memory of an executor besides what its GPU memory may need on the host (managed memory, staging): rings and bulk
 areas of its sessions, and what the driver takes."""
 MAX_PROCESSES: Final = 8192
 """64 sessions, each with the driver's threads and those that wait for the GPU."""
@@ -25,8 +25,8 @@ NOWHERE: Final = "none"
 class ConfinementConfig:
     """`cgroup`: a delegated cgroup v2 directory; "" for the daemon's own, "none" for no groups at all.
 
-    `memory_mib` of the host per lease (0: 2 GiB and as much as the lease has of GPU memory); `cpus` per lease (0: no
-    cap, shared in proportion to the leases' compute); `user` UID:GID of executors ("": the daemon's own).
+    `memory_mib` of the host per executor (0: 2 GiB and as much as it has of GPU memory); `cpus` per executor (0: no
+    cap, shared in proportion to the executors' compute); `user` UID:GID of executors ("": the daemon's own).
     """
 
     cgroup: str = ""
@@ -39,7 +39,7 @@ UNCONFINED: Final = ConfinementConfig(cgroup=NOWHERE)
 
 
 class Confinement:
-    """Ways to start executors of one daemon. `told`: what holds them, in words, for whoever asks."""
+    """What holds the executors of one daemon. `told` says it in words, for whoever asks."""
 
     def __init__(self, config: ConfinementConfig = UNCONFINED) -> None:
         """Takes the delegated hierarchy if there is one. Raises InvalidInput: what was asked for is not there."""
@@ -68,14 +68,14 @@ class Confinement:
             directory.chmod(0o700)
 
     def enter(self, name: str, cards: Sequence[CardShare]) -> list[str]:
-        """Make the group of a lease; the arguments with which its executor goes there. Raises Unavailable."""
+        """Make the group of an executor; the arguments with which it goes there. Raises Unavailable."""
         arguments = ["--user", self._config.user] if self._config.user else []
         if self.hierarchy is None:
             return arguments
         return ["--cgroup", str(self.hierarchy.create(name, self.limits(cards)).path), *arguments]
 
     def limits(self, cards: Sequence[CardShare]) -> cgroups.Limits:
-        """Of a lease with these shares."""
+        """Of an executor with these shares."""
         config = self._config
         memory_mib = config.memory_mib or BASE_MEMORY_MIB + sum(card.memory_mib for card in cards)
         return cgroups.Limits(
@@ -86,7 +86,7 @@ class Confinement:
         )
 
     def end(self, name: str) -> None:
-        """Kill what is in a lease's group and remove it. Raises Unavailable."""
+        """Kill what is in an executor's group and remove it. Raises Unavailable."""
         if self.hierarchy is not None:
             self.hierarchy.group(name).end()
 
@@ -95,3 +95,8 @@ class Confinement:
         for group in self.hierarchy.groups(prefix) if self.hierarchy is not None else ():
             if group.path.name not in kept:
                 group.end()
+
+
+def group_name(directory: Path) -> str:
+    """The control group of the executor in this directory: told apart from those of this daemon's other executors."""
+    return f"{directory.parent.name}-{directory.name}"

@@ -1,0 +1,5 @@
+"""Slices of this machine's own GPUs, without a cluster.
+
+book    who holds how much of which card
+run     a command inside a slice
+"""

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from egpu.adapters import native
-from egpu.adapters.nvml import Card
+from egpu.adapters.files import write_atomically
+from egpu.adapters.nvml import CardReading
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
 from egpu.errors import DoesNotFit, InvalidInput, NativeMissing
@@ -53,7 +54,7 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class SliceRequest:
     """What a run asks for: percent of a card's time and MiB of its memory; `gpu` pins the card by ordinal."""
 
     core: int
@@ -110,44 +111,48 @@ class Book:
                 shutil.rmtree(holder.directory, ignore_errors=True)
         return alive
 
-    def take(self, cards: Sequence[Card], wish: Wish, *, command: str, processes: tuple[Process, ...]) -> "LocalSlice":
+    def take(
+        self, cards: Sequence[CardReading], request: SliceRequest, *, command: str, processes: tuple[Process, ...]
+    ) -> "LocalSlice":
         """Give out a slice: the fullest card that has room (binpack), or the one asked for.
 
         Raises:
             InvalidInput: no card has that ordinal, or none could ever have that much memory.
             DoesNotFit: not now; the message names who holds what.
         """
-        candidates = [card for card in cards if wish.gpu in (None, card.index)]
+        candidates = [card for card in cards if request.gpu in (None, card.index)]
         if not candidates:
             known = ", ".join(str(card.index) for card in cards) or "none"
-            raise InvalidInput("--gpu", f"there is no GPU {wish.gpu} on this machine; there is {known}")
+            raise InvalidInput("--gpu", f"there is no GPU {request.gpu} on this machine; there is {known}")
         largest = max(candidates, key=lambda card: card.memory_mib)
-        if wish.memory_mib > largest.memory_mib:
+        if request.memory_mib > largest.memory_mib:
             raise InvalidInput(
                 "--memory",
-                f"{wish.memory_mib} MiB is more than a card has: GPU {largest.index} ({largest.model}) has "
+                f"{request.memory_mib} MiB is more than a card has: GPU {largest.index} ({largest.model}) has "
                 f"{largest.memory_mib} MiB",
             )
         with self.locked():
             holders = self.holders()
-            card = _fullest_with_room(candidates, wish, holders)
+            card = _fullest_with_room(candidates, request, holders)
             if card is None:
-                raise DoesNotFit(_refusal(candidates, wish, holders))
-            return self._give(card, wish, command, processes)
+                raise DoesNotFit(_refusal(candidates, request, holders))
+            return self._give(card, request, command, processes)
 
-    def _give(self, card: Card, wish: Wish, command: str, processes: tuple[Process, ...]) -> "LocalSlice":
+    def _give(
+        self, card: CardReading, request: SliceRequest, command: str, processes: tuple[Process, ...]
+    ) -> "LocalSlice":
         name = f"{processes[0].pid}-{secrets.token_hex(4)}"
         directory = self._directory / f"{name}.slice"
         holder = Holder(
             name=name,
             uuid=card.uuid,
-            core=wish.core,
-            memory_mib=wish.memory_mib,
+            core=request.core,
+            memory_mib=request.memory_mib,
             command=command,
             processes=processes,
             directory=str(directory),
         )
-        local = LocalSlice(self, card, wish, holder, directory)
+        local = LocalSlice(self, card, request, holder, directory)
         try:
             local.write_files()
             self.record(holder)
@@ -158,11 +163,7 @@ class Book:
 
     def record(self, holder: Holder) -> None:
         """Write a holder down, whole or not at all. Call it inside `locked`."""
-        path = self._directory / f"{holder.name}.holder"
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(asdict(holder)))
-        draft.chmod(0o644)
-        draft.rename(path)
+        write_atomically(self._directory / f"{holder.name}.holder", json.dumps(asdict(holder)).encode())
 
     def remove(self, holder: Holder) -> None:
         """Strike a holder out, with its slice directory."""
@@ -174,10 +175,10 @@ class Book:
 class LocalSlice:
     """A slice that was given out: its card, and the directory with interposer, policy page and usage file."""
 
-    def __init__(self, book: Book, card: Card, wish: Wish, holder: Holder, directory: Path) -> None:
+    def __init__(self, book: Book, card: CardReading, request: SliceRequest, holder: Holder, directory: Path) -> None:
         self._book = book
         self.card = card
-        self.wish = wish
+        self.request = request
         self.holder = holder
         self.directory = directory
 
@@ -199,9 +200,9 @@ class LocalSlice:
                 DevicePolicy(
                     uuid=self.card.uuid,
                     minor=self.card.minor,
-                    mode=self.wish.mode,
-                    core_ppm=self.wish.core * (PPM // WHOLE_CORE),
-                    memory_limit_bytes=self.wish.memory_mib * MIB,
+                    mode=self.request.mode,
+                    core_ppm=self.request.core * (PPM // WHOLE_CORE),
+                    memory_limit_bytes=self.request.memory_mib * MIB,
                 )
             ],
         )
@@ -230,17 +231,19 @@ def _read_holder(path: Path) -> Holder | None:
         return None
 
 
-def _free(card: Card, holders: Sequence[Holder]) -> tuple[int, int]:
+def _free(card: CardReading, holders: Sequence[Holder]) -> tuple[int, int]:
     """Percent and MiB of a card that nobody holds."""
     mine = [holder for holder in holders if holder.uuid == card.uuid]
     return WHOLE_CORE - sum(h.core for h in mine), card.memory_mib - sum(h.memory_mib for h in mine)
 
 
-def _fullest_with_room(cards: Sequence[Card], wish: Wish, holders: Sequence[Holder]) -> Card | None:
-    best: tuple[tuple[int, int, int], Card] | None = None
+def _fullest_with_room(
+    cards: Sequence[CardReading], request: SliceRequest, holders: Sequence[Holder]
+) -> CardReading | None:
+    best: tuple[tuple[int, int, int], CardReading] | None = None
     for card in cards:
         core, memory_mib = _free(card, holders)
-        if not card.healthy or core < wish.core or memory_mib < wish.memory_mib:
+        if not card.healthy or core < request.core or memory_mib < request.memory_mib:
             continue
         rank = (core, memory_mib, card.index)
         if best is None or rank < best[0]:
@@ -248,8 +251,8 @@ def _fullest_with_room(cards: Sequence[Card], wish: Wish, holders: Sequence[Hold
     return None if best is None else best[1]
 
 
-def _refusal(cards: Sequence[Card], wish: Wish, holders: Sequence[Holder]) -> str:
-    lines = [f"no card has {wish.core} % and {wish.memory_mib} MiB free now:"]
+def _refusal(cards: Sequence[CardReading], request: SliceRequest, holders: Sequence[Holder]) -> str:
+    lines = [f"no card has {request.core} % and {request.memory_mib} MiB free now:"]
     for card in cards:
         core, memory_mib = _free(card, holders)
         state = "" if card.healthy else f", unhealthy: {card.reason}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from egpu.adapters import native
 from egpu.adapters.local.book import Book, LocalSlice
-from egpu.adapters.nvml import Card, NvmlInventory
+from egpu.adapters.nvml import CardReading, NvmlInventory
 from egpu.adapters.processes import Process
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.slices.pages import UsageReader
@@ -36,7 +36,7 @@ class LocalMachine:
     book: Book
     simulated: simulator.Machine | None
 
-    def cards(self) -> tuple[Card, ...]:
+    def cards(self) -> tuple[CardReading, ...]:
         """The cards of the machine, by index.
 
         Raises:
@@ -201,9 +201,9 @@ def summary(local: LocalSlice, status: int) -> dict[str, Any]:
         "gpu": local.card.index,
         "uuid": local.card.uuid,
         "model": local.card.model,
-        "corePercent": local.wish.core,
-        "memoryMiB": local.wish.memory_mib,
-        "mode": local.wish.mode.name.lower(),
+        "corePercent": local.request.core,
+        "memoryMiB": local.request.memory_mib,
+        "mode": local.request.mode.name.lower(),
         "exitStatus": status,
         "peakMemoryBytes": used.peak_bytes if used else 0,
         "refusedAllocations": used.refusals if used else 0,

@@ -3,7 +3,6 @@ runs. Certificates name a role and a machine or user (`egpu.adapters.pool.securi
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from egpu.adapters.files import write_atomically
 from egpu.adapters.pool.security import ROLES, Credentials, Role
 from egpu.errors import CorruptData, InvalidInput
 
@@ -53,8 +53,8 @@ def issue(directory: Path, role: Role, name: str, *, days: int = CERTIFICATE_DAY
     )
     assert made.certificate is not None
     assert made.key is not None
-    _write(made.key, _pem(key), 0o600)
-    _write(made.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_atomically(made.key, _pem(key), mode=0o600, durable=True)
+    write_atomically(made.certificate, certificate.public_bytes(serialization.Encoding.PEM), durable=True)
     return made
 
 
@@ -72,8 +72,8 @@ def _make_authority(directory: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(directory / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-    _write(directory / "ca.key", _pem(key), 0o600)
+    write_atomically(directory / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM), durable=True)
+    write_atomically(directory / "ca.key", _pem(key), mode=0o600, durable=True)
 
 
 def _builder(subject: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
@@ -97,11 +97,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    draft.rename(path)

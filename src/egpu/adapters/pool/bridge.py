@@ -33,15 +33,11 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import Credentials
+from egpu.core.provisioners.preparation import REMOTE_DRIVER
 from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
 
 log = structlog.get_logger(__name__)
 
-LIBRARIES: Final = {
-    "libcuda.so.1": "remote/libcuda.so.1",
-    "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
-}
-"""What a program without a GPU of its own loads, and the artefact it is."""
 GONE: Final = struct.pack("<HHIQIIII", 2, 0, 16, 0, 3, 1, 0, 0)
 """WELCOME that says that the session is not known: its executor will not come back."""
 GONE_SECONDS: Final = 2.0
@@ -64,7 +60,7 @@ Take = Callable[[], Awaitable[Target]]
 def fill(directory: Path) -> list[Path]:
     """Put the remote libraries into a new directory. Raises NativeMissing when they were not built."""
     libraries: list[Path] = []
-    for name, artefact in LIBRARIES.items():
+    for name, artefact in REMOTE_DRIVER.items():
         link = directory / name
         link.symlink_to(native.path(artefact))
         libraries.append(link)

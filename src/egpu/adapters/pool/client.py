@@ -10,7 +10,6 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, TypeVar
 
 from egpu import errors
@@ -18,7 +17,7 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
-from egpu.adapters.processes import start_time
+from egpu.adapters.processes import boot_id, start_time
 from egpu.adapters.web import Listen
 from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
 
@@ -37,14 +36,11 @@ def parse_address(text: str, field: str = "--pool") -> Listen:
 
 
 def machine_id() -> str:
-    """What tells this machine from others as long as it runs; "" where the kernel does not say.
+    """What tells this machine from others as long as it runs; its host name where the kernel does not say.
 
     Programs that are told of a socket on "the same machine" still check that they see it: a container does not.
     """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
+    return boot_id() or socket.gethostname()
 
 
 async def dial(

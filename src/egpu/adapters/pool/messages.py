@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from egpu.api.allocation import CardShare
-from egpu.core.leasing.leases import LeaseRecord, Report
+from egpu.core.leasing.records import LeaseRecord, Report
 from egpu.errors import CorruptData
 
 VERSION: Final = 1
@@ -197,7 +197,7 @@ class Servers(Message, frozen=True, kw_only=True):
 
 
 class Ended(Message, frozen=True, kw_only=True):
-    """A lease of this connection ended, not by its own wish."""
+    """A lease of this connection ended, not because its holder said so."""
 
     lease: str
     reason: str

@@ -16,9 +16,10 @@ from egpu.adapters import native
 from egpu.adapters.local.run import why_no_private_mounts
 from egpu.adapters.pool import messages, scratch
 from egpu.adapters.pool.bridge import Bridge, Target, fill
-from egpu.adapters.pool.keeping import KeptLease, Wanted
+from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.web import Listen
+from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError
 
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -37,8 +38,9 @@ async def run_in_pool(
     command: Sequence[str],
     broker: Listen,
     credentials: Credentials,
-    wanted: Wanted,
+    request: LeaseRequest,
     *,
+    holder: str,
     note: Callable[[str], None],
 ) -> Outcome:
     """Run a command to its end. The lease is taken at its first CUDA call and given back when it has ended.
@@ -47,17 +49,18 @@ async def run_in_pool(
     without TLS.
     """
     credentials.check_address(broker)
-    kept = KeptLease(
+    held = HeldLease(
         broker,
         credentials,
-        wanted,
+        request,
+        holder=holder,
         on_taken=lambda lease: note(f"lease {lease.lease}: {_places(lease)}"),
         on_ended=lambda reason: note(f"the lease was taken away: {reason}"),
     )
 
     async def take() -> Target:
         try:
-            return await kept.take()
+            return await held.take()
         except ElasticGPUError as error:
             note(f"no lease: {error}")
             raise
@@ -69,9 +72,9 @@ async def run_in_pool(
             await bridge.open()
             status = await _execute(_arguments(command, directory, libraries, note))
         finally:
-            await kept.close()
+            await held.close()
             await bridge.close()
-    return Outcome(status, kept.lease)
+    return Outcome(status, held.lease)
 
 
 def _short_directory() -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from egpu.adapters.simulator.machine import Card, Machine
+from egpu.adapters.simulator.machine import Machine, SimulatedCard
 from egpu.adapters.simulator.state import CARD_BYTES, CARDS_OFFSET, read_header
 from egpu.errors import InvalidInput, Unavailable
 
@@ -52,7 +52,7 @@ class Restore:
 Fault = Xid | EccError | FallOffBus | Restore
 
 
-def inject(machine: Machine, card: Card | int, fault: Fault) -> None:
+def inject(machine: Machine, card: SimulatedCard | int, fault: Fault) -> None:
     """Make a card of a machine fail, or come back.
 
     One process at a time may do this to a card; everybody who uses the machine sees it at once.

@@ -31,8 +31,8 @@ from egpu.adapters.simulator.state import (
     FIFO,
     MANUAL_CLOCK,
     MAX_CARDS,
-    Card,
     Profile,
+    SimulatedCard,
     bus_number,
     has_users,
     pid_namespace,
@@ -44,9 +44,9 @@ from egpu.adapters.simulator.state import (
 from egpu.errors import CorruptData, InvalidInput, NotSupported, Unavailable
 
 __all__ = [
-    "Card",
     "Machine",
     "Profile",
+    "SimulatedCard",
     "StateFile",
     "card_uuid",
     "create_machine",
@@ -76,7 +76,7 @@ class Machine:
     driver_dir: Path
     device_dir: Path
     state: Path
-    cards: tuple[Card, ...]
+    cards: tuple[SimulatedCard, ...]
 
 
 class _Description(msgspec.Struct, frozen=True):
@@ -287,9 +287,9 @@ def _check_room(path: Path) -> None:
         )
 
 
-def _card(node_name: str, index: int, name: str, device_dir: Path) -> Card:
+def _card(node_name: str, index: int, name: str, device_dir: Path) -> SimulatedCard:
     profile = profiles()[name]
-    return Card(
+    return SimulatedCard(
         index=index,
         minor=index,
         uuid=card_uuid(node_name, index),

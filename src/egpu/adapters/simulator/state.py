@@ -120,7 +120,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Card:
+class SimulatedCard:
     """One simulated card of a machine."""
 
     index: int
@@ -196,7 +196,7 @@ def _numa_node(index: int, count: int) -> int:
     return index * 2 // count if count > 4 else 0
 
 
-def _links(index: int, cards: Sequence[Card]) -> list[int]:
+def _links(index: int, cards: Sequence[SimulatedCard]) -> list[int]:
     """Links from a card to each other card: as many as it has, spread evenly over the cards of its own model."""
     profile = profiles()[cards[index].profile]
     peers = [card.index for card in cards if card.profile == cards[index].profile and card.index != index]
@@ -231,7 +231,7 @@ def pid_namespace() -> int:
 def write_state(
     path: Path,
     node_name: str,
-    cards: Sequence[Card],
+    cards: Sequence[SimulatedCard],
     *,
     context_mib: int,
     timeslice_us: int,
@@ -325,7 +325,13 @@ def _pack_mig(mig: MigProfile) -> bytes:
 
 
 def _pack_card(
-    cards: Sequence[Card], card: Card, *, memory_offset: int, chunk_offset: int, context_chunks: int, timeslice_us: int
+    cards: Sequence[SimulatedCard],
+    card: SimulatedCard,
+    *,
+    memory_offset: int,
+    chunk_offset: int,
+    context_chunks: int,
+    timeslice_us: int,
 ) -> bytes:
     profile = profiles()[card.profile]
     major, _, minor = profile.compute_capability.partition(".")

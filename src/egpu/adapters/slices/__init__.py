@@ -1,0 +1,5 @@
+"""A slice's files, and who is in it.
+
+pages         the policy page (its limits) and the usage file (what it uses)
+membership    which slice a process of this machine is in
+"""

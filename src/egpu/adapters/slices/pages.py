@@ -16,6 +16,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
+from egpu.adapters.files import write_atomically
 from egpu.errors import CorruptData, InvalidInput
 
 ABI_VERSION: Final = 2
@@ -118,10 +119,10 @@ class Policy:
     devices: tuple[DevicePolicy, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DeviceUsage:
     """What a container says it uses of one device (same order as the policy's devices). Bytes and nanoseconds;
-    `refilled_ns` is when somebody last asked to launch something (CLOCK_MONOTONIC)."""
+    `refilled_ns` is when somebody last asked to launch something (CLOCK_MONOTONIC). In the file's order."""
 
     memory_bytes: int
     peak_bytes: int
@@ -135,9 +136,10 @@ class DeviceUsage:
     launches: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProcessUsage:
-    """One process on one device. `pid` and `start_time` (clock ticks since boot) are in `pid_namespace`."""
+    """One process on one device. `pid` and `start_time` (clock ticks since boot) are in `pid_namespace`. Bytes are by
+    class of memory, in the file's order."""
 
     device: int
     pid: int
@@ -179,23 +181,16 @@ def _checksum(bank: bytes) -> int:
     return value
 
 
+def _encode_line(d: DevicePolicy) -> bytes:
+    window = (d.window.epoch_ns, d.window.period_us, d.window.start_us, d.window.length_us) if d.window else [0] * 4
+    return _POLICY_DEVICE.pack(
+        d.uuid.encode(), d.minor, d.mode, d.core_ppm, d.weight, d.contention_ppm, d.grant_ppm,
+        d.memory_limit_bytes, d.spill_limit_bytes, d.overhead_bytes, *window,
+    )  # fmt: skip
+
+
 def _encode_bank(generation: int, devices: Sequence[DevicePolicy]) -> bytes:
-    lines = b"".join(
-        _POLICY_DEVICE.pack(
-            d.uuid.encode(),
-            d.minor,
-            d.mode,
-            d.core_ppm,
-            d.weight,
-            d.contention_ppm,
-            d.grant_ppm,
-            d.memory_limit_bytes,
-            d.spill_limit_bytes,
-            d.overhead_bytes,
-            *((d.window.epoch_ns, d.window.period_us, d.window.start_us, d.window.length_us) if d.window else [0] * 4),
-        )
-        for d in devices
-    ).ljust(MAX_DEVICES * _POLICY_DEVICE.size, b"\0")
+    lines = b"".join(map(_encode_line, devices)).ljust(MAX_DEVICES * _POLICY_DEVICE.size, b"\0")
     draft = _BANK_HEADER.pack(generation, 0, len(devices), 0) + lines
     return _BANK_HEADER.pack(generation, _checksum(draft), len(devices), 0) + lines
 
@@ -210,23 +205,15 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
         line = _POLICY_DEVICE.unpack_from(bank, _BANK_HEADER.size + index * _POLICY_DEVICE.size)
         uuid, minor, mode, core_ppm, weight, contention_ppm, grant_ppm, memory, spill, overhead = line[:10]
         epoch_ns, period_us, start_us, length_us = line[10:]
-        devices.append(
-            DevicePolicy(
-                uuid=uuid.rstrip(b"\0").decode(),
-                minor=minor,
-                mode=Mode(mode),
-                core_ppm=core_ppm,
-                memory_limit_bytes=memory,
-                weight=weight,
-                contention_ppm=contention_ppm,
-                grant_ppm=grant_ppm,
-                spill_limit_bytes=spill,
-                overhead_bytes=overhead,
-                window=Window(epoch_ns=epoch_ns, period_us=period_us, start_us=start_us, length_us=length_us)
-                if period_us
-                else None,
-            )
-        )
+        window = None
+        if period_us:
+            window = Window(epoch_ns=epoch_ns, period_us=period_us, start_us=start_us, length_us=length_us)
+        device = DevicePolicy(
+            uuid=uuid.rstrip(b"\0").decode(), minor=minor, mode=Mode(mode), core_ppm=core_ppm, weight=weight,
+            contention_ppm=contention_ppm, grant_ppm=grant_ppm, memory_limit_bytes=memory, spill_limit_bytes=spill,
+            overhead_bytes=overhead, window=window,
+        )  # fmt: skip
+        devices.append(device)
     return Policy(generation, tuple(devices))
 
 
@@ -286,20 +273,8 @@ def _create_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     _POLICY_HEADER.pack_into(page, 0, _POLICY_MAGIC, ABI_VERSION, _POLICY_SIZE, generation)
     start = _POLICY_HEADER.size + (generation & 1) * _BANK_SIZE
     page[start : start + _BANK_SIZE] = _encode_bank(generation, devices)
-    _create_file(path, bytes(page), mode=0o644)
+    write_atomically(path, bytes(page))
     return generation
-
-
-def _create_file(path: Path, content: bytes, *, mode: int) -> None:
-    """Write beside and rename, so that nobody ever sees half a file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        os.fchmod(handle, mode)
-        _pwrite_all(handle, content, 0)
-    finally:
-        os.close(handle)
-    draft.rename(path)
 
 
 def _pwrite_all(handle: int, content: bytes, offset: int) -> None:
@@ -336,7 +311,7 @@ def read_policy(path: Path) -> Policy:
 def create_usage(path: Path) -> None:
     """Create an empty usage file that any user of the container may write."""
     header = _USAGE_HEADER.pack(*_USAGE_OURS)
-    _create_file(path, header.ljust(_USAGE_SIZE, b"\0"), mode=0o666)
+    write_atomically(path, header.ljust(_USAGE_SIZE, b"\0"), mode=0o666)
 
 
 class UsageReader:
@@ -386,22 +361,7 @@ def decode_usage(content: bytes) -> Usage:
 
 
 def _device(content: bytes, index: int) -> DeviceUsage:
-    offset = _USAGE_HEADER.size + index * _USAGE_DEVICE.size
-    memory, peak, refusals, reaped, spill, bucket, refilled, gpu, throttled, launches = _USAGE_DEVICE.unpack_from(
-        content, offset
-    )
-    return DeviceUsage(
-        memory_bytes=memory,
-        peak_bytes=peak,
-        refusals=refusals,
-        reaped_bytes=reaped,
-        spill_bytes=spill,
-        bucket_ns=bucket,
-        refilled_ns=refilled,
-        gpu_ns=gpu,
-        throttled_ns=throttled,
-        launches=launches,
-    )
+    return DeviceUsage(*_USAGE_DEVICE.unpack_from(content, _USAGE_HEADER.size + index * _USAGE_DEVICE.size))
 
 
 def _slot(content: bytes, index: int) -> ProcessUsage | None:
@@ -410,21 +370,7 @@ def _slot(content: bytes, index: int) -> ProcessUsage | None:
     _sequence, gpu_ns, throttled_ns, launches = fields[7:11]
     if state != _SLOT_LIVE or device >= MAX_DEVICES:
         return None
-    held = [max(0, reserved - released) for reserved, released in zip(fields[11:19], fields[19:27], strict=True)]
-    return ProcessUsage(
-        device=device,
-        pid=pid,
-        start_time=start_time,
-        pid_namespace=pid_namespace,
-        heartbeat_ns=heartbeat_ns,
-        device_bytes=held[0],
-        managed_bytes=held[1],
-        pool_bytes=held[2],
-        physical_bytes=held[3],
-        array_bytes=held[4],
-        graph_bytes=held[5],
-        spill_bytes=held[6],
-        gpu_ns=gpu_ns,
-        throttled_ns=throttled_ns,
-        launches=launches,
-    )
+    # Seven classes of memory and a spare one, each reserved and released in all.
+    held = [max(0, reserved - released) for reserved, released in zip(fields[11:18], fields[19:26], strict=True)]
+    line = [device, pid, start_time, pid_namespace, heartbeat_ns, *held, gpu_ns, throttled_ns, launches]
+    return ProcessUsage(*line)

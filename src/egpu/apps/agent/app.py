@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import structlog
 from starlette.applications import Starlette
 
 from egpu.adapters import web
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.executors.supervisor import Driver, Executors
+from egpu.adapters.executors.process import Driver, Executors
+from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import NvmlInventory
-from egpu.adapters.pool.joining import fastest_link_mbps
+from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.config import AgentConfig
-from egpu.apps.agent.limits.reconciling import Reconciler
-from egpu.apps.agent.limits.sharing import Sharing
+from egpu.apps.agent.limits.compute import ComputeSharing
+from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.pods import NodePods
 from egpu.apps.agent.serving.bridges import SlotBridges
-from egpu.apps.agent.serving.executors import SlotExecutors
-from egpu.apps.agent.serving.service import Serving
+from egpu.apps.agent.serving.pods import PodService, ServedContainer
+from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import Slots
 from egpu.apps.agent.slots.owners import Owners
@@ -51,30 +51,30 @@ class Agent:
         self.devices = DeviceFiles(config.device_root, config.state_dir)
         credentials = pool_credentials(config)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
-        self.sharing = Sharing(self.slots)
-        self.reconciler = Reconciler(self.slots, cards)
+        self.compute = ComputeSharing(self.slots)
+        self.memory = MemoryReconciler(self.slots, cards)
         self.metrics = AgentMetrics(
             node=config.node,
             node_ip=config.node_ip,
             slots=self.slots,
             inventory=self.inventory,
-            demand=self.sharing.demand,
-            findings=lambda: self.reconciler.findings,
+            demand=self.compute.demand,
+            findings=lambda: self.memory.findings,
         )
         self.confinement = Confinement(config.confinement)
         self.metrics.executors_grouped.set(self.confinement.hierarchy is not None)
         driver = Driver.of(None if config.nvml_library is None else config.nvml_library.parent)
         self.executors = SlotExecutors(
-            Executors(config.state_dir / "executors", driver, self.confinement, private=True), self.slots
+            Executors(config.state_dir / "executors", SlotOwner, driver, self.confinement, private=True), self.slots
         )
         pods = NodePods(client, config.node)
         self.bridges: SlotBridges | None = None
-        self.serving: Serving | None = None
+        self.serving: PodService | None = None
         if credentials is not None:
             self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
-            self.serving = Serving(
+            self.serving = PodService(
                 config.node,
-                executors=Executors(config.state_dir / "served", driver, self.confinement),
+                executors=Executors(config.state_dir / "served", ServedContainer, driver, self.confinement),
                 inventory=self.inventory,
                 pods=pods,
                 credentials=credentials,
@@ -104,7 +104,7 @@ class Agent:
             slots=self.slots,
             holdings=kubelet.pods,
             pods=pods,
-            token_lock=self.plugin.token_lock,
+            slot_lock=self.plugin.slot_lock,
             interval_seconds=config.sweep_seconds,
         )
 
@@ -123,32 +123,33 @@ class Agent:
         await asyncio.to_thread(self.devices.nowhere)
         sock = web.open_socket(web.Listen.parse(self.config.listen))
         address = str(web.bound(sock))
-        _write(self.config.state_dir / ADDRESS_FILE, f"{address}\n")
+        write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
         log.info("agent starts", node=self.config.node, listen=address, executors=self.confinement.told)
         routes = web.health_routes(self.not_ready, registry=self.metrics.registry)
         supervisor.add("web", web.serve(Starlette(routes=routes), [sock]))
+        await self.executors.open()
         if self.serving is not None:
             await self._join_pool(self.serving)
         supervisor.add("inventory", self.inventory.run())
         supervisor.add("publisher", self.publisher.run())
         supervisor.add("registrar", self.registrar.run())
         supervisor.add("sweeper", self.sweeper.run())
-        supervisor.add("sharing", self.sharing.run())
-        supervisor.add("reconciler", self.reconciler.run())
+        supervisor.add("compute", self.compute.run())
+        supervisor.add("memory", self.memory.run())
         supervisor.add("executors", self.executors.run())
         if self.serving is not None and self.bridges is not None:
-            supervisor.add("door", self.serving.door.serve())
+            supervisor.add("listener", self.serving.listener.serve())
             supervisor.add("serving", self.serving.run())
             supervisor.add("bridges", self.bridges.run())
         await supervisor.run()
 
-    async def _join_pool(self, serving: Serving) -> None:
+    async def _join_pool(self, serving: PodService) -> None:
         """Listen before anybody is told that we do."""
         await serving.open()
         self.publisher.pool = PoolMember(
-            address=self.config.pool_advertise or str(serving.door.address),
+            address=self.config.pool_advertise or str(serving.listener.address),
             link_mbps=self.config.pool_link_mbps or fastest_link_mbps(),
-            tokens=self.config.tokens,
+            slots=self.config.slots,
         )
 
 
@@ -170,9 +171,3 @@ async def run(config: AgentConfig) -> None:
     async with Client.from_kubeconfig(config.kubeconfig) as client:
         agent = Agent(config, client=client, cards=NvmlInventory(config.nvml_library))
         await agent.run(Supervisor())
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    draft.rename(path)

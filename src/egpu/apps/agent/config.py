@@ -7,9 +7,9 @@ from pathlib import Path
 
 from egpu.adapters.executors.confinement import UNCONFINED, ConfinementConfig
 
-#: Slot tokens per card: more containers than this never share one card. 64 cards at 64 tokens stay under 200 kB.
-TOKENS_PER_CARD = 48
-MAX_TOKENS = 16_384
+#: More containers than this never share one card. kubelet is told every slot: 64 cards of 64 stay under 200 kB.
+SLOTS_PER_CARD = 48
+MAX_SLOTS = 16_384
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class AgentConfig:
     nvml_library: Path | None = None
     node_ip: str = ""
     listen: str = "127.0.0.1:0"
-    tokens_per_card: int = TOKENS_PER_CARD
+    slots_per_card: int = SLOTS_PER_CARD
     inventory_seconds: float = 10.0
     sweep_seconds: float = 15.0
     publish_seconds: float = 60.0
@@ -41,9 +41,9 @@ class AgentConfig:
     pool_link_mbps: int = 0
     confinement: ConfinementConfig = UNCONFINED
 
-    def tokens(self, cards: int) -> int:
-        """How many slot tokens a node of so many cards offers: one card's at least where the pool's cards serve."""
-        return min(MAX_TOKENS, max(cards, int(self.pool_pki is not None)) * self.tokens_per_card)
+    def slots(self, cards: int) -> int:
+        """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""
+        return min(MAX_SLOTS, max(cards, int(self.pool_pki is not None)) * self.slots_per_card)
 
     @property
     def slots_dir(self) -> Path:

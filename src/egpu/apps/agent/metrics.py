@@ -13,12 +13,25 @@ from prometheus_client.registry import Collector
 from egpu.adapters.slices.pages import DeviceUsage, UsageReader
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.limits.reconciling import Finding, Key
+from egpu.apps.agent.limits.memory import Finding, Key
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 
 MIB = 1024 * 1024
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CONTAINER_LABELS = ("namespace", "pod", "container", "node", "node_ip", "gpu", "uuid", "claim")
+_OF_CONTAINERS = {
+    "memory_limit_bytes": "Card memory the container may use.",
+    "memory_used_bytes": "Card memory the container says it uses.",
+    "core_limit_ratio": "Share of the card's time; 1 is a whole card.",
+    "core_used_ratio": "Share of the card's time used since the last look.",
+    "memory_spill_limit_bytes": "What it may allocate beyond its limit, in managed memory.",
+    "memory_spilled_bytes": "Beyond its limit, in managed memory.",
+    "throttled_seconds": "Time its launches were held back, ever.",
+    "memory_refusals": "Allocations refused over the limit, ever.",
+    "usage_mismatch": "1 while its usage file is damaged, or it claims or holds more than it may.",
+    "memory_driver_bytes": "Card memory that its processes hold, by the driver.",
+    "memory_overhead_bytes": "Held and not counted by it (contexts, code, heaps): taken off its limit.",
+}
 _CARD_LABELS = ("node", "node_ip", "gpu", "uuid", "model")
 
 
@@ -49,7 +62,7 @@ class AgentMetrics(Collector):
         self._node_ip = node_ip
         self._slots = slots
         self._inventory = inventory
-        self._samples: dict[tuple[str, int, str], _Sample] = {}
+        self._samples: dict[Key, _Sample] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.allocate_seconds = Histogram(
@@ -78,91 +91,38 @@ class AgentMetrics(Collector):
         yield from self._cards()
 
     def _containers(self) -> Iterator[Metric]:
-        memory_limit = _gauge("elasticgpu_container_memory_limit_bytes", "Card memory the container may use.")
-        memory_used = _gauge("elasticgpu_container_memory_used_bytes", "Card memory the container says it uses.")
-        core_limit = _gauge("elasticgpu_container_core_limit_ratio", "Share of the card's time; 1 is a whole card.")
-        core_used = _gauge("elasticgpu_container_core_used_ratio", "Share of the card's time used since the last look.")
-        spill_limit = _gauge(
-            "elasticgpu_container_memory_spill_limit_bytes", "What it may allocate beyond its limit, in managed memory."
-        )
-        spilled = _gauge("elasticgpu_container_memory_spilled_bytes", "Beyond its limit, in managed memory.")
-        throttled = _gauge("elasticgpu_container_throttled_seconds", "Time its launches were held back, ever.")
-        refused = _gauge("elasticgpu_container_memory_refusals", "Allocations refused over the limit, ever.")
-        mismatch = _gauge(
-            "elasticgpu_container_usage_mismatch",
-            "1 while its usage file is damaged, or it claims or holds more than it may.",
-        )
-        driver = _gauge(
-            "elasticgpu_container_memory_driver_bytes", "Card memory that its processes hold, by the driver."
-        )
-        overhead = _gauge(
-            "elasticgpu_container_memory_overhead_bytes",
-            "Held and not counted by it (contexts, code, heaps): taken off its limit.",
-        )
+        families = {name: _gauge(f"elasticgpu_container_{name}", text) for name, text in _OF_CONTAINERS.items()}
         process = _gauge(
             "elasticgpu_process_memory_mismatch_bytes",
             "What a process of it holds by the driver, less what it counted itself.",
             (*_CONTAINER_LABELS, "pid"),
         )
         findings = self._findings()
-        seen: dict[tuple[str, int, str], _Sample] = {}
+        seen: dict[Key, _Sample] = {}
         for record in self._slots.records():
             if record.server:
                 continue  # its cards are another node's, and so is what it uses of them
-            usage = UsageReader(self._slots.usage_file(record.token)).read()
+            usage = UsageReader(self._slots.usage_file(record.slot_id)).read()
             for position, share in enumerate(record.allocation.cards):
                 labels = self._labels(record, share)
-                memory_limit.add_metric(labels, share.memory_mib * MIB)
-                core_limit.add_metric(labels, share.core / 100)
-                beyond = record.allocation.memory_limit_bytes(share) - share.memory_mib * MIB
-                spill_limit.add_metric(labels, beyond)
                 used = usage.devices[position] if position < len(usage.devices) else None
-                key = (record.token, record.generation, share.uuid)
+                key = (record.slot_id, record.generation, share.uuid)
                 finding = findings.get(key)
-                too_much = finding is not None and _holds_too_much(finding, record.allocation, share)
-                mismatch.add_metric(labels, int(used is None or _claims_too_much(used, share) or too_much))
-                if finding is not None:
-                    driver.add_metric(labels, finding.driver_bytes)
-                    overhead.add_metric(labels, finding.overhead_bytes)
-                    for one in finding.processes:
-                        process.add_metric([*labels, str(one.pid)], one.driver_bytes - one.counted_bytes)
-                if used is None:
-                    continue
-                memory_used.add_metric(labels, used.memory_bytes)
-                spilled.add_metric(labels, used.spill_bytes)
-                throttled.add_metric(labels, used.throttled_ns / 1e9)
-                refused.add_metric(labels, used.refusals)
-                seen[key] = _Sample(time.monotonic(), used.gpu_ns)
-                core_used.add_metric(labels, _rate(self._samples.get(key), seen[key]))
+                for name, value in _of_container(record.allocation, share, used, finding).items():
+                    families[name].add_metric(labels, value)
+                for one in () if finding is None else finding.processes:
+                    process.add_metric([*labels, str(one.pid)], one.driver_bytes - one.counted_bytes)
+                if used is not None:
+                    seen[key] = _Sample(time.monotonic(), used.gpu_ns)
+                    families["core_used_ratio"].add_metric(labels, _rate(self._samples.get(key), seen[key]))
         self._samples = seen
-        yield from (
-            memory_limit,
-            memory_used,
-            core_limit,
-            core_used,
-            spill_limit,
-            spilled,
-            throttled,
-            refused,
-            mismatch,
-            driver,
-            overhead,
-            process,
-        )
+        yield from (*families.values(), process)
 
     def _labels(self, record: SlotRecord, share: CardShare) -> list[str]:
         card = self._inventory.cards.get(share.uuid)
         index = share.index if card is None else card.index
-        return [
-            record.namespace,
-            record.pod,
-            record.container,
-            self._node,
-            self._node_ip,
-            str(index),
-            share.uuid,
-            record.allocation.claim,
-        ]
+        owner = [record.namespace, record.pod, record.container, self._node, self._node_ip]
+        return [*owner, str(index), share.uuid, record.allocation.claim]
 
     def _cards(self) -> Iterator[Metric]:
         memory = _gauge("elasticgpu_card_memory_bytes", "Memory of the card.", _CARD_LABELS)
@@ -181,14 +141,23 @@ def _gauge(name: str, text: str, labels: Iterable[str] = _CONTAINER_LABELS) -> G
     return GaugeMetricFamily(name, text, labels=list(labels))
 
 
-def _claims_too_much(used: DeviceUsage, share: CardShare) -> bool:
-    """The interposer never lets that happen: somebody else wrote it."""
-    return share.memory_mib > 0 and used.memory_bytes > share.memory_mib * MIB
-
-
-def _holds_too_much(finding: Finding, allocation: ContainerAllocation, share: CardShare) -> bool:
-    """It got at memory behind the interposer's back, or its contexts came on top of a limit that was used up."""
-    return share.memory_mib > 0 and finding.driver_bytes > allocation.memory_limit_bytes(share)
+def _of_container(
+    allocation: ContainerAllocation, share: CardShare, used: DeviceUsage | None, finding: Finding | None
+) -> dict[str, float]:
+    """By the names of _OF_CONTAINERS, all but its rate."""
+    limit, with_spill = share.memory_mib * MIB, allocation.memory_limit_bytes(share)
+    # The interposer never lets it claim more than its limit: then somebody else wrote it. Holding more is memory got
+    # behind the interposer's back, or contexts on top of a limit that was used up.
+    mismatch = used is None or 0 < limit < used.memory_bytes
+    values = {"memory_limit_bytes": limit, "core_limit_ratio": share.core / 100,
+              "memory_spill_limit_bytes": with_spill - limit}  # fmt: skip
+    if finding is not None:
+        mismatch = mismatch or (limit > 0 and finding.driver_bytes > with_spill)
+        values |= {"memory_driver_bytes": finding.driver_bytes, "memory_overhead_bytes": finding.overhead_bytes}
+    if used is not None:
+        values |= {"memory_used_bytes": used.memory_bytes, "memory_spilled_bytes": used.spill_bytes,
+                   "throttled_seconds": used.throttled_ns / 1e9, "memory_refusals": used.refusals}  # fmt: skip
+    return values | {"usage_mismatch": int(mismatch)}
 
 
 def _rate(before: _Sample | None, now: _Sample) -> float:

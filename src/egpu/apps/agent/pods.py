@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from egpu.adapters.kubernetes import Client
-from egpu.api import names
 from egpu.api.kubernetes import Pod
 
 
@@ -22,9 +21,7 @@ class NodePods:
     async def on_node(self) -> Sequence[Pod]:
         return await self._client.list(Pod, fields=f"spec.nodeName={self._node}")
 
-    async def mark_assigned(self, pod: Pod) -> None:
-        """Tell gpushare's own tools that the pod has its memory. Nothing happens for pods of other vocabularies."""
-        if pod.annotations.get(names.ALIYUN_MEM_ASSIGNED) != "false":
-            return
-        patch = {"metadata": {"uid": pod.uid, "annotations": {names.ALIYUN_MEM_ASSIGNED: "true"}}}
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+        """Write these, on this very pod. Raises what the API server answers."""
+        patch = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace)

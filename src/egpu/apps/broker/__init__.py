@@ -1,11 +1,12 @@
-"""The broker: one pool over all servers. Takes wishes, and gives leases.
+"""The broker: one pool over all servers. Takes requests, and gives leases.
 
-    door       who comes in (TLS or secret), and which of the two sides they are
-    clients    a program's connection: acquire, attach, renew, resize, release, lists
-    servers    a server's connection: reports in, orders out
-    desk       the pool (`egpu.core.leasing.leases`) with what waits for it to change
+    app         puts it together: listens, and sends each caller to the right session
+    sessions    a program's connection (acquire, attach, renew, resize, release, lists), and a server's (reports in,
+                orders out)
+    service     the pool (`egpu.core.leasing.pool`) with what waits for it to change
+    config      what it is told when it starts
 
-There is no file: a broker that starts learns everything from its servers' reports (`egpu.core.leasing.leases` says why
+There is no file: a broker that starts learns everything from its servers' reports (`egpu.core.leasing.pool` says why
 that is safe). Until SETTLE_SECONDS have passed, a lease that it does not know is "not known yet", and its holder asks
 again.
 """

@@ -13,7 +13,7 @@ import structlog
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import check_role, may_speak_for
-from egpu.apps.broker.desk import Desk
+from egpu.apps.broker.service import LeaseService
 from egpu.errors import ElasticGPUError, InvalidInput, Refused
 
 log = structlog.get_logger(__name__)
@@ -30,8 +30,8 @@ SERVER_SILENCE_SECONDS: Final = 5.0
 class ClientSession:
     """One program's or person's connection. Its leases are let go when it ends."""
 
-    def __init__(self, desk: Desk, connection: Connection) -> None:
-        self._desk = desk
+    def __init__(self, service: LeaseService, connection: Connection) -> None:
+        self._service = service
         self._connection = connection
         self._peer = connection.peer
         self._leases: set[str] = set()
@@ -52,7 +52,7 @@ class ClientSession:
                     writing.cancel()
         finally:
             for lease in self._leases:
-                self._desk.let_go(lease, self._ended)
+                self._service.let_go(lease, self._ended)
 
     def _ended(self, lease: str, reason: str) -> None:
         self._leases.discard(lease)
@@ -77,26 +77,26 @@ class ClientSession:
         match asked:
             case messages.Acquire():
                 check_role(self._peer, "client", "admin")
-                granted = await self._desk.acquire(asked, self._peer, self._ended)
+                granted = await self._service.acquire(asked, self._peer, self._ended)
                 self._leases.add(granted.lease.lease)
                 return granted
             case messages.Attach():
-                granted = self._desk.attach(asked.number, asked.lease, self._peer, self._ended)
+                granted = self._service.attach(asked.number, asked.lease, self._peer, self._ended)
                 self._leases.add(asked.lease)
                 return granted
             case messages.Renew():
-                return self._desk.renew(asked.number, asked.lease, self._peer)
+                return self._service.renew(asked.number, asked.lease, self._peer)
             case messages.Resize():
-                return await self._desk.resize(asked, self._peer)
+                return await self._service.resize(asked, self._peer)
             case messages.Release():
                 self._leases.discard(asked.lease)
-                self._desk.release(asked.lease, self._peer, asked.reason[:200])
+                self._service.release(asked.lease, self._peer, asked.reason[:200])
                 return messages.Done(number=asked.number)
             case messages.ListLeases():
-                mine = [one for one in self._desk.views() if may_speak_for(self._peer, one.peer)]
+                mine = [one for one in self._service.views() if may_speak_for(self._peer, one.peer)]
                 return messages.Leases(number=asked.number, leases=tuple(mine))
             case messages.ListServers():
-                return messages.Servers(number=asked.number, servers=self._desk.server_views())
+                return messages.Servers(number=asked.number, servers=self._service.server_views())
             case _:
                 raise InvalidInput("message", f"{type(asked).__name__} is not for a broker")
 
@@ -104,12 +104,12 @@ class ClientSession:
 class ServerSessions:
     """The connections of all servers, by name: a newer connection of a name replaces the older."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, service: LeaseService) -> None:
+        self._service = service
         self._changed: dict[str, asyncio.Event] = {}
         self._numbers = itertools.count(1)
         self._current: dict[str, int] = {}
-        desk.push = self._push
+        service.push = self._push
 
     def _push(self, servers: set[str]) -> None:
         for server in servers:
@@ -139,7 +139,7 @@ class ServerSessions:
         finally:
             if still():
                 del self._current[name], self._changed[name]
-                self._desk.server_away(name)
+                self._service.server_away(name)
                 log.info("server away", server=name)
 
     async def _receive(self, name: str, connection: Connection, still: Callable[[], bool]) -> None:
@@ -151,7 +151,7 @@ class ServerSessions:
         if reported.report.server != name:
             raise Refused(f"{name} reports as {reported.report.server}")
         if still():
-            self._desk.report(reported.report)
+            self._service.report(reported.report)
 
     async def _send_orders(self, name: str, connection: Connection, changed: asyncio.Event) -> None:
         took = 0.0
@@ -160,5 +160,5 @@ class ServerSessions:
             await asyncio.sleep(max(GATHER_SECONDS, 2 * took))
             changed.clear()
             began = time.thread_time()
-            await connection.send(self._desk.orders(name))
+            await connection.send(self._service.orders(name))
             took = time.thread_time() - began

@@ -1,9 +1,9 @@
 """The controller: carries claims through their life, sweeps up what was left behind, keeps the webhook reachable.
 
-    claims         phases, finalizers, slices, reclaim; cards and slices of what is gone
-                   (decided by `egpu.core.claims.lifecycle`)
-    certificates   the webhook's certificate in a Secret, its authority in the configurations
-    webhooks       those configurations, as values
+    claim_controller  carries out what `egpu.core.claims` decides: phases, slices, reclaim, what is gone
+    certificates      the webhook's certificate in a Secret, its authority in the configurations
+    webhooks          those configurations, as values
+    app, config       one controller put together, and what it is told when it starts
 
 NOT here: which cards a claim gets. That is the extender's alone.
 """

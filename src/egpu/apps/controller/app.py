@@ -12,7 +12,7 @@ from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.web import Listen, bound, health_app, open_socket, serve
 from egpu.apps.controller.certificates import WebhookCertificates
-from egpu.apps.controller.claims import ClaimController
+from egpu.apps.controller.claim_controller import ClaimController
 from egpu.apps.controller.config import ControllerConfig
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor

@@ -1,11 +1,17 @@
 """The scheduler extender: sees every card of every node, and is the only writer of placements.
 
-    server     kube-scheduler's protocol ─► placing   filter, prioritize, preempt: questions that change nothing
-                                         ─► binding   bind: choose, assume, one POST
-    gangs      what becomes of a gang of which only a part is bound
-    claims     claims get their cards: at once, or with their first pod
-    view       caches (list + watch) ─► the core's ledger; a restart rebuilds it, there is no other state
-    fence      why two extenders never give out one card twice
+    app               puts an extender together and runs it
+    config            what it can be told
+    server            kube-scheduler's protocol
+    placing           filter, prioritize, preempt: questions that change nothing
+    binding           bind: choose, assume, one POST
+    gangs             what becomes of a gang of which only a part is bound
+    claim_writer      claims get their cards: at once, or with their first pod
+    view              caches (list + watch) feed the scheduler cache; a restart rebuilds it, there is no other state
+    mix               the job mix that prices follow, kept across restarts
+    fence             why two extenders never give out one card twice
+    metrics           what it tells Prometheus
+    scheduler_config  the KubeSchedulerConfiguration that makes kube-scheduler ask it
 
 NOT here: whether and where a demand fits (`egpu.core`), phases and slices of claims (`egpu.apps.controller`).
 """

@@ -12,16 +12,16 @@ from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
 from egpu.apps.extender.binding import Binder
-from egpu.apps.extender.claims import ClaimWriter, ImmediateClaims
+from egpu.apps.extender.claim_writer import ClaimWriter, ImmediateClaims
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.fence import Fence
-from egpu.apps.extender.gangs import GangKeeper
+from egpu.apps.extender.gangs import GangController
 from egpu.apps.extender.metrics import Metrics
-from egpu.apps.extender.mix import MixKeeper
+from egpu.apps.extender.mix import JobMix
 from egpu.apps.extender.placing import Placing
 from egpu.apps.extender.server import ExtenderServer
 from egpu.apps.extender.view import View
-from egpu.core.placement.preference import Policies
+from egpu.core.policies.registry import Policies
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
 
@@ -35,17 +35,17 @@ class Extender:
 
     def __init__(self, config: ExtenderConfig, client: Client) -> None:
         self.config = config
-        policies = Policies.named(config.node_policy, config.card_policy)
+        self.policies = policies = Policies.named(config.node_policy, config.card_policy)
         identity = f"{sockets.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.election = LeaseElection(client, name=config.lease, namespace=config.namespace, identity=identity)
         self.fence = Fence(client, self.election)
         self.view = View(client)
         metrics = Metrics(self.view)
-        self.mix = MixKeeper(client, self.view.feed.packer, lease=config.lease, namespace=config.namespace)
+        self.mix = JobMix(client, self.view.cache.ranking, lease=config.lease, namespace=config.namespace)
         self.writer = writer = ClaimWriter(client, self.view, self.fence)
         self.binder = Binder(client, self.view, self.fence, writer, policies)
         events = EventRecorder(client, component="elastic-gpu-extender")
-        self.gangs = GangKeeper(client, self.view, self.fence, events)
+        self.gangs = GangController(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
         self.placing = Placing(self.view, policies)
         self.server = ExtenderServer(self.placing, self.binder, metrics, self.not_ready)
@@ -66,9 +66,10 @@ class Extender:
             group.create_task(self.view.caches.run())
             await self.view.caches.synced()
             await self.mix.load()
+            self.view.cache.ranking.prepare(self.policies)
             self._leading = True
             group.create_task(self.mix.run())
-            log.info("ready", nodes=len(self.view.feed.ledger.nodes()))
+            log.info("ready", nodes=len(self.view.cache.ledger.nodes()))
             group.create_task(self.immediate.loop.run())
             group.create_task(self.binder.settle())
             group.create_task(self.writer.settle())
@@ -79,7 +80,7 @@ class Extender:
         """Over-commits and unreadable annotations are somebody's mistake: said once, as long as they last."""
         told: set[str] = set()
         while True:
-            found = self.view.feed.problems()
+            found = self.view.cache.problems()
             for problem in found:
                 if problem not in told:
                     log.error("problem", what=problem)

@@ -23,14 +23,13 @@ from egpu.api.allocation import PodAllocation, decode_allocation
 from egpu.api.extender import ExtenderBindingArgs
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
-from egpu.apps.extender.claims import ClaimWriter
+from egpu.apps.extender.claim_writer import ClaimWriter
 from egpu.apps.extender.fence import FENCE, Fence
-from egpu.apps.extender.placing import policies_for
 from egpu.apps.extender.view import View
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.binding import binding_annotations
-from egpu.core.placement.cache import Request, claim_allocations
-from egpu.core.placement.preference import Policies
+from egpu.core.placement.requests import Request, claim_allocations
+from egpu.core.policies.registry import Policies
 from egpu.errors import (
     Conflict,
     CorruptData,
@@ -104,7 +103,7 @@ class Binder:
         for uid, (request, allocation) in self._choose(pod, node, read).items():
             chosen.append((read[uid], allocation, claim_allocations(request, allocation)))
         for member, allocation, _ in chosen:
-            self._view.feed.assume_pod(member, allocation)
+            self._view.cache.assume_pod(member, allocation)
             self._assume(member, allocation, ())
         written: dict[str, tuple[ElasticGPUClaim, ...]] = {}
         try:
@@ -122,25 +121,23 @@ class Binder:
 
     def _members(self, pod: Pod) -> tuple[Pod, ...]:
         """The pod and, of its gang, the others that wait."""
-        gang = self._view.feed.gangs.of(pod)
+        gang = self._view.cache.gangs.of(pod)
         others = gang.waiting if gang is not None else ()
         return (pod, *(member for member in others if member.uid != pod.uid))
 
     def _choose(self, pod: Pod, node: str, read: Mapping[str, Pod]) -> dict[str, tuple[Request, PodAllocation]]:
         """Cards for the pod, which comes first, and for all that wait of its gang. Changes nothing."""
-        feed = self._view.feed
-        gang = feed.gangs.of(pod)
+        cache = self._view.cache
+        gang = cache.gangs.of(pod)
         if gang is None:
-            request = feed.request(pod)
-            return {pod.uid: (request, feed.choose(request, node, policies_for(request, feed, self._policies)))}
-        verdict = place_gang(
-            feed, gang, lambda request: policies_for(request, feed, self._policies), pod=pod, nodes=[node]
-        )
+            request = cache.request(pod)
+            return {pod.uid: (request, cache.ranking.choose(request, node, self._policies))}
+        verdict = place_gang(cache, gang, self._policies, pod=pod, nodes=[node])
         if verdict.reason:
             raise DoesNotFit(verdict.text())
         if verdict.allocations.keys() != read.keys():
             raise Conflict(f"the gang {gang.key} changed meanwhile; try again")
-        return {uid: (feed.request(read[uid]), verdict.allocations[uid]) for uid in read}
+        return {uid: (cache.request(read[uid]), verdict.allocations[uid]) for uid in read}
 
     def _assume(self, pod: Pod, allocation: PodAllocation, claims: tuple[ElasticGPUClaim, ...]) -> None:
         self._assumed[pod.uid] = Assumed(pod.name, pod.namespace, allocation, claims, False, time.monotonic())
@@ -255,7 +252,7 @@ class Binder:
 
     def _forget(self, uid: str) -> None:
         self._assumed.pop(uid, None)
-        self._view.feed.forget_pod(uid)
+        self._view.cache.forget_pod(uid)
 
     def _turn(self, uid: str) -> str:
         """Who wait for each other: all members of a gang, for the bind of one binds the others too."""

@@ -33,7 +33,7 @@ TOUCH_SECONDS = 10.0
 log = structlog.get_logger(__name__)
 
 
-class GangKeeper:
+class GangController:
     """`look` once in a while. `clock` counts seconds."""
 
     def __init__(
@@ -63,7 +63,7 @@ class GangKeeper:
 
     async def look(self) -> None:
         """Completes or undoes what is bound in part. Raises what the API server refuses."""
-        partial = {gang.key: gang for gang in self._view.feed.gangs.partial()}
+        partial = {gang.key: gang for gang in self._view.cache.gangs.partial()}
         for known in (self._since, self._touched):
             for key in known.keys() - partial.keys():
                 del known[key]

@@ -40,7 +40,7 @@ class LedgerCollector(Collector):
         self._view = view
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        ledger = self._view.feed.ledger
+        ledger = self._view.cache.ledger
         cards = sum(len(ledger.cards(node)) for node in ledger.nodes())
         for name, what, value in (
             ("cards", "Cards known to the scheduler", cards),

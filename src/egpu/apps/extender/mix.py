@@ -5,17 +5,20 @@ every change of prices and at most once a minute between, and lost without harm.
 """
 
 import asyncio
+import contextlib
 
 import structlog
 
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Lease
-from egpu.core.placement.ranking import Packer
+from egpu.core.placement.ranking import Ranking
+from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.learning import LearnedMix
-from egpu.core.policies.price import compute_prices
+from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.shapes import Mix
 from egpu.errors import CorruptData, ElasticGPUError
+from egpu.runtime.latest import Latest
 
 KEEP_SECONDS = 60.0
 ANNOTATION = f"{names.GROUP}/job-mix"
@@ -30,60 +33,51 @@ async def kept_mix(client: Client, *, lease: str, namespace: str) -> LearnedMix 
     return LearnedMix.load(text) if text else None
 
 
-class MixKeeper:
+class JobMix:
     """`load` once, then `run` beside the server."""
 
-    def __init__(self, client: Client, packer: Packer, *, lease: str, namespace: str) -> None:
+    def __init__(self, client: Client, ranking: Ranking, *, lease: str, namespace: str) -> None:
         self._client = client
-        self._packer = packer
+        self._ranking = ranking
         self._lease, self._namespace = lease, namespace
-        self._due: Mix | None = None
-        self._wake = asyncio.Event()
+        self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(lambda asked: compute_prices(*asked), self._computed)
+        self._changed = asyncio.Event()
         self._kept = 0
-        packer.background = self._compute_soon
-
-    def _compute_soon(self, mix: Mix) -> None:
-        self._due = mix  # of several, only the last matters
-        self._wake.set()
+        ranking.background = lambda mix, fleet: self._prices.ask((mix, fleet))
 
     async def load(self) -> None:
         """Go on with the mix that was kept, if any can be read."""
         try:
             learned = await kept_mix(self._client, lease=self._lease, namespace=self._namespace)
             if learned is not None:
-                self._packer.use_mix(learned)
+                self._ranking.use_mix(learned)
                 self._kept = learned.arrivals
                 log.info("job mix read", arrivals=learned.arrivals)
         except CorruptData as error:
             log.warning("job mix not read", reason=str(error))
 
     async def run(self) -> None:
-        """Computes prices whenever they are due, in a thread; keeps the mix every minute in which it changed."""
+        """Computes prices whenever they are due; keeps the mix then, and every minute in which it changed."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._compute())
+            group.create_task(self._prices.run())
             group.create_task(self._keep())
 
-    async def _compute(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            mix, self._due = self._due, None
-            if mix is not None:
-                fleet = self._packer.fleet()
-                prices = await asyncio.to_thread(compute_prices, mix, fleet)
-                self._packer.swap(prices)
-                log.info("prices computed", shapes=len(mix.weights))
-                # Whoever comes after us then starts with the prices that we decide by, not with older ones.
-                await self.keep()
+    def _computed(self, prices: Prices) -> None:
+        self._ranking.use_prices(prices)
+        log.info("prices computed", shapes=len(prices.mix.weights))
+        # Whoever comes after us then starts with the prices that we decide by, not with older ones.
+        self._changed.set()
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(KEEP_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), KEEP_SECONDS)
+            self._changed.clear()
             await self.keep()
 
     async def keep(self) -> None:
         """Write the mix down, if it changed."""
-        learned = self._packer.learned
+        learned = self._ranking.learned
         if learned.arrivals == self._kept:
             return
         patch = {"metadata": {"annotations": {ANNOTATION: learned.dump()}}}

@@ -1,5 +1,6 @@
 """Filter, prioritize and preempt: questions to the ledger that change nothing."""
 
+import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,41 +16,22 @@ from egpu.api.extender import (
 )
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender.view import View
+from egpu.core.explain import explain_pod
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
-from egpu.core.placement import fit as fitting
-from egpu.core.placement.cache import Feed
-from egpu.core.placement.explain import explain_pod
-from egpu.core.placement.fit import Request
 from egpu.core.placement.ledger import Holder, Ledger
-from egpu.core.placement.preference import Policies
-from egpu.errors import CorruptData, InvalidInput
+from egpu.core.placement.refusal import refusal
+from egpu.core.placement.requests import Request
+from egpu.core.policies.registry import Policies
+from egpu.errors import CorruptData, InvalidInput, MissingExtra
 
 MAX_SCORE = 10
 MAX_REASON_CHARACTERS = 512
 MAX_EXPLAINED = 256
 """Nodes of one filter call whose reasons are worked out (0.1 ms each); an event shows fewer than ten."""
 NOT_EXPLAINED = "its cards cannot take the pod now; `egpu explain pod` says why"
-POLICY_PARAMETER = "policy"
-"""Class parameter: the policy, at both levels, for demands of that class."""
-
 _Verdict = tuple[Sequence[str], dict[str, str], dict[str, str]]
 """Nodes that fit, and why others do not: those that might if other pods left, and those that would not."""
-
-
-def policies_for(request: Request, feed: Feed, default: Policies) -> Policies:
-    """The policy that the classes of the request ask for, where they agree; else the process's own."""
-    asked: set[str] = set()
-    for demand in request.demand.containers.values():
-        found = feed.classes.get(demand.class_name)
-        if found is not None and (name := (found.parameters or {}).get(POLICY_PARAMETER)):
-            asked.add(name)
-    if len(asked) != 1:
-        return default
-    try:
-        return Policies.named(*2 * tuple(asked))
-    except InvalidInput:
-        return default  # refused at admission; a class from before that check must not stop its pods
 
 
 class Placing:
@@ -66,15 +48,15 @@ class Placing:
         """
         nodes = args.names()
         try:
-            request = self._view.feed.request(args.pod)
-            gang = self._view.feed.gangs.of(args.pod)
+            request = self._view.cache.request(args.pod)
+            gang = self._view.cache.gangs.of(args.pod)
         except (InvalidInput, CorruptData) as error:
             return ExtenderFilterResult(
                 nodes=None if args.nodes is None else {"items": []},
                 node_names=[] if args.nodes is None else None,
                 failed_and_unresolvable_nodes=dict.fromkeys(nodes, str(error)),
             )
-        self._view.feed.packer.see(args.pod.uid, request)
+        self._view.cache.ranking.see(args.pod.uid, request)
         if gang is not None:
             fits, failed, unresolvable = self._filter_gang(gang, args.pod, nodes)
         else:
@@ -87,12 +69,12 @@ class Placing:
         )
 
     def _filter_one(self, request: Request, nodes: Sequence[str]) -> _Verdict:
-        filtered = self._view.feed.filter(request, nodes)
+        filtered = self._view.cache.filter(request, nodes)
         failed = dict.fromkeys(filtered.refused[MAX_EXPLAINED:], NOT_EXPLAINED)
         unresolvable: dict[str, str] = {}
         for node in filtered.refused[:MAX_EXPLAINED]:
-            refusal = fitting.refusal(request, self._view.feed.ledger, node)
-            (failed if refusal.resolvable else unresolvable)[node] = refusal.text()[:MAX_REASON_CHARACTERS]
+            why = refusal(request, self._view.cache.ledger, node)
+            (failed if why.resolvable else unresolvable)[node] = why.text()[:MAX_REASON_CHARACTERS]
         return filtered.fits, failed, unresolvable
 
     def _filter_gang(self, gang: Gang, pod: Pod, nodes: Sequence[str]) -> _Verdict:
@@ -101,46 +83,43 @@ class Placing:
         Nothing here is resolvable: making room for one member by preemption would evict pods for a gang that may still
         not fit.
         """
-        feed = self._view.feed
-        if (held := feed.ledger.holding(Holder("pod", pod.uid))) is not None:
+        cache = self._view.cache
+        if (held := cache.ledger.holding(Holder("pod", pod.uid))) is not None:
             # Bound with another member just now: so says the bind that follows, too.
             return [node for node in nodes if node == held.node], {}, {}
-        known = feed.ledger
-        feed.gangs.offer(pod, [node for node in nodes if known.row(node) is not None or node in known.pool])
-        verdict = place_gang(feed, gang, self._policies_of, pod=pod, nodes=nodes)
+        known = cache.ledger
+        cache.gangs.offer(pod, [node for node in nodes if known.row(node) is not None or node in known.pool])
+        verdict = place_gang(cache, gang, self._policies, pod=pod, nodes=nodes)
         allocation = verdict.allocations.get(pod.uid)
         if allocation is None:
             return (), {}, dict.fromkeys(nodes, verdict.text()[:MAX_REASON_CHARACTERS])
         elsewhere = f"gang {gang.terms.name} is placed all at once, with this pod on {allocation.node}"
         return (allocation.node,), {node: elsewhere for node in nodes if node != allocation.node}, {}
 
-    def _policies_of(self, request: Request) -> Policies:
-        return policies_for(request, self._view.feed, self._policies)
-
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """0 to 10 for each node of the input; all 0 for a pod without a GPU demand."""
         nodes = args.names()
         try:
-            request = self._view.feed.request(args.pod)
+            request = self._view.cache.request(args.pod)
         except (InvalidInput, CorruptData):
             return [HostPriority(host=node, score=0) for node in nodes]
         scores: Mapping[str, float] = {}
         if request.demand.containers:
-            feed = self._view.feed
-            scores = feed.scores(request, nodes, policies_for(request, feed, self._policies))
+            with contextlib.suppress(MissingExtra):  # the bind says so
+                scores = self._view.cache.ranking.scores(request, nodes, self._policies)
         return [HostPriority(host=node, score=round(MAX_SCORE * scores.get(node, 0.0))) for node in nodes]
 
     def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
         """The candidate nodes on which the pod would fit once their victims are gone; victims unchanged."""
         victims = _meta_victims(args)
         try:
-            request = self._view.feed.request(args.pod)
+            request = self._view.cache.request(args.pod)
         except (InvalidInput, CorruptData):
             return ExtenderPreemptionResult()
         kept: dict[str, MetaVictims] = {}
         for node, doomed in victims.items():
-            with _without(self._view.feed.ledger, doomed):
-                if self._view.feed.filter(request, [node]).fits:
+            with _without(self._view.cache.ledger, doomed):
+                if self._view.cache.filter(request, [node]).fits:
                     kept[node] = doomed
         return ExtenderPreemptionResult(node_name_to_meta_victims=kept)
 
@@ -149,8 +128,8 @@ class Placing:
         pod: Pod | None = self._view.pods.get(name, namespace)
         if pod is None:
             return None
-        nodes = sorted({node.name for node in self._view.nodes} | set(self._view.feed.ledger.nodes()))
-        return explain_pod(pod, self._view.feed, nodes, self._policies)
+        nodes = sorted({node.name for node in self._view.nodes} | set(self._view.cache.ledger.nodes()))
+        return explain_pod(pod, self._view.cache, nodes, self._policies)
 
 
 @contextmanager

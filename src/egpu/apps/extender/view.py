@@ -5,14 +5,14 @@ from collections.abc import Callable
 from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.core.placement.cache import Feed
+from egpu.core.placement.cache import SchedulerCache
 
 
 class View:
-    """The caches and the ledger they feed."""
+    """The caches and the ledger they cache."""
 
     def __init__(self, client: Client) -> None:
-        self.feed = Feed()
+        self.cache = SchedulerCache()
         self.caches = Caches(client)
         self.classes = self.caches.add(ElasticGPUClass)
         self.gpus = self.caches.add(ElasticGPU)
@@ -40,40 +40,40 @@ class View:
 
     def _class(self, change: Change[ElasticGPUClass]) -> None:
         if change.new is None:
-            self.feed.class_deleted(change.subject.name)
+            self.cache.class_deleted(change.subject.name)
         else:
-            self.feed.class_changed(change.new)
+            self.cache.class_changed(change.new)
             self._room()  # claims may have waited for it
 
     def _node(self, change: Change[Node]) -> None:
-        known = self.feed.ledger.pool.get(change.subject.name)
+        known = self.cache.ledger.pool.get(change.subject.name)
         if change.new is None:
-            self.feed.node_deleted(change.subject.name)
+            self.cache.node_deleted(change.subject.name)
         else:
-            self.feed.node_changed(change.new)
-        if self.feed.ledger.pool.get(change.subject.name) != known:
+            self.cache.node_changed(change.new)
+        if self.cache.ledger.pool.get(change.subject.name) != known:
             self._room()
 
     def _gpu(self, change: Change[ElasticGPU]) -> None:
         if change.new is None:
-            self.feed.gpu_deleted(change.subject.name)
+            self.cache.gpu_deleted(change.subject.name)
         else:
-            self.feed.gpu_changed(change.new)
+            self.cache.gpu_changed(change.new)
         self._room()
 
     def _claim(self, change: Change[ElasticGPUClaim]) -> None:
         if change.new is None:
-            self.feed.claim_deleted(change.subject.uid)
+            self.cache.claim_deleted(change.subject.uid)
             self._room()
         else:
-            self.feed.claim_changed(change.new)
+            self.cache.claim_changed(change.new)
 
     def _pod(self, change: Change[Pod]) -> None:
         if change.new is None:
-            self.feed.pod_deleted(change.subject.uid)
+            self.cache.pod_deleted(change.subject.uid)
             self._room()
             return
-        self.feed.pod_changed(change.new)
+        self.cache.pod_changed(change.new)
         if change.new.finished and not (change.old is not None and change.old.finished):
             self._room()
 

@@ -10,16 +10,16 @@ import time
 import structlog
 
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.executors.supervisor import Driver, Executors
-from egpu.adapters.nvml import Card, NvmlInventory
+from egpu.adapters.executors.process import Driver, Executors
+from egpu.adapters.nvml import CardReading, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection
-from egpu.adapters.pool.door import Door
-from egpu.adapters.pool.joining import fastest_link_mbps, join
+from egpu.adapters.pool.data import connect_program, fastest_link_mbps
+from egpu.adapters.pool.listener import Listener
 from egpu.apps.serve.config import ServeConfig
-from egpu.apps.serve.keeper import Keeper
-from egpu.core.leasing.leases import Report
+from egpu.apps.serve.supervisor import LeaseOwner, LeaseSupervisor
+from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
 from egpu.errors import ElasticGPUError, NotFound, Refused
 from egpu.runtime.supervisor import Supervisor
@@ -38,9 +38,9 @@ class Server:
         self.config = config
         self.instance = secrets.token_hex(8)
         self.confinement = Confinement(config.confinement)
-        executors = Executors(config.leases_dir, Driver.of(config.driver_dir), self.confinement)
-        self.keeper = Keeper(executors, watch_seconds=config.watch_seconds)
-        self.door = Door(
+        executors = Executors(config.leases_dir, LeaseOwner, Driver.of(config.driver_dir), self.confinement)
+        self.leases = LeaseSupervisor(executors, watch_seconds=config.watch_seconds)
+        self.listener = Listener(
             config.credentials, config.listen, self._come_in, max_connections=config.max_connections, relayed=True
         )
         self._inventory = NvmlInventory(config.nvml_library)
@@ -50,18 +50,18 @@ class Server:
     async def run(self, supervisor: Supervisor) -> None:
         """Run until the supervisor is stopped; executors stay. Raises InvalidInput, NativeMissing, Unavailable."""
         self._set_cards(await asyncio.to_thread(self._inventory.read))
-        await self.keeper.adopt()
-        await self.door.open()
+        await self.leases.adopt()
+        await self.listener.open()
         log.info(
             "serving",
             name=self.config.name,
-            listen=str(self.door.address),
-            cards=len(self.keeper.cards),
+            listen=str(self.listener.address),
+            cards=len(self.leases.cards),
             executors=self.confinement.told,
         )
-        supervisor.add("door", self.door.serve())
+        supervisor.add("listener", self.listener.serve())
         supervisor.add("inventory", self._read_cards())
-        supervisor.add("keeper", self.keeper.watch())
+        supervisor.add("leases", self.leases.watch())
         supervisor.add("link", self._stay_linked())
         await supervisor.run()
 
@@ -78,8 +78,8 @@ class Server:
         finally:
             await asyncio.to_thread(self._inventory.close)
 
-    def _set_cards(self, cards: tuple[Card, ...]) -> None:
-        self.keeper.cards = {card.uuid: card for card in cards}
+    def _set_cards(self, cards: tuple[CardReading, ...]) -> None:
+        self.leases.cards = {card.uuid: card for card in cards}
 
     # --- broker -------------------------------------------------------------------------------------------------------
 
@@ -101,13 +101,13 @@ class Server:
         address = parse_address(self.config.broker, "--broker")
         connection, _ = await dial(address, credentials, hello, expect="broker")
         self.connected = True
-        self.keeper.changed.set()
+        self.leases.changed.set()
         log.info("connected to the broker", broker=str(address))
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._report(connection))
                 while True:
-                    self.keeper.order(await connection.expect(messages.Orders))
+                    self.leases.order(await connection.expect(messages.Orders))
         finally:
             await connection.close()
 
@@ -115,8 +115,8 @@ class Server:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.config.report_seconds):
-                    await self.keeper.changed.wait()
-            self.keeper.changed.clear()
+                    await self.leases.changed.wait()
+            self.leases.changed.clear()
             began = time.thread_time()
             await connection.send(messages.Reported(report=self.report()))
             # A report says everything: with many leases it takes long, and changes are gathered for as long.
@@ -124,15 +124,15 @@ class Server:
 
     def report(self) -> Report:
         """What the broker is told now."""
-        epoch, version = self.keeper.read
+        epoch, version = self.leases.read
         return Report(
             server=self.config.name,
-            address=self.config.advertise or str(self.door.address),
+            address=self.config.advertise or str(self.listener.address),
             host=machine_id(),
             link_mbps=self._link_mbps,
             instance=self.instance,
-            cards=tuple(_for_core(card) for card in self.keeper.cards.values()),
-            leases=self.keeper.report(),
+            cards=tuple(_for_core(card) for card in self.leases.cards.values()),
+            leases=self.leases.report(),
             directory=str(self.config.leases_dir),
             confinement=self.confinement.told,
             epoch=epoch,
@@ -142,18 +142,18 @@ class Server:
     # --- programs -----------------------------------------------------------------------------------------------------
 
     async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
-        """Join a program that proves its lease to the lease's executor."""
+        """Connect a program that proves its lease to the lease's executor."""
         if hello.role != "data":
             raise Refused(
                 f"a server has no role {hello.role!r}; programs come for data, everything else is the broker's"
             )
-        executor = self.keeper.executor(hello.lease)
+        executor = self.leases.executor(hello.lease)
         if executor is None:
             raise NotFound(f"lease {hello.lease[:64]} does not run on {self.config.name}")
-        await join(connection, hello, executor)
+        await connect_program(connection, hello, executor, key=executor.record.owner.lease.key)
 
 
-def _for_core(card: Card) -> ledger.Card:
+def _for_core(card: CardReading) -> ledger.Card:
     return ledger.Card(
         uuid=card.uuid,
         index=card.index,

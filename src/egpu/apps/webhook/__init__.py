@@ -1,7 +1,9 @@
 """The admission webhook: turns any vocabulary into one normal demand, and refuses what can never work.
 
-    server       AdmissionReview over HTTPS ─► admission    what the caches know + the core's decision
+    server       AdmissionReview over HTTPS
+    admission    from a request to the core's decision, with what the caches know
     certificate  from the controller's Secret or from files, replaced without a restart
+    app, config  one webhook server put together, and what it is told when it starts
 
 NOT here: what is right and wrong (`egpu.core.admission`), who is sent here (`egpu.apps.controller.webhooks`).
 """

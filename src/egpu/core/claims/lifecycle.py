@@ -2,14 +2,13 @@
 
     Pending ──(the extender writes status.allocation)──► slices are made ──► Bound ──(a slice is deleted)──► Lost
     deleted: waits while a pod uses it; then Retain → its slices are Released and stay, Delete → they go; then it goes.
+    A node or a card that stays away takes the slices on it with it.
 
 Functions return actions, in the order in which to do them; each is idempotent, and doing only the first few leaves a
 state from which the next round goes on.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from egpu.api import names
 from egpu.api.kubernetes import Pod
@@ -19,72 +18,27 @@ from egpu.api.objects import (
     ElasticGPUClaim,
     ElasticGPUClass,
     ElasticGPUSpec,
-    ElasticGPUStatus,
-    GPUPhase,
     ObjectMeta,
     ObjectReference,
     ReclaimPolicy,
     Slice,
 )
+from egpu.core.admission import validate_class
+from egpu.core.claims.absence import Absence
+from egpu.core.claims.actions import (
+    Action,
+    AddFinalizer,
+    CreateSlice,
+    DeleteSlice,
+    LookAgain,
+    PatchClaimStatus,
+    RemoveFinalizer,
+    SetSlicePhase,
+    Tell,
+)
 from egpu.core.demand.pods import claims_by_container
+from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand
-
-
-@dataclass(frozen=True)
-class AddFinalizer:
-    claim: ElasticGPUClaim
-
-
-@dataclass(frozen=True)
-class RemoveFinalizer:
-    """Let the claim go; its slices were dealt with before."""
-
-    claim: ElasticGPUClaim
-
-
-@dataclass(frozen=True)
-class PatchClaimStatus:
-    """A merge patch of the controller's own part of the status: never of `allocation`, which is the extender's."""
-
-    claim: ElasticGPUClaim
-    phase: ClaimPhase
-    bound_gpus: tuple[str, ...]
-    used_by: tuple[str, ...]
-    capacity: dict[str, int]
-
-    def merge_patch(self) -> dict[str, Any]:
-        return {
-            "status": {
-                "phase": self.phase,
-                "boundGPUs": list(self.bound_gpus),
-                "usedBy": list(self.used_by),
-                "capacity": {resource: str(value) for resource, value in self.capacity.items()},
-            }
-        }
-
-
-@dataclass(frozen=True)
-class CreateSlice:
-    """Its status follows in the next round: a create cannot write it."""
-
-    gpu: ElasticGPU
-
-
-@dataclass(frozen=True)
-class DeleteSlice:
-    gpu: ElasticGPU
-
-
-@dataclass(frozen=True)
-class SetSlicePhase:
-    gpu: ElasticGPU
-    phase: GPUPhase
-
-    def status(self) -> ElasticGPUStatus:
-        return ElasticGPUStatus(phase=self.phase)
-
-
-Action = AddFinalizer | RemoveFinalizer | PatchClaimStatus | CreateSlice | DeleteSlice | SetSlicePhase
 
 
 def needs_binding(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> bool:
@@ -108,20 +62,58 @@ def claim_users(claim: ElasticGPUClaim, pods: Iterable[Pod]) -> list[str]:
     return sorted(users)
 
 
+def check_class(klass: ElasticGPUClass) -> list[Action]:
+    """A class has no status to write into; what is wrong with it is an event."""
+    if found := validate_class(klass, None):
+        return [Tell(klass, "Invalid", "; ".join(map(str, found)))]
+    if missing := provisioner(klass.provisioner).missing:
+        return [Tell(klass, "NotAvailable", f"{klass.provisioner} {missing}: claims will wait")]
+    return []
+
+
 def reconcile_claim(
-    claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Sequence[ElasticGPU], users: Sequence[str]
+    claim: ElasticGPUClaim,
+    klass: ElasticGPUClass | None,
+    slices: Sequence[ElasticGPU],
+    users: Sequence[str],
+    absence: Absence | None = None,
 ) -> list[Action]:
     """What to do about a claim. `slices`: the ElasticGPUs whose claimRef has its UID; `users`: from `claim_users`;
-    `klass` is None when it does not exist (any more)."""
+    `klass` is None when it does not exist (any more); `absence`: of what the claim holds."""
     protected = names.CLAIM_FINALIZER in (claim.metadata.finalizers or [])
     if claim.metadata.deletion_timestamp:
         if not protected:
             return []
         if not users:
             return _let_go(claim, klass, slices)
-    elif not protected:
+        return _follow(claim, klass, slices, users)
+    if not protected:
         return [AddFinalizer(claim)]
-    return _follow(claim, klass, slices, users)
+    actions: list[Action] = []
+    if klass is None and claim.status.allocation is None:
+        actions.append(Tell(claim, "ClassNotFound", f"there is no class {claim.spec.class_name!r}"))
+    stale = _stale(claim, klass, slices)
+    actions += [DeleteSlice(gpu) for gpu in stale]
+    actions += _follow(claim, klass, [gpu for gpu in slices if gpu not in stale], users)
+    if claim.status.phase == "Bound" and absence is not None:
+        actions += _lose(claim, slices, absence)
+    return actions
+
+
+def _stale(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Sequence[ElasticGPU]) -> Sequence[ElasticGPU]:
+    """Slices of an allocation that was taken back before the claim was bound: they would hold its cards."""
+    if claim.status.phase in ("Bound", "Lost") or claim.status.bound_gpus:
+        return ()
+    wanted = {gpu.name: gpu.spec.slice for gpu in claim_slices(claim, reclaim_policy(klass, slices))}
+    return [gpu for gpu in slices if gpu.spec.slice != wanted.get(gpu.name)]
+
+
+def _lose(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU], absence: Absence) -> list[Action]:
+    """Without its slices the claim is Lost by the rules of the next round."""
+    if absence.wait_seconds:
+        return [LookAgain(absence.wait_seconds)]
+    lost = Tell(claim, "Lost", f"{absence.what}; delete the claim and make it again")
+    return [lost, *(DeleteSlice(gpu) for gpu in slices)]
 
 
 def _follow(
@@ -152,6 +144,10 @@ def _follow(
     now = (status.phase, tuple(status.bound_gpus), tuple(status.used_by), dict(status.capacity))
     if now != (phase, bound, tuple(users), shown):
         actions.append(patch)
+    if phase == "Bound" and status.phase != "Bound":
+        actions.append(Tell(claim, "Bound", f"bound to {', '.join(bound)}", warning=False))
+    if phase == "Lost" and status.phase != "Lost":
+        actions.append(Tell(claim, "Lost", "a slice of it is gone; delete the claim and make it again"))
     return actions
 
 
@@ -169,13 +165,20 @@ def _let_go(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Seque
     return [*actions, RemoveFinalizer(claim)]
 
 
-def reconcile_slice(gpu: ElasticGPU, claim: ElasticGPUClaim | None) -> list[Action]:
-    """What to do about a slice. `claim` is the one with the UID of its claimRef, None when there is none (any more)."""
-    if claim is not None or gpu.spec.slice is None:
+def reconcile_gpu(gpu: ElasticGPU, claim: ElasticGPUClaim | None, absence: Absence | None = None) -> list[Action]:
+    """What to do about a card or a slice. `claim` is the one with the UID of its claimRef, None when there is none (any
+    more); `absence`: of its node. A slice whose claim is there is looked after with the claim."""
+    if claim is not None:
         return []
-    if gpu.spec.reclaim_policy == "Delete":
+    orphan = gpu.spec.slice is not None and gpu.spec.claim_ref is not None
+    if (orphan and gpu.spec.reclaim_policy == "Delete") or (absence is not None and not absence.wait_seconds):
         return [DeleteSlice(gpu)]
-    return [] if gpu.status.phase == "Released" else [SetSlicePhase(gpu, "Released")]
+    actions: list[Action] = []
+    if orphan and gpu.status.phase != "Released":
+        actions.append(SetSlicePhase(gpu, "Released"))
+    if absence is not None:
+        actions.append(LookAgain(absence.wait_seconds))
+    return actions
 
 
 def reclaim_policy(klass: ElasticGPUClass | None, slices: Sequence[ElasticGPU]) -> ReclaimPolicy:
@@ -185,9 +188,10 @@ def reclaim_policy(klass: ElasticGPUClass | None, slices: Sequence[ElasticGPU]) 
     return klass.reclaim_policy if klass else "Delete"
 
 
-def slice_name(claim_uid: str, ordinal: int) -> str:
-    """Deterministic, so that making a slice twice makes one."""
-    return f"egpuc-{claim_uid}-{ordinal}"
+def slice_names(claim: ElasticGPUClaim) -> list[str]:
+    """Of the slices of a claim that has cards, one a card: deterministic, so that making a slice twice makes one."""
+    held = claim.status.allocation
+    return [] if held is None else [f"egpuc-{claim.uid}-{ordinal}" for ordinal in range(len(held.container.cards))]
 
 
 def claim_slices(claim: ElasticGPUClaim, policy: ReclaimPolicy) -> list[ElasticGPU]:
@@ -205,7 +209,7 @@ def claim_slices(claim: ElasticGPUClaim, policy: ReclaimPolicy) -> list[ElasticG
     container = held.container
     return [
         ElasticGPU(
-            metadata=ObjectMeta(name=slice_name(claim.uid, ordinal)),
+            metadata=ObjectMeta(name=name),
             spec=ElasticGPUSpec(
                 node_name=held.node,
                 capacity={names.GPU_CORE: str(share.core), names.GPU_MEMORY: str(share.memory_mib)},
@@ -224,7 +228,7 @@ def claim_slices(claim: ElasticGPUClaim, policy: ReclaimPolicy) -> list[ElasticG
                 reclaim_policy=policy,
             ),
         )
-        for ordinal, share in enumerate(container.cards)
+        for name, share in zip(slice_names(claim), container.cards, strict=True)
     ]
 
 

@@ -1,0 +1,9 @@
+"""What is asked for, normalised: any vocabulary in, one `ContainerDemand` for each container out.
+
+    pods       of a pod: its containers' resources, its annotations, the claims that it names
+    claims     of a claim: by the parameters of its class
+    amounts    the numbers, by the same rules for both
+    selection  which card models a pod accepts, by the nodes that it selects
+
+Not here: what a demand takes of a card (`egpu.core.provisioners`).
+"""

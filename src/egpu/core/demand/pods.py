@@ -1,4 +1,4 @@
-"""What a pod or a claim asks for, in whichever vocabulary, as one normal demand.
+"""What a pod asks for, in whichever vocabulary, as one normal demand.
 
 Source of the vocabularies and units: `egpu.api.vocabularies`. Every refusal is an InvalidDemand naming the field as
 kubectl users write it, such as `spec.containers[app].resources.limits[docker.com/vcuda-core]`.
@@ -13,29 +13,13 @@ from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodDemand
 from egpu.api.kubernetes import Container, Pod
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
-from egpu.api.quantities import parse_claim_memory, parse_count
-from egpu.api.vocabularies import ALIYUN, BY_RESOURCE, GIB, GPUSHARE, MIB, VOCABULARIES, Vocabulary
+from egpu.api.quantities import parse_count
+from egpu.api.vocabularies import BY_NAME, Vocabulary
 from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
-from egpu.core.placement.links import LEAST
+from egpu.core.demand.claims import claim_class, claim_demand, claim_resources
+from egpu.core.links import LEAST
 from egpu.core.provisioners import provisioner
-from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
-from egpu.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
-
-MEMORY_UNIT: Final = "memoryUnit"
-"""Class parameter: what the gpushare vocabularies count, "GiB" (the default) or "MiB"."""
-PRECISION: Final = "precision"
-"""Class parameter: which TFLOPS figure counts, "fp32" by default."""
-COMPUTE_MODE: Final = "computeMode"
-"""Class parameter: "cap" (never above the share, the default) or "share" (idle compute may be used)."""
-LINKS: Final = "links"
-"""Class parameter: what joins every two of several cards, at the least; without it the fastest links are preferred."""
-PARAMETER_VALUES: Final = {
-    MEMORY_UNIT: ("GiB", "MiB"),
-    PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
-    COMPUTE_MODE: ("cap", "share"),
-    LINKS: tuple(LEAST),
-}
-
+from egpu.errors import InvalidDemand, InvalidQuantity
 
 LINKS_FIELD: Final = f"metadata.annotations[{names.LINKS}]"
 
@@ -159,83 +143,6 @@ def container_demand(pod: Pod, container: Container) -> ContainerDemand | None:
     return _links(pod, _core_limit(pod, demand, vocabulary))
 
 
-def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDemand:
-    """What a claim asks for, served by its class's technology. Raises InvalidDemand."""
-    try:
-        technology = provisioner(klass.provisioner)
-        memory_limit = memory_limit_percent(klass)
-    except (UnknownProvisioner, InvalidDemand) as error:
-        raise InvalidDemand("spec." + _class_field(claim), f"class {klass.name}: {error}") from error
-    requests, limits = claim.spec.resources.requests, claim.spec.resources.limits
-    for resource, value in limits.items():
-        if resource in requests and str(requests[resource]) != str(value):
-            field = f"spec.resources.limits[{resource}]"
-            raise InvalidDemand(field, f"{value} is not the {requests[resource]} of requests; give requests only")
-    asked = {resource: value for resource, value in (limits | requests).items() if resource in BY_RESOURCE}
-    path = "spec.resources.requests"
-    if not asked:
-        given = ", ".join(sorted(limits | requests)) or "nothing"
-        raise InvalidDemand(
-            path, f"asks for no GPU ({given}); name for instance {names.GPU_CORE} and {names.GPU_MEMORY}"
-        )
-    if unknown := sorted((limits | requests).keys() - asked.keys()):
-        raise InvalidDemand(f"{path}[{unknown[0]}]", "is not a GPU resource that this project knows")
-    vocabulary = one_vocabulary(asked, path)
-    parameters = klass.parameters or {}
-    unit = vocabulary.memory_unit_mib
-    if vocabulary in (ALIYUN, GPUSHARE):
-        unit = MIB if parameters.get(MEMORY_UNIT) == "MiB" else GIB
-    demand = normalise(
-        {resource: (value, f"{path}[{resource}]") for resource, value in asked.items()},
-        vocabulary,
-        lambda value, field: parse_claim_memory(value, field=field, unit_mib=unit),
-        base=ContainerDemand(
-            provisioner=technology.name,
-            vocabulary=vocabulary.name,
-            class_name=klass.name,
-            claim=claim.name,
-            precision=parameters.get(PRECISION, "fp32"),
-            core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
-            memory_limit_percent=memory_limit,
-        ),
-    )
-    if demand.exclusive and memory_limit:
-        reason = (
-            f"class {klass.name} has {MEMORY_OVERSUBSCRIPTION}, which whole cards have no limit for; ask for a share"
-        )
-        raise InvalidDemand(path, f"{reason}, or use another class")
-    if problem := technology.problem(demand):
-        raise InvalidDemand(path, problem)
-    if (links := parameters.get(LINKS)) and demand.cards > 1:
-        if technology.anywhere:
-            raise InvalidDemand(path, f"class {klass.name} says {LINKS}; links are not looked at for {technology.name}")
-        demand = replace(demand, links=links)
-    return demand
-
-
-def _class_field(claim: ElasticGPUClaim) -> str:
-    spec = claim.spec
-    if spec.elastic_gpu_class_name:
-        return "elasticGPUClassName"
-    return "egpuClassName" if spec.egpu_class_name else "storageClassName"
-
-
-def claim_class(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> ElasticGPUClass:
-    """The class that a claim names. Raises InvalidDemand when it names none, several, or one that does not exist."""
-    spec = claim.spec
-    if not spec.class_name:
-        raise InvalidDemand("spec.elasticGPUClassName", "names no class; write the name of an ElasticGPUClass")
-    if len(spec.class_names) > 1:
-        listed = ", ".join(spec.class_names)
-        raise InvalidDemand("spec", f"names several classes ({listed}) under different spellings; keep one")
-    if spec.class_name not in classes:
-        known = ", ".join(sorted(classes)[:10]) or "none"
-        raise InvalidDemand(
-            f"spec.{_class_field(claim)}", f"no ElasticGPUClass is called {spec.class_name!r}; there are: {known}"
-        )
-    return classes[spec.class_name]
-
-
 def _claimed(
     pod: Pod,
     container: Container,
@@ -255,23 +162,13 @@ def _claimed(
     path = container_field(pod, container.name) + ".resources"
     wanted = claim_resources(demand)
     for resource, value in asked_amounts(container, path).items():
-        # The webhook's own additions come back when the pod is validated; anything else is a second wish.
+        # The webhook's own additions come back when the pod is validated; anything else asks a second time.
         if resource not in wanted or count_or_none(value) != wanted[resource]:
             raise InvalidDemand(
                 f"{path}.limits[{resource}]",
                 f"container {container.name} uses the claim {name}, which says what it gets",
             )
     return demand
-
-
-def claim_resources(demand: ContainerDemand) -> dict[str, int]:
-    """The resources that the webhook writes on a container which uses a claim, totals over its cards."""
-    core, memory = (100 if demand.exclusive else demand.core) * demand.cards, demand.memory_mib * demand.cards
-    if provisioner(demand.provisioner).anywhere:
-        written = {names.POOL_CORE: core, names.POOL_MEMORY: memory}
-    else:
-        written = {names.GPU_CORE: core, names.GPU_MEMORY: memory, names.TFLOPS: demand.tflops * demand.cards}
-    return {resource: value for resource, value in written.items() if value}
 
 
 def _core_limit(pod: Pod, demand: ContainerDemand, vocabulary: Vocabulary) -> ContainerDemand:
@@ -305,8 +202,7 @@ def _memory_field(pod: Pod, container: Container, demand: ContainerDemand) -> st
     if demand.claim:
         key = next(p + container.name for p in names.CLAIM_PREFIXES if p + container.name in pod.annotations)
         return f"metadata.annotations[{key}]"
-    resource = next(v.memory for v in VOCABULARIES if v.name == demand.vocabulary)
-    return f"{container_field(pod, container.name)}.resources.limits[{resource}]"
+    return f"{container_field(pod, container.name)}.resources.limits[{BY_NAME[demand.vocabulary].memory}]"
 
 
 def _check_largest(demand: ContainerDemand, largest_mib: int | None, field: str) -> None:

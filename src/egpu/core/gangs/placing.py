@@ -9,39 +9,34 @@ CPU and memory of nodes are looked at too, as far as objects tell: the scheduler
 pods at once only here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from egpu.api.allocation import PodAllocation
 from egpu.api.kubernetes import Pod
 from egpu.core.gangs.membership import Gang
-from egpu.core.placement import fit as fitting
-from egpu.core.placement.cache import Feed
-from egpu.core.placement.fit import Request
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.hosts import Room
 from egpu.core.placement.ledger import Holder
-from egpu.core.placement.preference import Policies
-from egpu.core.placement.refusal import Refusal
-from egpu.errors import CorruptData, InvalidInput
+from egpu.core.placement.refusal import Refusal, refusal
+from egpu.core.placement.requests import Request
+from egpu.core.policies.registry import Policies
+from egpu.errors import CorruptData, InvalidInput, MissingExtra
 
 SPARE_STEPS: Final = 64
 """Placements tried beyond one a member."""
 REASONS: Final = 8
 """Nodes whose reasons are worked out where nobody asked for all; one sentence has no room for more."""
 
-PoliciesOf = Callable[[Request], Policies]
-"""The policies for a request; classes may ask for their own."""
-
 
 @dataclass(frozen=True)
-class Wish:
-    """A pod, where it may go, and by which policies."""
+class Member:
+    """A pod that is placed with others, what it asks for, and where it may go."""
 
     pod: Pod
     request: Request
     nodes: Sequence[str]
-    policies: Policies
 
 
 @dataclass(frozen=True)
@@ -53,104 +48,100 @@ class Stuck:
     refusals: tuple[Refusal, ...]
 
 
-@dataclass(frozen=True)
-class Together:
-    """Allocations by the pods' UIDs, of all or none; and, of none, who was stuck."""
-
-    allocations: dict[str, PodAllocation]
-    stuck: Stuck | None = None
-
-
 class _Attempt:
-    def __init__(self, feed: Feed, wishes: Sequence[Wish], reasons: int) -> None:
-        self.feed = feed
-        self.wishes = wishes
+    def __init__(self, cache: SchedulerCache, members: Sequence[Member], policies: Policies, *, reasons: int) -> None:
+        self.cache = cache
+        self.members = members
+        self.policies = policies
         self.reasons = reasons
-        self.steps = len(wishes) + SPARE_STEPS
+        self.steps = len(members) + SPARE_STEPS
         self.spent: dict[str, Room] = {}
         self.chosen: dict[str, PodAllocation] = {}
         self.stuck: Stuck | None = None
 
     def run(self, position: int = 0) -> bool:
-        if position == len(self.wishes):
+        if position == len(self.members):
             return True
-        wish = self.wishes[position]
-        roomy = [node for node in wish.nodes if self._has_room(wish, node)]
-        filtered = self.feed.filter(wish.request, roomy)
+        member = self.members[position]
+        roomy = [node for node in member.nodes if self._has_room(member, node)]
+        filtered = self.cache.filter(member.request, roomy)
         if not filtered.fits:
             if self.stuck is None or position > self.stuck.placed:
-                self.stuck = Stuck(wish.pod, position, self._refusals(wish, roomy))
+                self.stuck = Stuck(member.pod, position, self._refusals(member, roomy))
             return False
-        scores = self.feed.scores(wish.request, filtered.fits, wish.policies)
+        scores = self.cache.ranking.scores(member.request, filtered.fits, self.policies)
         for node in sorted(filtered.fits, key=lambda node: (-scores[node], node)):
             if self.steps <= 0:
                 return False
             self.steps -= 1
-            allocation = self.feed.choose(wish.request, node, wish.policies)
-            self._put(wish, allocation)
+            allocation = self.cache.ranking.choose(member.request, node, self.policies)
+            self._put(member, allocation)
             if self.run(position + 1):
                 return True
-            self._take_back(wish)
+            self._take_back(member)
             if self._alike(position):
                 return False
         return False
 
     def _alike(self, position: int) -> bool:
         """Whether all from here on ask for the same: then another place for this one changes nothing."""
-        first = self.wishes[position]
-        rest = self.wishes[position + 1 :]
+        first = self.members[position]
+        rest = self.members[position + 1 :]
         return all((one.request, one.nodes) == (first.request, first.nodes) for one in rest)
 
-    def _put(self, wish: Wish, allocation: PodAllocation) -> None:
-        self.feed.ledger.hold(Holder("pod", wish.pod.uid), allocation)
-        self.chosen[wish.pod.uid] = allocation
-        self._spend(wish, allocation.node, 1)
+    def _put(self, member: Member, allocation: PodAllocation) -> None:
+        self.cache.ledger.hold(Holder("pod", member.pod.uid), allocation)
+        self.chosen[member.pod.uid] = allocation
+        self._spend(member, allocation.node, 1)
 
-    def _take_back(self, wish: Wish) -> None:
-        self.feed.ledger.release(Holder("pod", wish.pod.uid))
-        self._spend(wish, self.chosen.pop(wish.pod.uid).node, -1)
+    def _take_back(self, member: Member) -> None:
+        self.cache.ledger.release(Holder("pod", member.pod.uid))
+        self._spend(member, self.chosen.pop(member.pod.uid).node, -1)
 
-    def _spend(self, wish: Wish, node: str, sign: int) -> None:
-        spent, asked = self.spent.get(node, Room(0, 0)), wish.request
+    def _spend(self, member: Member, node: str, sign: int) -> None:
+        spent, asked = self.spent.get(node, Room(0, 0)), member.request
         self.spent[node] = Room(spent.cpu_milli + sign * asked.cpu_milli, spent.ram_mib + sign * asked.ram_mib)
 
-    def _has_room(self, wish: Wish, node: str) -> bool:
-        free, spent = self.feed.hosts.free(node), self.spent.get(node, Room(0, 0))
-        asked = wish.request
+    def _has_room(self, member: Member, node: str) -> bool:
+        free, spent = self.cache.hosts.free(node), self.spent.get(node, Room(0, 0))
+        asked = member.request
         return (not asked.cpu_milli or free.cpu_milli - spent.cpu_milli >= asked.cpu_milli) and (
             not asked.ram_mib or free.ram_mib - spent.ram_mib >= asked.ram_mib
         )
 
-    def _refusals(self, wish: Wish, roomy: Sequence[str]) -> tuple[Refusal, ...]:
+    def _refusals(self, member: Member, roomy: Sequence[str]) -> tuple[Refusal, ...]:
         known = set(roomy)
         return tuple(
-            fitting.refusal(wish.request, self.feed.ledger, node)
+            refusal(member.request, self.cache.ledger, node)
             if node in known
             else Refusal(node, "the node has too little CPU or memory left")
-            for node in wish.nodes[: self.reasons]
+            for node in member.nodes[: self.reasons]
         )
 
 
-def place_together(feed: Feed, wishes: Sequence[Wish], *, reasons: int = REASONS) -> Together:
-    """A place for every wish, or for none. `reasons`: of how many nodes it is said why they refuse."""
+def place_members(
+    cache: SchedulerCache, members: Sequence[Member], policies: Policies, *, reasons: int = REASONS
+) -> dict[str, PodAllocation] | Stuck:
+    """A place for every member, by the pods' UIDs, or for none. `reasons`: of how many nodes it is said why they
+    refuse."""
 
-    def difficulty(wish: Wish) -> tuple[bool, int, int, str]:
-        demands = wish.request.demand.containers.values()
+    def difficulty(member: Member) -> tuple[bool, int, int, str]:
+        demands = member.request.demand.containers.values()
         cards = sum(demand.cards for demand in demands)
         core = sum(demand.cards * (100 if demand.exclusive else demand.core) for demand in demands)
-        return (len(wish.nodes) > 1, -cards, -core, wish.pod.name)
+        return (len(member.nodes) > 1, -cards, -core, member.pod.name)
 
-    attempt = _Attempt(feed, sorted(wishes, key=difficulty), reasons)
-    with feed.packer.supposing():
+    attempt = _Attempt(cache, sorted(members, key=difficulty), policies, reasons=reasons)
+    with cache.ranking.supposing():
         try:
             done = attempt.run()
         finally:
             for uid in attempt.chosen:
-                feed.ledger.release(Holder("pod", uid))
+                cache.ledger.release(Holder("pod", uid))
     if done:
-        return Together(dict(attempt.chosen))
+        return dict(attempt.chosen)
     assert attempt.stuck is not None, "a run ends with everybody placed or somebody stuck"
-    return Together({}, attempt.stuck)
+    return attempt.stuck
 
 
 @dataclass(frozen=True)
@@ -169,9 +160,9 @@ class GangVerdict:
 
 
 def place_gang(
-    feed: Feed,
+    cache: SchedulerCache,
     gang: Gang,
-    policies_of: PoliciesOf,
+    policies: Policies,
     *,
     pod: Pod,
     nodes: Sequence[str],
@@ -182,22 +173,25 @@ def place_gang(
     scheduler would have them; `elsewhere`: where it has not said."""
     if problem := gang.problem():
         return GangVerdict({}, problem)
-    name, wishes = gang.terms.name, list[Wish]()
-    for member in gang.waiting:
-        offered = nodes if member.uid == pod.uid else feed.gangs.offered(member.uid)
+    name, members = gang.terms.name, list[Member]()
+    for waiting in gang.waiting:
+        offered = nodes if waiting.uid == pod.uid else cache.gangs.offered(waiting.uid)
         if offered is None:
             offered = elsewhere
         if offered is None:
-            return GangVerdict({}, f"gang {name}: the scheduler has not asked about pod {member.name} yet")
+            return GangVerdict({}, f"gang {name}: the scheduler has not asked about pod {waiting.name} yet")
         try:
-            request = feed.request(member)
+            request = cache.request(waiting)
         except (InvalidInput, CorruptData) as error:
-            return GangVerdict({}, f"gang {name}: pod {member.name}: {error}")
-        wishes.append(Wish(member, request, offered, policies_of(request)))
-    together = place_together(feed, wishes, reasons=reasons)
-    if (stuck := together.stuck) is None:
-        return GangVerdict(together.allocations)
-    size, fit = gang.terms.size, stuck.placed + len(gang.bound)
+            return GangVerdict({}, f"gang {name}: pod {waiting.name}: {error}")
+        members.append(Member(waiting, request, offered))
+    try:
+        found = place_members(cache, members, policies, reasons=reasons)
+    except MissingExtra as error:
+        return GangVerdict({}, f"gang {name}: {error}")
+    if not isinstance(found, Stuck):
+        return GangVerdict(found)
+    size, fit = gang.terms.size, found.placed + len(gang.bound)
     head = f"gang {name}: all {size} members exist, {fit} fit at once"
-    others = f"with {stuck.placed} of the others in place" if stuck.placed else "by itself"
-    return GangVerdict({}, f"{head}; {stuck.pod.name} {others} has no room", stuck.pod, stuck.refusals)
+    others = f"with {found.placed} of the others in place" if found.placed else "by itself"
+    return GangVerdict({}, f"{head}; {found.pod.name} {others} has no room", found.pod, found.refusals)

@@ -1,4 +1,4 @@
-"""From Kubernetes objects to a Ledger, and from a pod to answers about it.
+"""The scheduler cache: Kubernetes objects in, a ledger and answers about pods out.
 
 Everything here can be rebuilt from a list of ElasticGPUs, classes, claims and pods: that is how a restart begins, and a
 property test holds the two ways equal. Two things live here only between two events: *assumed* allocations, from the
@@ -14,47 +14,25 @@ Who holds what:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.allocation import (
-    CardShare,
-    ContainerAllocation,
-    PodAllocation,
-    decode_allocation,
-)
+from egpu.api.allocation import PodAllocation, decode_allocation
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClass
-from egpu.core.arrays import BoolArray
 from egpu.core.demand.selection import Selection
 from egpu.core.gangs.membership import Gangs
-from egpu.core.placement import fit as fitting
 from egpu.core.placement import requests
-from egpu.core.placement.fit import Request
+from egpu.core.placement.fit import Filtered, filter_nodes
 from egpu.core.placement.hosts import Hosts, pod_requests
-from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, PoolNode
-from egpu.core.placement.preference import Packed, Policies, preferring
-from egpu.core.placement.ranking import Packer
-from egpu.core.placement.refusal import Refusal
-from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
+from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
+from egpu.core.placement.published import card_of, is_card, pool_node, slice_allocation
+from egpu.core.placement.ranking import Ranking
+from egpu.core.placement.requests import CLAIM_CONTAINER, Request
 from egpu.errors import CorruptData
-
-
-@dataclass(frozen=True)
-class Filtered:
-    """The answer to a filter. `fits` keeps the order of the nodes asked about; reasons are made when asked for."""
-
-    fits: tuple[str, ...]
-    refused: tuple[str, ...]
-    _request: Request = field(repr=False)
-    _ledger: Ledger = field(repr=False)
-
-    def refusals(self) -> dict[str, Refusal]:
-        """Why each refused node was, from the ledger as it is now."""
-        return {node: fitting.refusal(self._request, self._ledger, node) for node in self.refused}
 
 
 @dataclass
@@ -67,14 +45,15 @@ class _KnownPod:
     """Container → UID-independent key (`namespace/name`) of the claim it uses."""
 
 
-class Feed:
-    """Keeps a `Ledger` equal to the objects it was shown. Not thread-safe: its owner holds one lock."""
+class SchedulerCache:
+    """Keeps a `Ledger` equal to the objects it was shown; `ranking` answers which place is best. Not thread-safe: its
+    owner holds one lock."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.hosts = Hosts()
         self.selection = Selection()
-        self.packer = Packer(self.ledger, self.hosts)
+        self.ranking = Ranking(self.ledger, self.hosts)
         self.classes: dict[str, ElasticGPUClass] = {}
         self._claims: dict[str, ElasticGPUClaim] = {}
         self._claim_uids: dict[str, str] = {}
@@ -92,10 +71,10 @@ class Feed:
     def gpu_changed(self, gpu: ElasticGPU) -> None:
         """A card was published or changed, or a slice was made or changed."""
         old = self._gpus.get(gpu.name)
-        if old is not None and (_is_card(old) != _is_card(gpu) or old.spec.node_name != gpu.spec.node_name):
+        if old is not None and (is_card(old) != is_card(gpu) or old.spec.node_name != gpu.spec.node_name):
             self.gpu_deleted(gpu.name)
         self._gpus[gpu.name] = gpu
-        if _is_card(gpu):
+        if is_card(gpu):
             self._cards_of.setdefault(gpu.spec.node_name, {})[gpu.name] = gpu
             self._recount_node(gpu.spec.node_name)
         elif gpu.spec.slice and gpu.spec.claim_ref:
@@ -106,7 +85,7 @@ class Feed:
         gpu = self._gpus.pop(name, None)
         if gpu is None:
             return
-        if _is_card(gpu):
+        if is_card(gpu):
             self._cards_of[gpu.spec.node_name].pop(name, None)
             self._recount_node(gpu.spec.node_name)
         elif gpu.spec.claim_ref:
@@ -116,7 +95,7 @@ class Feed:
     def _recount_node(self, node: str) -> None:
         cards: dict[str, Card] = {}
         for gpu in sorted(self._cards_of.get(node, {}).values(), key=lambda gpu: gpu.name):
-            card = _card(gpu)
+            card = card_of(gpu)
             if card.uuid in cards:
                 self._problems[f"gpu/{gpu.name}"] = f"ElasticGPU {gpu.name} publishes {card.uuid} a second time"
                 continue
@@ -136,7 +115,7 @@ class Feed:
             if claimed:
                 self.ledger.release(Holder("slice", name))
             else:
-                self.ledger.hold(Holder("slice", name), _slice_allocation(gpu))
+                self.ledger.hold(Holder("slice", name), slice_allocation(gpu))
 
     # --- classes and claims -----------------------------------------------------------------------------------------
 
@@ -208,7 +187,7 @@ class Feed:
         """What the node has beside cards, and whether it takes part in the pool."""
         self.hosts.node_changed(node)
         self.selection.node_changed(node)
-        known = _pool_node(node)
+        known = pool_node(node)
         if known is None:
             self.ledger.pool.pop(node.name, None)
         else:
@@ -316,27 +295,7 @@ class Feed:
 
     def filter(self, request: Request, nodes: Sequence[str]) -> Filtered:
         """Which of `nodes` can take the request now. Changes nothing."""
-        mask: BoolArray = fitting.fits(request, self.ledger, nodes)
-        verdicts = list(zip(nodes, mask.tolist(), strict=True))
-        taken = tuple(node for node, ok in verdicts if ok)
-        refused = tuple(node for node, ok in verdicts if not ok)
-        return Filtered(taken, refused, request, self.ledger)
-
-    def scores(self, request: Request, nodes: Sequence[str], policies: Policies) -> dict[str, float]:
-        """How good each node is, 0..1."""
-        if isinstance(policies.node, Packed) and request.open() and not request.pooled():
-            fits = fitting.fits(request, self.ledger, nodes)
-            packed = self.packer.scores(policies.node.name, request, nodes, fits)
-            if packed is not None:
-                return dict(zip(nodes, packed.tolist(), strict=True))
-        return dict(zip(nodes, fitting.scores(request, self.ledger, nodes, policies).tolist(), strict=True))
-
-    def choose(self, request: Request, node: str, policies: Policies) -> PodAllocation:
-        """The cards for the request on `node`. Changes nothing; raises DoesNotFit with the whole explanation."""
-        if isinstance(policies.card, Packed) and not request.pooled():
-            columns = self.packer.columns(policies.card.name, request, node)
-            policies = Policies(policies.node, preferring(columns))
-        return fitting.choose(request, self.ledger, node, policies)
+        return filter_nodes(request, self.ledger, nodes)
 
     def problems(self) -> list[str]:
         """What is wrong with the world as shown: over-commits, corrupt annotations, cards published twice."""
@@ -350,65 +309,17 @@ def rebuild(
     claims: Iterable[ElasticGPUClaim],
     classes: Iterable[ElasticGPUClass] = (),
     nodes: Iterable[Node] = (),
-) -> Feed:
-    """A feed that was shown these objects, in whatever order they come: how a restart begins."""
-    feed = Feed()
+) -> SchedulerCache:
+    """A cache that was shown these objects, in whatever order they come: how a restart begins."""
+    cache = SchedulerCache()
     for node in nodes:
-        feed.node_changed(node)
+        cache.node_changed(node)
     for klass in classes:
-        feed.class_changed(klass)
+        cache.class_changed(klass)
     for gpu in gpus:
-        feed.gpu_changed(gpu)
+        cache.gpu_changed(gpu)
     for claim in claims:
-        feed.claim_changed(claim)
+        cache.claim_changed(claim)
     for pod in pods:
-        feed.pod_changed(pod)
-    return feed
-
-
-def _pool_node(node: Node) -> PoolNode | None:
-    """What a node that takes part in the pool does for it: one that is away or cordoned serves nothing new."""
-    if not node.annotations.get(names.POOL_ADDRESS):
-        return None
-    link = node.annotations.get(names.POOL_LINK, "")
-    ready = all(one.status == "True" for one in node.status.conditions or [] if one.type == "Ready")
-    serving = ready and not node.spec.unschedulable and node.metadata.deletion_timestamp is None
-    return PoolNode(int(link) if link.isdecimal() else 0, serving)
-
-
-def _is_card(gpu: ElasticGPU) -> bool:
-    return gpu.spec.physical_gpu is not None and gpu.spec.claim_ref is None
-
-
-def _card(gpu: ElasticGPU) -> Card:
-    physical = gpu.spec.physical_gpu
-    assert physical is not None
-    return Card(
-        uuid=physical.uuid,
-        index=physical.index,
-        minor=physical.minor,
-        memory_mib=physical.memory_mib,
-        model=physical.model,
-        tflops=physical.tflops,
-        numa=physical.numa,
-        healthy=gpu.healthy and gpu.metadata.deletion_timestamp is None,
-        links={link.uuid: link.kind for link in physical.links},
-    )
-
-
-def _slice_allocation(gpu: ElasticGPU) -> PodAllocation:
-    source = gpu.spec.slice
-    assert source is not None
-    share = CardShare(
-        uuid=source.uuid,
-        index=source.index,
-        minor=source.minor,
-        core=source.core,
-        memory_mib=source.memory_mib,
-        model=source.model,
-    )
-    container = ContainerAllocation(provisioner=source.provisioner, mode=source.mode, cards=(share,))
-    return PodAllocation(node=gpu.spec.node_name, containers={CLAIM_CONTAINER: container})
-
-
-__all__ = ["CLAIM_CONTAINER", "Feed", "Filtered", "Request", "claim_allocations", "rebuild"]
+        cache.pod_changed(pod)
+    return cache

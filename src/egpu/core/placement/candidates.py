@@ -5,14 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from egpu.api.allocation import ContainerDemand
-from egpu.core.arrays import BoolArray, IntArray
+from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.placement.ledger import EXCLUSIVE, FREE, Ledger, shared_mode
-from egpu.core.placement.preference import CardsView
 from egpu.core.provisioners import CardTotals, Needs
 
 
 @dataclass
-class Board:
+class CandidateCards:
     """Cards of the candidate rows while containers are placed on them; arrays of shape (candidates, cards).
 
     `core_free`, `memory_free` and `mode` change with every app and sidecar; `init_core`, `init_memory` only with
@@ -33,13 +32,12 @@ class Board:
     """What is left when the pod uses the most, init containers included."""
 
     @classmethod
-    def of(cls, ledger: Ledger, rows: IntArray) -> "Board":
+    def of(cls, ledger: Ledger, rows: IntArray) -> "CandidateCards":
         core, memory, mode = ledger.core_free[rows], ledger.memory_free[rows], ledger.mode[rows]
-        tflops = {precision: figures[rows] for precision, figures in ledger.tflops.items()}
         return cls(
             rows=rows,
             usable=ledger.present[rows] & ledger.healthy[rows],
-            totals=CardTotals(ledger.memory_mib[rows], tflops),
+            totals=ledger.totals(rows),
             core_free=core,
             memory_free=memory,
             mode=mode,
@@ -50,8 +48,19 @@ class Board:
             peak_memory=memory.copy(),
         )
 
-    def view(self) -> CardsView:
-        return CardsView(self.usable, self.totals.memory_mib, self.core_free, self.memory_free)
+    def fullness(self, needs: Needs) -> FloatArray:
+        """Share of each card that is given out with `needs` taken as well, 0..1, the mean of compute and memory. Cards
+        are taken in this order, the fullest first, where no policy says otherwise."""
+        return self._given_out(self.core_free - needs.core, self.memory_free - needs.memory_mib)
+
+    def mean_fullness(self) -> FloatArray:
+        """Of each row, the share of its usable cards that is given out when the pod uses the most, 0..1."""
+        used = np.where(self.usable, self._given_out(self.peak_core, self.peak_memory), 0)
+        return used.sum(axis=1) / np.maximum(self.usable.sum(axis=1), 1)
+
+    def _given_out(self, core_left: IntArray, memory_left: IntArray) -> FloatArray:
+        left = (core_left / 100 + memory_left / np.maximum(self.totals.memory_mib, 1)) / 2
+        return np.clip(1 - left, 0, 1)
 
     def eligible(self, demand: ContainerDemand, needs: Needs, *, init: bool) -> BoolArray:
         """Cards that can take `demand` now."""

@@ -1,76 +1,54 @@
-"""Where a pod fits, which cards it gets, and how good a node is: pure functions of a Ledger and a Request.
+"""Where a pod fits, and which cards it gets: pure functions of a Ledger and a Request.
 
 Two ways to place a pod's containers on a node's cards, with the same rules:
 
-- *greedily*, in the order of a policy, for all nodes at once (numpy);
+- *greedily*, the fullest cards first, for all nodes at once (numpy); cards that a policy prefers go before them;
 - *exactly*, by bounded search on one node (`egpu.core.placement.search`), where greedy finds nothing and the pod has
   several GPU containers.
 
 Containers whose cards may be another node's come after those, over the whole pool (`egpu.core.placement.remote`).
 
-A node fits when either finds a place, whichever policy is asked about, and `choose` tries the same two. So what a
+A node fits when either finds a place, whatever a policy prefers, and `choose` tries the same two. So what a
 filter granted can always be bound, unless something else changed in between.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation, PodDemand
-from egpu.api.objects import ClaimAllocation
+from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.links import best_set
 from egpu.core.placement import search
-from egpu.core.placement.candidates import Board
+from egpu.core.placement.candidates import CandidateCards
 from egpu.core.placement.ledger import EXCLUSIVE, Ledger, shared_mode
-from egpu.core.placement.links import best_set
-from egpu.core.placement.preference import Binpack, CardsView, Policies, Policy
-from egpu.core.placement.refusal import Refusal, explain_refusal
-from egpu.core.placement.remote import Seat, near, seats
-from egpu.core.provisioners import CardTotals, provisioner
+from egpu.core.placement.refusal import Refusal, refusal
+from egpu.core.placement.remote import ServerChoice, choose_servers, nearness
+from egpu.core.placement.requests import Request
+from egpu.core.provisioners import provisioner
 from egpu.errors import DoesNotFit
 
-_OWN_CARD_BONUS = 1000.0
-"""Added to a policy's card score (which is about 1) where an init container can reuse what its pod has there anyway."""
+_PREFERRED: Final = 2.0
+"""Added to the fullness (up to 1) of the cards that the policy prefers."""
+_OWN_CARD: Final = 1000.0
+"""Added where an init container can reuse what its pod has there anyway."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be placed. `demand` lists every GPU container; those in `bound` use a claim that has its cards.
+class Filtered:
+    """The answer to a filter. `fits` keeps the order of the nodes asked about; reasons are made when asked for."""
 
-    `waiting` is a reason for which no node can take the pod now (a claim that is not bound, a technology not built).
-    """
+    fits: tuple[str, ...]
+    refused: tuple[str, ...]
+    _request: Request = field(repr=False)
+    _ledger: Ledger = field(repr=False)
 
-    demand: PodDemand
-    bound: Mapping[str, ClaimAllocation] = field(default_factory=dict[str, ClaimAllocation])
-    waiting: str = ""
-    cpu_milli: int = 0
-    ram_mib: int = 0
-    """CPU and memory that the pod asks for: scoring looks at them, fitting does not."""
-    models: tuple[str, ...] = ()
-    """Card models of the nodes that it selects, () for any: scoring looks at them; the scheduler offers no others."""
-
-    def open(self) -> dict[str, ContainerDemand]:
-        """The containers that need cards chosen, in the order of placing: apps and sidecars before plain init
-        containers (which then reuse their cards), the hardest to place first."""
-        todo = {name: demand for name, demand in self.demand.containers.items() if name not in self.bound}
-        init = self.demand.init
-
-        def difficulty(name: str) -> tuple[bool, bool, int, int, int, int, str]:
-            demand = todo[name]
-            size = (-demand.cards, -demand.tflops, -demand.memory_mib, -demand.core)
-            return (name in init, not demand.exclusive, *size, name)
-
-        return {name: todo[name] for name in sorted(todo, key=difficulty)}
-
-    def local(self) -> dict[str, ContainerDemand]:
-        """Those of `open` whose cards have to be the node's own."""
-        return {name: demand for name, demand in self.open().items() if not provisioner(demand.provisioner).anywhere}
-
-    def pooled(self) -> dict[str, ContainerDemand]:
-        """Those of `open` whose cards may be another node's."""
-        return {name: demand for name, demand in self.open().items() if provisioner(demand.provisioner).anywhere}
+    def refusals(self) -> dict[str, Refusal]:
+        """Why each refused node was, from the ledger as it is now."""
+        return {node: refusal(self._request, self._ledger, node) for node in self.refused}
 
 
 @dataclass(frozen=True)
@@ -79,13 +57,20 @@ class _Placed:
 
     ok: BoolArray
     columns: dict[str, IntArray]
-    state: Board
+    state: CandidateCards
 
 
-def _greedy(request: Request, ledger: Ledger, rows: IntArray, policy: Policy, *, prefer_links: bool = False) -> _Placed:
-    """Place the containers on every candidate row at once, each on the cards that `policy` likes best, or, of several
-    cards with `prefer_links`, on those that are joined best."""
-    state = Board.of(ledger, rows)
+def _greedy(
+    request: Request,
+    ledger: Ledger,
+    rows: IntArray,
+    *,
+    preferred: tuple[int, ...] = (),
+    prefer_links: bool = False,
+) -> _Placed:
+    """Place the containers on every candidate row at once, each on the columns `preferred`, then on the fullest cards;
+    or, of several cards with `prefer_links`, on those that are joined best."""
+    state = CandidateCards.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     columns: dict[str, IntArray] = {}
     width = state.usable.shape[1]
@@ -96,12 +81,13 @@ def _greedy(request: Request, ledger: Ledger, rows: IntArray, policy: Policy, *,
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
         eligible = state.eligible(demand, needs, init=init)
         ok &= eligible.sum(axis=1) >= demand.cards
-        scores = policy.card_scores(state.view(), needs)
+        scores = state.fullness(needs)
+        scores[:, list(preferred)] += _PREFERRED
         if init:
             reusable = (state.init_core - state.peak_core >= needs.core) & (
                 state.init_memory - state.peak_memory >= needs.memory_mib
             )
-            scores = scores + np.where(reusable, _OWN_CARD_BONUS, 0)
+            scores = scores + np.where(reusable, _OWN_CARD, 0)
         scores = np.where(eligible, scores, -np.inf)
         # Stable, so ties go to the lowest index whatever the candidates are.
         best = np.argsort(-scores, axis=1, kind="stable")[:, : demand.cards]
@@ -130,12 +116,12 @@ def _joined(ledger: Ledger, row: int, likes: list[int], demand: ContainerDemand)
 def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]] | None:
     """Columns per container on one node, by search; None when there is no place (or none found within bounds)."""
     rows = np.array([row])
-    state = Board.of(ledger, rows)
-    wishes: list[search.Wish] = []
+    state = CandidateCards.of(ledger, rows)
+    containers: list[search.ContainerNeeds] = []
     for name, demand in request.local().items():
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
-        wishes.append(
-            search.Wish(
+        containers.append(
+            search.ContainerNeeds(
                 name=name,
                 cards=demand.cards,
                 core=needs.core[0].tolist(),
@@ -148,14 +134,7 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
             )
         )
     cards = search.Cards(state.core_free[0].tolist(), state.memory_free[0].tolist(), state.base_mode[0].tolist())
-    return search.place(wishes, cards, ledger.links.get(row))
-
-
-def _rows_of(ledger: Ledger, nodes: Sequence[str]) -> tuple[IntArray, IntArray]:
-    """Rows of the nodes that have cards, and their positions in `nodes`."""
-    found = [(row, place) for place, node in enumerate(nodes) if (row := ledger.row(node)) is not None]
-    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+    return search.place(containers, cards, ledger.links.get(row))
 
 
 def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
@@ -168,10 +147,10 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
         return answer
     allowed = _allowed_by_claims(request, ledger, nodes)
     if request.local():
-        rows, places = _rows_of(ledger, nodes)
+        rows, places = ledger.rows_of(nodes)
         keep = allowed[places]
         rows, places = rows[keep], places[keep]
-        ok = _greedy(request, ledger, rows, _ANY).ok
+        ok = _greedy(request, ledger, rows).ok
         if len(request.local()) > 1:
             for position in np.flatnonzero(~ok & _each_alone(request, ledger, rows)):
                 ok[position] = _exact(request, ledger, int(rows[position])) is not None
@@ -181,10 +160,17 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
     return answer & _fits_pool(request, ledger, nodes, answer) if request.pooled() else answer
 
 
+def filter_nodes(request: Request, ledger: Ledger, nodes: Sequence[str]) -> Filtered:
+    """Which of `nodes` can take the request now. Changes nothing."""
+    verdicts = list(zip(nodes, fits(request, ledger, nodes).tolist(), strict=True))
+    taken = tuple(node for node, ok in verdicts if ok)
+    return Filtered(taken, tuple(node for node, ok in verdicts if not ok), request, ledger)
+
+
 def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: BoolArray) -> BoolArray:
     """Nodes on which the pool serves the request, of those whose own cards do their part (`local`)."""
     answer = np.array([node in ledger.pool for node in nodes], dtype=np.bool_)
-    if not answer.any() or seats(request, ledger, "", _ANY) is None:
+    if not answer.any() or choose_servers(request, ledger, "") is None:
         return np.zeros_like(answer)
     if request.local():
         # Only there does it matter what the pod's other containers take.
@@ -193,13 +179,13 @@ def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: Bo
             row = ledger.row(node)
             if row is not None and ledger.pool[node].serving:
                 columns = _columns_of_fit(request, ledger, row)
-                answer[position] = seats(request, ledger, "", _ANY, taken=(row, columns)) is not None
+                answer[position] = choose_servers(request, ledger, "", taken=(row, columns)) is not None
     return answer
 
 
 def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
     """Rows on which every container would fit were it alone: elsewhere no search is needed."""
-    state = Board.of(ledger, rows)
+    state = CandidateCards.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     for name, demand in request.local().items():
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
@@ -221,25 +207,24 @@ def _allowed_by_claims(request: Request, ledger: Ledger, nodes: Sequence[str]) -
     return allowed
 
 
-def scores(request: Request, ledger: Ledger, nodes: Sequence[str], policies: Policies) -> FloatArray:
-    """How good each node is by the node policy, 0..1, shape (nodes,); 0 where the request does not fit greedily."""
+def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
+    """How good each node is where no policy has a view, 0..1, shape (nodes,): the fuller its cards then are, and of the
+    pool's the nearer; 0 where the request does not fit greedily."""
     answer = np.zeros(len(nodes))
     if request.waiting:
         return answer
     if not request.local() and request.pooled():
-        return np.where(fits(request, ledger, nodes), near(request, ledger, nodes), 0)
-    rows, places = _rows_of(ledger, nodes)
-    if not len(rows):
-        return answer
-    placed = _greedy(request, ledger, rows, policies.card)
-    state = placed.state
-    after = CardsView(state.usable, state.totals.memory_mib, state.peak_core, state.peak_memory)
-    answer[places] = np.where(placed.ok, np.clip(policies.node.node_scores(after), 0, 1), 0)
+        return np.where(fits(request, ledger, nodes), nearness(request, ledger, nodes), 0)
+    rows, places = ledger.rows_of(nodes)
+    if len(rows):
+        placed = _greedy(request, ledger, rows)
+        answer[places] = np.where(placed.ok, placed.state.mean_fullness(), 0)
     return answer
 
 
-def choose(request: Request, ledger: Ledger, node: str, policies: Policies) -> PodAllocation:
-    """The cards for the request on `node`, by the card policy. Changes nothing: the caller records it.
+def choose(request: Request, ledger: Ledger, node: str, preferred: tuple[int, ...] = ()) -> PodAllocation:
+    """The cards for the request on `node`: those of the columns `preferred` that fit, and then the fullest. Changes
+    nothing: the caller records it.
 
     Raises DoesNotFit with the whole explanation. Never raises where `fits` said yes of the same ledger.
     """
@@ -249,11 +234,11 @@ def choose(request: Request, ledger: Ledger, node: str, policies: Policies) -> P
         name: replace(claim.container, claim=request.demand.containers[name].claim)
         for name, claim in request.bound.items()
     }
-    columns, pooled = _chosen(request, ledger, node, policies.card)
+    columns, pooled = _chosen(request, ledger, node, preferred)
     demands = request.open()
     containers |= {name: _allocation(demands[name], ledger, node, placed) for name, placed in columns.items()} | {
-        name: replace(_allocation(demands[name], ledger, seat.server, seat.columns), server=seat.server)
-        for name, seat in pooled.items()
+        name: replace(_allocation(demands[name], ledger, choice.server, choice.columns), server=choice.server)
+        for name, choice in pooled.items()
     }
     demand = request.demand
     ordered = {name: containers[name] for name in demand.containers}
@@ -261,20 +246,20 @@ def choose(request: Request, ledger: Ledger, node: str, policies: Policies) -> P
 
 
 def _chosen(
-    request: Request, ledger: Ledger, node: str, policy: Policy
-) -> tuple[dict[str, tuple[int, ...]], dict[str, Seat]]:
-    """Columns of the node's own cards, and seats in the pool: as the policy likes it, or else as `fits` found it."""
+    request: Request, ledger: Ledger, node: str, preferred: tuple[int, ...]
+) -> tuple[dict[str, tuple[int, ...]], dict[str, ServerChoice]]:
+    """Columns of the node's own cards, and those of the pool: as preferred, or else as `fits` found it."""
     row = ledger.row(node)
     columns: dict[str, tuple[int, ...]] = {}
     if row is not None and request.local():
-        placed = _greedy(request, ledger, np.array([row]), policy, prefer_links=True)
+        placed = _greedy(request, ledger, np.array([row]), preferred=preferred, prefer_links=True)
         columns = _columns(placed) if placed.ok[0] else _columns_of_fit(request, ledger, row)
     if not request.pooled():
         return columns, {}
-    found = seats(request, ledger, node, policy, taken=(row, columns))
+    found = choose_servers(request, ledger, node, taken=(row, columns))
     if found is None:
         columns = _columns_of_fit(request, ledger, row) if row is not None and request.local() else {}
-        found = seats(request, ledger, "", _ANY, taken=(row, columns))
+        found = choose_servers(request, ledger, "", taken=(row, columns))
     if found is None:  # fits() said yes of the very same ledger
         raise AssertionError(f"{node}: fit and choice disagree about the pool")
     return columns, found
@@ -285,8 +270,8 @@ def _columns(placed: _Placed) -> dict[str, tuple[int, ...]]:
 
 
 def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, ...]]:
-    """Where `fits` found the place, when the asked policy's own greedy order does not."""
-    placed = _greedy(request, ledger, np.array([row]), _ANY)
+    """Where `fits` found the place, when what is preferred goes in the way of the rest."""
+    placed = _greedy(request, ledger, np.array([row]))
     if placed.ok[0]:
         return _columns(placed)
     found = _exact(request, ledger, row)
@@ -297,8 +282,8 @@ def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tup
 
 def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tuple[int, ...]) -> ContainerAllocation:
     row = ledger.row(node)
-    totals = CardTotals(ledger.memory_mib[row], {key: figures[row] for key, figures in ledger.tflops.items()})
-    needs = provisioner(demand.provisioner).needs(demand, totals)
+    assert row is not None
+    needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
     cards = ledger.cards(node)
     return ContainerAllocation(
         provisioner=provisioner(demand.provisioner).name,
@@ -321,16 +306,3 @@ def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tup
             for column in sorted(columns)
         ),
     )
-
-
-def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
-    """Why the request does not fit on `node`, card by card. For nodes where it does not: reasons are dear."""
-    if request.waiting:
-        return Refusal(node, request.waiting, resolvable=False)
-    return explain_refusal(
-        request.demand, ledger, node, bound=request.bound, todo=request.local(), pooled=request.pooled()
-    )
-
-
-_ANY: Policy = Binpack()
-"""The card order that `fits` tries first. Which one does not matter, as the exact search comes after it."""

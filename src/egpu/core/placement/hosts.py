@@ -3,6 +3,8 @@
 Not a second scheduler: kube-scheduler decides whether CPU and memory suffice. An unknown node has plenty.
 """
 
+import itertools
+from collections import OrderedDict
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final, NamedTuple
@@ -63,6 +65,8 @@ class Hosts:
 
     def __init__(self) -> None:
         self.version = 0
+        self._changed: OrderedDict[str, int] = OrderedDict()
+        """Nodes by the version of their latest change, the latest last."""
         self._total: dict[str, Room] = {}
         self._used: dict[str, Room] = {}
         self._pods: dict[str, tuple[str, Room]] = {}
@@ -77,11 +81,11 @@ class Hosts:
         )
         if self._total.get(node.name) != room:
             self._total[node.name] = room
-            self.version += 1
+            self._note(node.name)
 
     def node_deleted(self, name: str) -> None:
         if self._total.pop(name, None) is not None:
-            self.version += 1
+            self._note(name)
 
     def pod_placed(self, pod: Pod, node: str) -> None:
         """The pod runs there, or is about to. Saying it again is harmless."""
@@ -113,4 +117,13 @@ class Hosts:
             self._used[node] = now
         else:
             self._used.pop(node, None)
+        self._note(node)
+
+    def changed_since(self, version: int) -> Iterable[str]:
+        """Nodes that changed after `version`, the latest first."""
+        return itertools.takewhile(lambda name: self._changed[name] > version, reversed(self._changed))
+
+    def _note(self, node: str) -> None:
         self.version += 1
+        self._changed[node] = self.version
+        self._changed.move_to_end(node)

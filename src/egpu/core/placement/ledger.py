@@ -8,7 +8,7 @@ again when the card comes back.
 Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.placement.cache`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -16,25 +16,26 @@ import numpy as np
 
 from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.placement.links import Ranks, ranks_of
-from egpu.core.provisioners import PROVISIONERS
+from egpu.core.links import Ranks, ranks_of
+from egpu.core.provisioners import PROVISIONERS, CardTotals
 
 FREE: Final = 0
 EXCLUSIVE: Final = 1
 CONFLICT: Final = -1
 """Held in two modes at once, which only a bad write from outside can bring about; takes nothing new."""
-_SHARED: Final = {entry.name: code for code, entry in enumerate(PROVISIONERS, start=2)}
-_MODE_NAMES: Final = {code: name for name, code in _SHARED.items()} | {EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
+_FIRST_SHARED: Final = 2
+"""The mode of a card that the first technology shares; those of the others follow."""
+_MODE_NAMES: Final = {FREE: "", EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
 
 
 def shared_mode(provisioner: str) -> int:
     """The mode of a card that `provisioner` shares; CONFLICT for a technology that does not exist."""
-    return _SHARED.get(provisioner, CONFLICT)
+    return next((code for code, name in enumerate(PROVISIONERS, _FIRST_SHARED) if name == provisioner), CONFLICT)
 
 
 def mode_name(mode: int) -> str:
     """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it."""
-    return _MODE_NAMES.get(mode, "")
+    return _MODE_NAMES[mode] if mode in _MODE_NAMES else list(PROVISIONERS)[mode - _FIRST_SHARED]
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class Ledger:
         """The nodes that take part in the pool, with cards or without."""
         self.links: dict[int, Ranks] = {}
         """How the cards of a row are joined; rows of which nothing is known are absent."""
+        self.names: list[str] = []
+        """The node of each row, "" for a row without."""
         self._rows: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
@@ -162,11 +165,22 @@ class Ledger:
             self._clear(name, row)
             self._cards.pop(name, None)
             self._free_rows.append(row)
+            self.names[row] = ""
             self.changes[row] += 1
 
     def row(self, node: str) -> int | None:
         """The row of a node in the arrays, or None when it has no cards that we know."""
         return self._rows.get(node)
+
+    def rows_of(self, nodes: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,)."""
+        found = [(row, place) for place, node in enumerate(nodes) if (row := self._rows.get(node)) is not None]
+        pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    def totals(self, rows: IntArray | int) -> CardTotals:
+        """What the cards of these rows have in all."""
+        return CardTotals(self.memory_mib[rows], {key: figures[rows] for key, figures in self.tflops.items()})
 
     def nodes(self) -> list[str]:
         return list(self._rows)
@@ -261,6 +275,7 @@ class Ledger:
             self._rows[name] = row
         if row >= rows or width > columns:
             self._grow(max(rows, 8) * 2 if row >= rows else rows, max(columns, width))
+        self.names[row] = name
         return row
 
     def _grow(self, rows: int, columns: int) -> None:
@@ -275,6 +290,7 @@ class Ledger:
         self.numa = np.pad(self.numa, pad)
         self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
         self.changes = np.pad(self.changes, pad[0])
+        self.names += [""] * pad[0][1]
 
     def _clear(self, name: str, row: int) -> None:
         self.links.pop(row, None)

@@ -1,16 +1,15 @@
 """Why a pod does not fit on a node, in sentences: what was asked, what each card has, what would help."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from egpu.api.allocation import ContainerDemand, PodDemand
-from egpu.api.objects import ClaimAllocation
+from egpu.api.allocation import ContainerDemand
 from egpu.api.quantities import format_mib
+from egpu.core.links import WORDS, best_set
 from egpu.core.placement.ledger import CONFLICT, EXCLUSIVE, FREE, Card, Ledger, mode_name, shared_mode
-from egpu.core.placement.links import WORDS, best_set
 from egpu.core.placement.remote import servers
-from egpu.core.provisioners import CardTotals, provisioner
+from egpu.core.placement.requests import Request
+from egpu.core.provisioners import provisioner
 
 MAX_CARDS_IN_TEXT: Final = 8
 """Cards listed in one sentence; a scheduler's event has 1024 characters in all."""
@@ -59,24 +58,36 @@ def describe(demand: ContainerDemand) -> str:
     return " and ".join(parts) + (f" of each of {many}{links}" if demand.cards > 1 else f" of {many}")
 
 
-def explain_refusal(
-    demand: PodDemand,
-    ledger: Ledger,
-    node: str,
-    *,
-    bound: Mapping[str, ClaimAllocation],
-    todo: Mapping[str, ContainerDemand],
-    pooled: Mapping[str, ContainerDemand],
-) -> Refusal:
-    """Why `demand` does not fit on `node`, given that it does not. `bound` are its containers whose claims have cards,
-    `todo` those that need some of the node's own, `pooled` those that need some of the pool's."""
-    anywhere = [name for name, claim in bound.items() if provisioner(claim.container.provisioner).anywhere]
-    if (pooled or anywhere) and node not in ledger.pool:
+def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
+    """Why the request does not fit on `node`, card by card. For nodes where it does not: reasons are dear."""
+    if request.waiting:
+        return Refusal(node, request.waiting, resolvable=False)
+    demand, todo, pooled = request.demand, request.local(), request.pooled()
+    if (why := _claims_refusal(request, ledger, node)) is not None:
+        return why
+    for name, one in pooled.items():
+        if (why := _pool_refusal(name, one, ledger, node, init=name in demand.init)) is not None:
+            return why
+    cards = ledger.cards(node)
+    if not cards and todo:
+        return Refusal(node, "the node has no GPU known to this scheduler", resolvable=False)
+    for name, one in todo.items():
+        if (why := _own_refusal(name, one, ledger, node, init=name in demand.init)) is not None:
+            return why
+    asked = ", ".join(f"{name} {describe(one)}" for name, one in {**todo, **pooled}.items())
+    where = f"the {len(cards)} cards" if not pooled else "the cards of the node and the pool" if todo else "the pool"
+    return Refusal(node, f"each container fits alone, but {where} cannot take all at once ({asked})")
+
+
+def _claims_refusal(request: Request, ledger: Ledger, node: str) -> Refusal | None:
+    """Why the node does not reach the pool, or the cards of the bound claims; None where it does."""
+    anywhere = [name for name, claim in request.bound.items() if provisioner(claim.container.provisioner).anywhere]
+    if (request.pooled() or anywhere) and node not in ledger.pool:
         return Refusal(
             node, "the node takes no part in the pool (its agent has no certificate of it)", resolvable=False
         )
-    for container, claim in bound.items():
-        name = demand.containers[container].claim
+    for container, claim in request.bound.items():
+        name = request.demand.containers[container].claim
         if container in anywhere:
             if not (claim.node in ledger.pool and ledger.pool[claim.node].serving):
                 away = f"claim {name} is bound to node {claim.node}, which does not serve its cards to the pool now"
@@ -90,43 +101,32 @@ def explain_refusal(
             if share.uuid not in healthy:
                 gone = f"claim {name} is bound to card {share.index} ({share.uuid}), which is unhealthy or gone"
                 return Refusal(node, gone, resolvable=False)
-    for name, wish in pooled.items():
-        if (refusal := _pool_refusal(name, wish, ledger, node, init=name in demand.init)) is not None:
-            return refusal
-    cards = ledger.cards(node)
-    if not cards and todo:
-        return Refusal(node, "the node has no GPU known to this scheduler", resolvable=False)
-    for name, wish in todo.items():
-        if (refusal := _own_refusal(name, wish, ledger, node, init=name in demand.init)) is not None:
-            return refusal
-    asked = ", ".join(f"{name} {describe(wish)}" for name, wish in {**todo, **pooled}.items())
-    where = f"the {len(cards)} cards" if not pooled else "the cards of the node and the pool" if todo else "the pool"
-    return Refusal(node, f"each container fits alone, but {where} cannot take all at once ({asked})")
-
-
-def _own_refusal(name: str, wish: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
-    """Why the node's own cards do not take one container; None where they do."""
-    cards, found = ledger.cards(node), _card_reasons(wish, ledger, node, init=init)
-    free = len(cards) - len(found)
-    head = f"container {name} asks for {describe(wish)}, {free} of {len(cards)} cards can take it"
-    if free < wish.cards:
-        hopeless = sum(never for _, never in found)
-        return Refusal(node, head, tuple(why for why, _ in found), resolvable=len(cards) - hopeless >= wish.cards)
-    if wish.links and not _joined(wish, ledger, node, {why.uuid for why, _ in found}):
-        hopeful = _joined(wish, ledger, node, {why.uuid for why, never in found if never})
-        return Refusal(node, f"{head}, no {wish.cards} of them are {WORDS[wish.links]}", resolvable=hopeful)
     return None
 
 
-def _joined(wish: ContainerDemand, ledger: Ledger, node: str, without: set[str]) -> bool:
-    """Whether enough of the node's other cards are joined as the container wishes."""
+def _own_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
+    """Why the node's own cards do not take one container; None where they do."""
+    cards, found = ledger.cards(node), _card_reasons(demand, ledger, node, init=init)
+    free = len(cards) - len(found)
+    head = f"container {name} asks for {describe(demand)}, {free} of {len(cards)} cards can take it"
+    if free < demand.cards:
+        hopeless = sum(never for _, never in found)
+        return Refusal(node, head, tuple(why for why, _ in found), resolvable=len(cards) - hopeless >= demand.cards)
+    if demand.links and not _joined(demand, ledger, node, {why.uuid for why, _ in found}):
+        hopeful = _joined(demand, ledger, node, {why.uuid for why, never in found if never})
+        return Refusal(node, f"{head}, no {demand.cards} of them are {WORDS[demand.links]}", resolvable=hopeful)
+    return None
+
+
+def _joined(demand: ContainerDemand, ledger: Ledger, node: str, without: set[str]) -> bool:
+    """Whether enough of the node's other cards are joined as the container requires."""
     row = ledger.row(node)
     ranks = ledger.links.get(row) if row is not None else None
     columns = [column for column, card in enumerate(ledger.cards(node)) if card.uuid not in without]
-    return ranks is not None and best_set(ranks, columns, wish.cards, wish.links) is not None
+    return ranks is not None and best_set(ranks, columns, demand.cards, demand.links) is not None
 
 
-def _pool_refusal(name: str, wish: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
+def _pool_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> Refusal | None:
     """Why no node of the pool takes one container; None where one does."""
     offered = servers(ledger, node)
     if not offered:
@@ -134,31 +134,31 @@ def _pool_refusal(name: str, wish: ContainerDemand, ledger: Ledger, node: str, *
     reasons: list[CardReason] = []
     hopeless = True
     for server in offered:
-        found = _card_reasons(wish, ledger, server, init=init)
-        if len(ledger.cards(server)) - len(found) >= wish.cards:
+        found = _card_reasons(demand, ledger, server, init=init)
+        if len(ledger.cards(server)) - len(found) >= demand.cards:
             return None
-        hopeless = hopeless and len(ledger.cards(server)) - sum(never for _, never in found) < wish.cards
+        hopeless = hopeless and len(ledger.cards(server)) - sum(never for _, never in found) < demand.cards
         reasons += [CardReason(why.uuid, why.index, f"of {server} {why.reason}") for why, _ in found]
-    asked = f"container {name} asks for {describe(wish)} of the pool"
+    asked = f"container {name} asks for {describe(demand)} of the pool"
     nodes = "node" if len(offered) == 1 else "nodes"
     head = f"{asked}; {len(offered)} {nodes} with cards, none can take it"
     return Refusal(node, head, tuple(reasons), resolvable=not hopeless)
 
 
-def _card_reasons(wish: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> list[tuple[CardReason, bool]]:
+def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: bool) -> list[tuple[CardReason, bool]]:
     """Per refusing card why, and whether it would refuse even when empty."""
     row = ledger.row(node)
-    totals = CardTotals(ledger.memory_mib[row], {key: figures[row] for key, figures in ledger.tflops.items()})
-    needs = provisioner(wish.provisioner).needs(wish, totals)
+    assert row is not None
+    needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
     reasons: list[tuple[CardReason, bool]] = []
     for column, card in enumerate(ledger.cards(node)):
         cell = (row, column)
         never = not card.healthy or not needs.possible[column]
         if never:
-            why = _never(wish, card)
+            why = _never(demand, card)
         else:
             why = _now(
-                wish,
+                demand,
                 card,
                 mode=int(ledger.mode[cell]),
                 core=(int(ledger.core_free[cell]), int(needs.core[column])),
@@ -169,30 +169,32 @@ def _card_reasons(wish: ContainerDemand, ledger: Ledger, node: str, *, init: boo
     return reasons
 
 
-def _never(wish: ContainerDemand, card: Card) -> str:
+def _never(demand: ContainerDemand, card: Card) -> str:
     if not card.healthy:
         return "is unhealthy"
-    if wish.tflops:
-        figure = card.tflops.get(wish.precision)
+    if demand.tflops:
+        figure = card.tflops.get(demand.precision)
         if not figure:
-            return f"({card.model}) has no {wish.precision} TFLOPS figure"
-        if wish.tflops > figure:
-            return f"({card.model}) has {figure:g} TFLOPS ({wish.precision}) in all"
+            return f"({card.model}) has no {demand.precision} TFLOPS figure"
+        if demand.tflops > figure:
+            return f"({card.model}) has {figure:g} TFLOPS ({demand.precision}) in all"
     return f"has {format_mib(card.memory_mib)} in all"
 
 
-def _now(wish: ContainerDemand, card: Card, *, mode: int, core: tuple[int, int], memory: tuple[int, int]) -> str | None:
+def _now(
+    demand: ContainerDemand, card: Card, *, mode: int, core: tuple[int, int], memory: tuple[int, int]
+) -> str | None:
     """`core` and `memory`: (free, needed)."""
     if mode == EXCLUSIVE:
         return "is given out whole"
     if mode == CONFLICT:
         return "is over-committed and takes nothing new"
-    if wish.exclusive:
+    if demand.exclusive:
         if mode == FREE:
             return None
         taken = f"{100 - core[0]} % and {format_mib(card.memory_mib - memory[0])}"
         return f"is shared ({taken} given out)"
-    if mode not in (FREE, shared_mode(wish.provisioner)):
+    if mode not in (FREE, shared_mode(demand.provisioner)):
         return f"is shared by {mode_name(mode)}"
     short: list[str] = []
     if core[0] < core[1]:

@@ -7,34 +7,22 @@ twice: a pod of several may be told to wait although a place exists, never the o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from egpu.api.allocation import ContainerDemand, PodDemand
 from egpu.core.arrays import FloatArray, IntArray
-from egpu.core.placement.candidates import Board
+from egpu.core.placement.candidates import CandidateCards
 from egpu.core.placement.ledger import Ledger
-from egpu.core.placement.preference import Policy
+from egpu.core.placement.requests import Request
 from egpu.core.provisioners import provisioner
 
 ELSEWHERE: Final = 0.5
 """Score of a node on the pool's fastest link that has no card for the pod itself; its own card is worth 1."""
 
 
-class Wanted(Protocol):
-    """What is to be placed: `egpu.core.placement.fit.Request`."""
-
-    @property
-    def demand(self) -> PodDemand: ...
-
-    def local(self) -> dict[str, ContainerDemand]: ...
-
-    def pooled(self) -> dict[str, ContainerDemand]: ...
-
-
 @dataclass(frozen=True)
-class Seat:
+class ServerChoice:
     """Where a container's cards are: the node that serves them, and their columns there."""
 
     server: str
@@ -53,14 +41,13 @@ def servers(ledger: Ledger, node: str) -> list[str]:
     )
 
 
-def seats(
-    request: Wanted,
+def choose_servers(
+    request: Request,
     ledger: Ledger,
     node: str,
-    policy: Policy,
     *,
     taken: tuple[int | None, Mapping[str, tuple[int, ...]]] = (None, {}),
-) -> dict[str, Seat] | None:
+) -> dict[str, ServerChoice] | None:
     """A place for each pooled container of a pod on `node` ("" for any node), or None.
 
     `taken`: the row of the pod's node and the columns that its other containers get there.
@@ -69,37 +56,39 @@ def seats(
     if not order:
         return None
     rows: IntArray = np.array([ledger.row(name) for name in order], dtype=np.int64)
-    board = Board.of(ledger, rows)
-    _take_local(request, board, *taken)
-    found: dict[str, Seat] = {}
+    cards = CandidateCards.of(ledger, rows)
+    _take_local(request, cards, *taken)
+    found: dict[str, ServerChoice] = {}
     for name, demand in request.pooled().items():
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
-        needs = provisioner(demand.provisioner).needs(demand, board.totals)
-        eligible = board.eligible(demand, needs, init=init)
+        needs = provisioner(demand.provisioner).needs(demand, cards.totals)
+        eligible = cards.eligible(demand, needs, init=init)
         able = np.flatnonzero(eligible.sum(axis=1) >= demand.cards)
         if not len(able):
             return None
         at = int(able[0])
-        scores = np.where(eligible[at], policy.card_scores(board.view(), needs)[at], -np.inf)
+        scores = np.where(eligible[at], cards.fullness(needs)[at], -np.inf)
         best: IntArray = np.argsort(-scores, kind="stable")[: demand.cards]
-        board.take(demand, needs, (np.full(demand.cards, at), best), init=init, sidecar=sidecar)
-        found[name] = Seat(order[at], tuple(best.tolist()))
+        cards.take(demand, needs, (np.full(demand.cards, at), best), init=init, sidecar=sidecar)
+        found[name] = ServerChoice(order[at], tuple(best.tolist()))
     return found
 
 
-def _take_local(request: Wanted, board: Board, row: int | None, columns: Mapping[str, tuple[int, ...]]) -> None:
-    """Take from the board what the pod's other containers get of the node's own cards."""
-    at = np.flatnonzero(board.rows == row) if row is not None else np.zeros(0)
+def _take_local(
+    request: Request, cards: CandidateCards, row: int | None, columns: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Take of the pool's cards what the pod's other containers get of the node's own cards."""
+    at = np.flatnonzero(cards.rows == row) if row is not None else np.zeros(0)
     if not len(at):
         return
     for name, demand in request.local().items():
         chosen = np.array(columns[name], dtype=np.int64)
-        needs = provisioner(demand.provisioner).needs(demand, board.totals)
+        needs = provisioner(demand.provisioner).needs(demand, cards.totals)
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
-        board.take(demand, needs, (np.full(len(chosen), int(at[0])), chosen), init=init, sidecar=sidecar)
+        cards.take(demand, needs, (np.full(len(chosen), int(at[0])), chosen), init=init, sidecar=sidecar)
 
 
-def near(request: Wanted, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
+def nearness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
     """How near the pool's cards are to each node: 1 where the first container finds its own, less by the link."""
     fastest = max((one.link_mbps for one in ledger.pool.values()), default=0)
     answer = np.array(
@@ -111,9 +100,9 @@ def near(request: Wanted, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
         if (row := ledger.row(node)) is not None and node in ledger.pool and ledger.pool[node].serving
     ]
     if here:
-        board = Board.of(ledger, np.array([row for _, row in here], dtype=np.int64))
+        cards = CandidateCards.of(ledger, np.array([row for _, row in here], dtype=np.int64))
         name, demand = next(iter(request.pooled().items()))
-        needs = provisioner(demand.provisioner).needs(demand, board.totals)
-        own = board.eligible(demand, needs, init=name in request.demand.init).sum(axis=1) >= demand.cards
+        needs = provisioner(demand.provisioner).needs(demand, cards.totals)
+        own = cards.eligible(demand, needs, init=name in request.demand.init).sum(axis=1) >= demand.cards
         answer[np.array([place for place, _ in here])[own]] = 1.0
     return answer

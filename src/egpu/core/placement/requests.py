@@ -1,16 +1,18 @@
 """From a pod or a claim to a `Request`: what has to be placed, what its claims have already, and what it waits for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodAllocation, PodDemand
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClass
-from egpu.core.demand.pods import claim_class, claim_demand, claims_by_container, container_demand, init_names
-from egpu.core.placement.fit import Request
+from egpu.api.vocabularies import ELASTIC
+from egpu.core.demand.claims import claim_class, claim_demand
+from egpu.core.demand.pods import claims_by_container, container_demand, init_names
+from egpu.core.policies.registry import CLUSTER_NAMES, Policies
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand
 
@@ -18,8 +20,56 @@ CLAIM_CONTAINER: Final = "claim"
 """Container name under which a claim by itself is placed and held."""
 
 
+POLICY_PARAMETER: Final = "policy"
+"""Class parameter: the policy, for node and cards, of demands of that class."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be placed. `demand` lists every GPU container; those in `bound` use a claim that has its cards.
+
+    `waiting` is a reason for which no node can take the pod now (a claim that is not bound, a technology not built).
+    """
+
+    demand: PodDemand
+    bound: Mapping[str, ClaimAllocation] = field(default_factory=dict[str, ClaimAllocation])
+    waiting: str = ""
+    cpu_milli: int = 0
+    ram_mib: int = 0
+    """CPU and memory that the pod asks for: scoring looks at them, fitting does not."""
+    models: tuple[str, ...] = ()
+    """Card models of the nodes that it selects, () for any: scoring looks at them; the scheduler offers no others."""
+    policy: str = ""
+    """The policy that the classes of its demand ask for, "" where none does or they disagree."""
+
+    def policies(self, default: Policies) -> Policies:
+        """By which policies it is placed: its classes', or else the process's own."""
+        return Policies(self.policy, self.policy) if self.policy else default
+
+    def open(self) -> dict[str, ContainerDemand]:
+        """The containers that need cards chosen, in the order of placing: apps and sidecars before plain init
+        containers (which then reuse their cards), the hardest to place first."""
+        todo = {name: demand for name, demand in self.demand.containers.items() if name not in self.bound}
+        init = self.demand.init
+
+        def difficulty(name: str) -> tuple[bool, bool, int, int, int, int, str]:
+            demand = todo[name]
+            size = (-demand.cards, -demand.tflops, -demand.memory_mib, -demand.core)
+            return (name in init, not demand.exclusive, *size, name)
+
+        return {name: todo[name] for name in sorted(todo, key=difficulty)}
+
+    def local(self) -> dict[str, ContainerDemand]:
+        """Those of `open` whose cards have to be the node's own."""
+        return {name: demand for name, demand in self.open().items() if not provisioner(demand.provisioner).anywhere}
+
+    def pooled(self) -> dict[str, ContainerDemand]:
+        """Those of `open` whose cards may be another node's."""
+        return {name: demand for name, demand in self.open().items() if provisioner(demand.provisioner).anywhere}
+
+
 class Claims(Protocol):
-    """What is known of claims and classes: `egpu.core.placement.cache.Feed`."""
+    """What is known of claims and classes: `egpu.core.placement.cache.SchedulerCache`."""
 
     classes: dict[str, ElasticGPUClass]
 
@@ -53,14 +103,15 @@ def pod_request(pod: Pod, claims: Claims) -> Request:
         init=tuple(name for name in init if name in containers),
         sidecars=tuple(name for name in sidecars if name in containers),
     )
-    return Request(demand, bound, "; ".join(waiting))
+    policy = _class_policy(containers.values(), claims.classes)
+    return Request(demand, bound, "; ".join(waiting), policy=policy)
 
 
 def _claimed(
     pod: Pod, container: str, name: str, claims: Claims
 ) -> tuple[ContainerDemand, ClaimAllocation | None, str | None]:
     """The demand of a container that uses a claim, and its cards if the claim has some, or else what it waits for."""
-    demand = ContainerDemand(provisioner=names.VCUDA, claim=name)
+    demand = ContainerDemand(provisioner=ELASTIC.provisioner, claim=name)
     claim = claims.claim(pod.namespace, name)
     use = f"container {container} uses the claim {name}"
     if claim is None:
@@ -96,7 +147,8 @@ def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]
     """What an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
     demand = claim_demand(claim, claim_class(claim, classes))
     waiting = _not_built(CLAIM_CONTAINER, demand)
-    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), waiting="; ".join(waiting))
+    policy = _class_policy([demand], classes)
+    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), waiting="; ".join(waiting), policy=policy)
 
 
 def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, ClaimAllocation]:
@@ -110,6 +162,16 @@ def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, 
 
 def _not_built(container: str, demand: ContainerDemand) -> list[str]:
     technology = provisioner(demand.provisioner)
-    if technology.available:
-        return []
-    return [f"container {container} asks for {technology.name}, which is known by name but not available yet"]
+    missing = technology.missing
+    return [f"container {container} asks for {technology.name}, which {missing}"] if missing else []
+
+
+def _class_policy(demands: Iterable[ContainerDemand], classes: Mapping[str, ElasticGPUClass]) -> str:
+    """The policy that the classes of the demands ask for, where they agree. One that is not known (of a class from
+    before admission checked it) must not stop its pods."""
+    asked: set[str] = set()
+    for demand in demands:
+        found = classes.get(demand.class_name)
+        if found is not None and (name := (found.parameters or {}).get(POLICY_PARAMETER)):
+            asked.add(name)
+    return asked.pop() if len(asked) == 1 and asked <= set(CLUSTER_NAMES) else ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from egpu.core.links import Ranks, joined
 from egpu.core.placement.ledger import EXCLUSIVE, FREE
-from egpu.core.placement.links import Ranks, joined
 
 MAX_STEPS: Final = 20_000
 """Placements tried per node before giving up. A node of 16 cards and a pod of 4 containers stays below it; beyond, a
@@ -17,8 +17,8 @@ pod may be told to wait although a place exists, never the other way round."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What one container needs: how many cards, and per column the amounts, whether it is possible, and the mode."""
+class ContainerNeeds:
+    """How many cards one container needs, and per column the amounts, whether it is possible, and the mode."""
 
     name: str
     cards: int
@@ -29,7 +29,7 @@ class Wish:
     init: bool
     sidecar: bool
     links: str = ""
-    """What must join every two of its cards; see `egpu.core.placement.links`."""
+    """What must join every two of its cards; see `egpu.core.links`."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Cards:
 
 
 class _Search:
-    def __init__(self, wishes: list[Wish], cards: Cards, ranks: Ranks | None) -> None:
+    def __init__(self, containers: list[ContainerNeeds], cards: Cards, ranks: Ranks | None) -> None:
         self.ranks = ranks
-        self.wishes = wishes
+        self.containers = containers
         self.base_mode = cards.mode
         self.mode = list(cards.mode)
         self.core, self.memory = list(cards.core), list(cards.memory)
@@ -52,21 +52,21 @@ class _Search:
         self.chosen: dict[str, tuple[int, ...]] = {}
         self.steps = 0
 
-    def fits(self, wish: Wish, column: int) -> bool:
-        core, memory = (self.init_core, self.init_memory) if wish.init else (self.core, self.memory)
-        if not wish.possible[column] or core[column] < wish.core[column] or memory[column] < wish.memory[column]:
+    def fits(self, needs: ContainerNeeds, column: int) -> bool:
+        core, memory = (self.init_core, self.init_memory) if needs.init else (self.core, self.memory)
+        if not needs.possible[column] or core[column] < needs.core[column] or memory[column] < needs.memory[column]:
             return False
         mode, base = self.mode[column], self.base_mode[column]
-        if wish.mode == EXCLUSIVE:
-            return (base if wish.init else mode) == FREE
-        return mode in (FREE, wish.mode) or (wish.init and mode == EXCLUSIVE and base == FREE)
+        if needs.mode == EXCLUSIVE:
+            return (base if needs.init else mode) == FREE
+        return mode in (FREE, needs.mode) or (needs.init and mode == EXCLUSIVE and base == FREE)
 
-    def alike(self, wish: Wish, column: int) -> tuple[int, ...]:
-        """Columns with equal values are interchangeable for this wish and those after it: only one need be tried."""
-        later = [w for w in self.wishes if w.name not in self.chosen]
+    def alike(self, needs: ContainerNeeds, column: int) -> tuple[int, ...]:
+        """Columns with equal values are interchangeable from this container on: only one need be tried."""
+        later = [w for w in self.containers if w.name not in self.chosen]
         if any(one.links for one in later):
             return (column,)  # no two cards are joined to the same others
-        per_wish = (v for w in later for v in (w.core[column], w.memory[column], int(w.possible[column])))
+        per_container = (v for w in later for v in (w.core[column], w.memory[column], int(w.possible[column])))
         return (
             self.core[column],
             self.memory[column],
@@ -74,52 +74,54 @@ class _Search:
             self.init_memory[column],
             self.mode[column],
             self.base_mode[column],
-            *per_wish,
+            *per_container,
         )
 
     def run(self, position: int = 0) -> bool:
-        if position == len(self.wishes):
+        if position == len(self.containers):
             return True
-        wish = self.wishes[position]
-        candidates = [column for column in range(len(self.mode)) if self.fits(wish, column)]
-        kinds = {column: self.alike(wish, column) for column in candidates}
+        needs = self.containers[position]
+        candidates = [column for column in range(len(self.mode)) if self.fits(needs, column)]
+        kinds = {column: self.alike(needs, column) for column in candidates}
         tried: set[tuple[tuple[int, ...], ...]] = set()
-        for columns in combinations(candidates, wish.cards):
+        for columns in combinations(candidates, needs.cards):
             self.steps += 1
             if self.steps > MAX_STEPS:
                 return False
-            if not joined(self.ranks, columns, wish.links):
+            if not joined(self.ranks, columns, needs.links):
                 continue
             kind = tuple(sorted(kinds[column] for column in columns))
             if kind in tried:
                 continue
             tried.add(kind)
             modes = [self.mode[column] for column in columns]
-            self._shift(wish, columns, -1)
+            self._shift(needs, columns, -1)
             for column in columns:
-                self.mode[column] = EXCLUSIVE if self.mode[column] == EXCLUSIVE else wish.mode
-            self.chosen[wish.name] = columns
+                self.mode[column] = EXCLUSIVE if self.mode[column] == EXCLUSIVE else needs.mode
+            self.chosen[needs.name] = columns
             if self.run(position + 1):
                 return True
-            del self.chosen[wish.name]
+            del self.chosen[needs.name]
             for column, mode in zip(columns, modes, strict=True):
                 self.mode[column] = mode
-            self._shift(wish, columns, +1)
+            self._shift(needs, columns, +1)
         return False
 
-    def _shift(self, wish: Wish, columns: tuple[int, ...], sign: int) -> None:
-        if wish.init:
+    def _shift(self, needs: ContainerNeeds, columns: tuple[int, ...], sign: int) -> None:
+        if needs.init:
             return  # runs before the apps, after which its share is theirs
         for column in columns:
-            self.core[column] += sign * wish.core[column]
-            self.memory[column] += sign * wish.memory[column]
-            if wish.sidecar:
-                self.init_core[column] += sign * wish.core[column]
-                self.init_memory[column] += sign * wish.memory[column]
+            self.core[column] += sign * needs.core[column]
+            self.memory[column] += sign * needs.memory[column]
+            if needs.sidecar:
+                self.init_core[column] += sign * needs.core[column]
+                self.init_memory[column] += sign * needs.memory[column]
 
 
-def place(wishes: list[Wish], cards: Cards, ranks: Ranks | None = None) -> dict[str, tuple[int, ...]] | None:
-    """Columns per container, or None. Wishes in order: apps and sidecars first, then plain init containers. `ranks`:
-    how the cards are joined."""
-    search = _Search(wishes, cards, ranks)
+def place(
+    containers: list[ContainerNeeds], cards: Cards, ranks: Ranks | None = None
+) -> dict[str, tuple[int, ...]] | None:
+    """Columns per container, or None. `containers` in order: apps and sidecars first, then plain init containers.
+    `ranks`: how the cards are joined."""
+    search = _Search(containers, cards, ranks)
     return search.chosen if search.run() else None

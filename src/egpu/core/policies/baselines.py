@@ -7,6 +7,7 @@ scores included: rounding makes ties, and ties go to the lowest row, which is a 
 import numpy as np
 
 from egpu.core.arrays import FloatArray, IntArray
+from egpu.core.policies.base import Policy
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.shapes import WHOLE_CARD, Shape
 
@@ -15,37 +16,19 @@ _MOST_GPU_MILLI = 8_000
 """What the published scores divide by, whatever the cluster has."""
 
 
-def eligible_cards(fleet: Fleet, shape: Shape, row: int) -> list[int]:
-    """Columns of a row that could take the shape's share of one card."""
-    core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
-    asked = fleet.memory_asked(shape, row)
-    return [
-        column
-        for column in range(int(fleet.count[row]))
-        if core[column] >= shape.core_milli and memory[column] >= asked
-    ]
+class _Tightest(Policy):
+    """On the node, the cards with least left that still fit."""
 
-
-def tightest_cards(fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
-    """The cards with least left that still fit."""
-    core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
-    columns = eligible_cards(fleet, shape, row)
-    return tuple(sorted(sorted(columns, key=lambda column: (core[column], memory[column]))[: shape.cards]))
-
-
-class _Tightest:
-    """On the node, the card with least left."""
-
-    generation = 0
-
-    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
-        return tightest_cards(fleet, shape, row)
+    def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+        core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
+        columns = fleet.eligible_cards(shape, row)
+        return tuple(sorted(sorted(columns, key=lambda column: (core[column], memory[column]))[: shape.cards]))
 
 
 class BestFit(_Tightest):
     """The node that has least left afterwards, CPU and GPU alike."""
 
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         cpu = (fleet.cpu[rows] - shape.cpu_milli) / _MOST_CPU_MILLI
         gpu = (fleet.gpu[rows] - shape.gpu_milli) / _MOST_GPU_MILLI
         return np.floor((1 - (cpu * 0.5 + gpu * 0.5)) * 100)
@@ -54,7 +37,7 @@ class BestFit(_Tightest):
 class DotProduct(_Tightest):
     """The node whose free resources point least the pod's way."""
 
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         cpu = fleet.cpu[rows] * (shape.cpu_milli / _MOST_CPU_MILLI**2)
         gpu = fleet.gpu[rows] * (shape.gpu_milli / _MOST_GPU_MILLI**2)
         return np.floor((1 - (cpu + gpu) / 2) * 100)
@@ -63,7 +46,7 @@ class DotProduct(_Tightest):
 class GpuPacking(_Tightest):
     """Cards in use before free cards, free cards of nodes in use before free nodes."""
 
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         if not shape.cards:
             return np.zeros(len(rows))
         full, count = fleet.full[rows], fleet.count[rows]
@@ -80,19 +63,20 @@ class GpuPacking(_Tightest):
         return np.where(full == count, on_free, score).astype(np.float64)
 
 
-class Random:
+class Random(Policy):
     """Any node that fits and any of its cards. Every decision draws anew, so no score outlives it."""
+
+    drawn = True
 
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
-        self.generation = 0
 
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         self.generation += 1
         return self._random.random(len(rows))
 
-    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
-        columns = eligible_cards(fleet, shape, row)
+    def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+        columns = fleet.eligible_cards(shape, row)
         return tuple(sorted(self._random.choice(columns, size=shape.cards, replace=False).tolist()))
 
 
@@ -110,20 +94,18 @@ def _mean_used(fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
 class Binpack(_Tightest):
     """The node whose cards are fullest."""
 
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         return _mean_used(fleet, shape, rows)
 
 
-class Spread:
+class Spread(Policy):
     """The node whose cards are emptiest, and on it the emptiest card."""
 
-    generation = 0
-
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         return -_mean_used(fleet, shape, rows)
 
-    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+    def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
         core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
-        columns = eligible_cards(fleet, shape, row)
+        columns = fleet.eligible_cards(shape, row)
         ranked = sorted(columns, key=lambda column: (-core[column], -memory[column]))
         return tuple(sorted(ranked[: shape.cards]))

@@ -13,23 +13,23 @@ sum of table entries: one per card (what is left of it, CPU left), one per node 
 import numpy as np
 
 from egpu.core.arrays import FloatArray, IntArray
-from egpu.core.policies.baselines import eligible_cards
+from egpu.core.policies.base import Policy
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.shapes import WHOLE_CARD, Mix, Shape
 
 _MOST_CARDS = 16
 
 
-class Fgd:
+class Fgd(Policy):
     """`mix` is the job mix that typical shapes are taken from; `quantised` False is for showing what rounding does."""
 
     def __init__(self, mix: Mix, models: tuple[str, ...], *, quantised: bool = True) -> None:
-        self.generation = 0
         self._quantised = quantised
         self._models = models
-        self._tabulate(mix)
+        self.mix_changed(mix)
 
-    def _tabulate(self, mix: Mix) -> None:
+    def mix_changed(self, mix: Mix) -> None:
+        self.generation += 1
         typical = mix.typical()
         self._levels: IntArray = np.unique([shape.cpu_milli for shape, _ in typical]).astype(np.int64)
         count = len(self._levels) + 1
@@ -95,10 +95,10 @@ class Fgd:
             scores = np.where(eligible, scores, -np.inf)
         return scores
 
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
         return self._scores(fleet, shape, rows).max(axis=0)
 
-    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+    def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
         if shape.cards != 1:
-            return tuple(eligible_cards(fleet, shape, row)[: shape.cards])
+            return tuple(fleet.eligible_cards(shape, row)[: shape.cards])
         return (int(self._scores(fleet, shape, np.array([row]))[:, 0].argmax()),)

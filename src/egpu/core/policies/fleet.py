@@ -130,6 +130,16 @@ class Fleet:
             and all(self.card_memory[row, c] >= self.memory_asked(shape, row) for c in cards)
         )
 
+    def eligible_cards(self, shape: Shape, row: int) -> list[int]:
+        """Columns of a row that could take the shape's share of one card."""
+        core, memory = self.core[row].tolist(), self.card_memory[row].tolist()
+        asked = self.memory_asked(shape, row)
+        return [
+            column
+            for column in range(int(self.count[row]))
+            if core[column] >= shape.core_milli and memory[column] >= asked
+        ]
+
     def memory_asked(self, shape: Shape, row: int) -> int:
         """Memory that the pod takes of each card there: of a whole card all."""
         return max(shape.card_memory_mib, int(self.card_memory_total[row]) if shape.whole else 0)

@@ -62,6 +62,11 @@ class LearnedMix:
         self._schedule()
         return True
 
+    @property
+    def enough(self) -> bool:
+        """Whether so many were seen that prices follow from them."""
+        return self.arrivals >= FIRST_PRICES_AT
+
     def mix(self) -> Mix:
         """What is known now; a copy."""
         return Mix(dict(self._weights))

@@ -16,13 +16,13 @@ second has size one. Amounts asked for are rounded up and remainders down, so no
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-import highspy
 import numpy as np
 
 from egpu.core.arrays import FloatArray, IntArray
 from egpu.core.policies.shapes import WHOLE_CARD
+from egpu.errors import MissingExtra
 
 MEMORY_LEVELS: Final = 32
 MAX_ROUNDS: Final = 400
@@ -111,6 +111,15 @@ class _Knapsack:
         return counts
 
 
+def solver() -> Any:
+    """The module of HiGHS: not every program that knows policies needs it. Raises MissingExtra."""
+    try:
+        import highspy  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtra("the policy price", package="highspy", extra="prices") from error
+    return highspy
+
+
 class _Programme:
     """Column generation. Patterns found for some weights are kept, so that other weights of the same shares take few
     rounds more."""
@@ -118,11 +127,13 @@ class _Programme:
     def __init__(self, knapsack: _Knapsack) -> None:
         self._knapsack = knapsack
         self._count = len(knapsack.cores)
-        self._model = highspy.Highs()
+        highs = solver()
+        self._infinity: float = highs.kHighsInf
+        self._model: Any = highs.Highs()
         self._model.setOptionValue("output_flag", False)
         self._model.setOptionValue("threads", 1)
         for _ in range(self._count):
-            self._model.addRow(0.0, highspy.kHighsInf, 0, np.zeros(0, dtype=np.int32), np.zeros(0))
+            self._model.addRow(0.0, self._infinity, 0, np.zeros(0, dtype=np.int32), np.zeros(0))
         for share in range(self._count):
             limits = [knapsack.height // int(knapsack.cores[share])] if knapsack.cores[share] else []
             limits += [knapsack.width // int(knapsack.memories[share])] if knapsack.memories[share] else []
@@ -130,12 +141,12 @@ class _Programme:
 
     def _add(self, pattern: FloatArray) -> None:
         rows = np.flatnonzero(pattern).astype(np.int32)
-        self._model.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, pattern[rows])
+        self._model.addCol(1.0, 0.0, self._infinity, len(rows), rows, pattern[rows])
 
     def worth(self, weights: FloatArray) -> FloatArray:
         """What each remainder is worth by the dual prices, as a share of the whole card."""
         for share, weight in enumerate(weights.tolist()):
-            self._model.changeRowBounds(share, weight, highspy.kHighsInf)
+            self._model.changeRowBounds(share, weight, self._infinity)
         value, pattern = self._round()
         for _ in range(MAX_ROUNDS):
             if value[-1, -1] <= 1 + _TOLERANCE:

@@ -5,59 +5,17 @@ argmax answers. So a decision costs the changes since the shape's last turn, not
 """
 
 from collections import OrderedDict
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.policies.base import Marks, Policy
 from egpu.core.policies.fleet import FULL, Fleet, Placement
 from egpu.core.policies.shapes import Shape
 
 ROWS_LIMIT: Final = 1024
 """Shapes whose score rows are kept; the one longest unasked is forgotten first."""
-
-
-class Scorer(Protocol):
-    """A policy. More is better. Ties between nodes go to the lowest row, between cards to the lowest column.
-
-    `generation` grows when scores given earlier no longer hold (new prices, a new mix): all rows are then scored anew.
-    """
-
-    generation: int
-
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
-        """How good each row would be, shape (rows,), whether or not the pod fits there."""
-        ...
-
-    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
-        """The columns to use on a row that fits."""
-        ...
-
-
-Marks = NDArray[np.uint8]
-
-
-@runtime_checkable
-class Reserving(Scorer, Protocol):
-    """A policy that also keeps something back whose worth depends on the whole cluster.
-
-    A score holds until its node changes; what is scarce changes with every placement anywhere. So a row carries, per
-    node, a mark of *what* would be used up there, and the price of each mark is looked up when the decision is made.
-    """
-
-    def scored(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, Marks]:
-        """`scores` (`state` is the fleet's at `rows`), and what the pod would use up on each row, as an index into
-        `charges`; 0 is nothing."""
-        ...
-
-    def attend(self, fleet: Fleet) -> None:
-        """Look at what changed in the fleet, before a decision; `generation` may grow by it."""
-        ...
-
-    def charges(self, fleet: Fleet) -> FloatArray | None:
-        """What each mark costs now, to be taken off the score; None when nothing costs anything."""
-        ...
 
 
 class _Row:
@@ -101,19 +59,17 @@ class _Row:
 
 
 class Placer:
-    """A fleet and the scorer that decides on it."""
+    """A fleet and the policy that decides on it."""
 
-    def __init__(self, fleet: Fleet, scorer: Scorer) -> None:
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
         self.fleet = fleet
-        self.scorer = scorer
-        self._reserving = scorer if isinstance(scorer, Reserving) else None
+        self.policy = policy
         self._rows: OrderedDict[Shape, _Row] = OrderedDict()
 
     def scores(self, shape: Shape) -> FloatArray:
         """Scores of every node now, -inf where the pod does not fit, shape (nodes,). Not a copy."""
-        fleet = self.fleet
-        if self._reserving is not None:
-            self._reserving.attend(fleet)
+        fleet, policy = self.fleet, self.policy
+        policy.attend(fleet)
         row = self._rows.get(shape)
         if row is None:
             row = self._rows[shape] = _Row(fleet, shape)
@@ -121,17 +77,17 @@ class Placer:
                 self._rows.popitem(last=False)
         else:
             self._rows.move_to_end(shape)
-        if row.version < fleet.version or row.generation != self.scorer.generation:
+        if row.version < fleet.version or row.generation != policy.generation:
             self._refresh(row, shape)
-        charges = self._reserving.charges(fleet) if self._reserving is not None else None
+        charges = policy.charges()
         return row.scores if charges is None else row.scores - charges.take(row.marks)
 
     def _refresh(self, row: _Row, shape: Shape) -> None:
         """Score the nodes that changed since the row was last asked for."""
-        fleet = self.fleet
-        if row.version >= 0 and row.generation == self.scorer.generation:
+        fleet, policy = self.fleet, self.policy
+        if row.version >= 0 and row.generation == policy.generation:
             self._score(row, shape, fleet.changed_since(row.version))
-        elif self._reserving is None:
+        elif policy.drawn:
             self._score(row, shape, fleet.all_rows)
         else:
             distinct, pristine, stand_in = fleet.alike()
@@ -139,18 +95,13 @@ class Placer:
             self._score(row, shape, distinct)
             row.scores[pristine] = row.scores.take(stand_in)
             row.marks[pristine] = row.marks.take(stand_in)
-        row.version, row.generation = fleet.version, self.scorer.generation
+        row.version, row.generation = fleet.version, policy.generation
 
     def _score(self, row: _Row, shape: Shape, rows: IntArray) -> None:
-        fleet, scores = self.fleet, row.scores
-        scores[rows] = -np.inf
-        rows, state = row.fitting(fleet, rows)
-        if not len(rows):
-            return
-        if self._reserving is None:
-            scores[rows] = self.scorer.scores(fleet, shape, rows)
-        else:
-            scores[rows], row.marks[rows] = self._reserving.scored(fleet, shape, rows, state)
+        row.scores[rows] = -np.inf
+        rows, state = row.fitting(self.fleet, rows)
+        if len(rows):
+            row.scores[rows], row.marks[rows] = self.policy.rank_and_mark(self.fleet, shape, rows, state)
 
     def find(self, shape: Shape) -> Placement | None:
         """The place that the policy likes best, or None where the pod fits nowhere. Changes nothing."""
@@ -158,7 +109,7 @@ class Placer:
         best = int(scores.argmax()) if len(scores) else -1
         if best < 0 or scores[best] == -np.inf:
             return None
-        return Placement(best, self.scorer.cards(self.fleet, shape, best) if shape.cards else ())
+        return Placement(best, self.policy.rank_cards(self.fleet, shape, best) if shape.cards else ())
 
     def place(self, shape: Shape) -> Placement | None:
         """`find`, and take it."""

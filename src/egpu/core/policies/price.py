@@ -16,19 +16,17 @@ for its match, and the match is what counts; in a steady state it cannot.
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.policies.baselines import eligible_cards
-from egpu.core.policies.chances import use_of_remainders
+from egpu.core.policies.base import Marks, Policy
 from egpu.core.policies.fleet import FULL, GPU, LARGEST, Fleet
-from egpu.core.policies.patterns import MEMORY_LEVELS, Share, Worth, worth_of_remainders
-from egpu.core.policies.placer import Marks
+from egpu.core.policies.patterns import MEMORY_LEVELS, solver
+from egpu.core.policies.prices import Prices, compute_prices, memory_levels
 from egpu.core.policies.reserve import FINENESS, Reserve
 from egpu.core.policies.shapes import WHOLE_CARD, Mix, Shape
-from egpu.core.policies.stranding import Stranding
 
 LOSSES_LIMIT: Final = 1024
 """Shapes whose table of losses is kept."""
@@ -53,91 +51,31 @@ class Weights:
 
 FILLING: Final = Weights(card=1.0, cpu=2.7, ram=0.8, left=0.05, untouched=50.0)
 TURNING: Final = Weights(card=5.3, cpu=1.2, ram=0.5, left=0.12, untouched=20.0)
-IMPATIENCE: Final = 0.15
 RESERVE_SWINGS: Final = 3.0
 RESERVE_WIDTH: Final = 0.5
 RESERVE_WORTH: Final = 5.0
 
 
-@dataclass(frozen=True)
-class Prices:
-    """All that is computed from a mix, in the background; immutable, so that it can be swapped in at once."""
+class Price(Policy):
+    """The policy `price`. Prices can be replaced at any time (`use_prices`); decisions until then use the old ones."""
 
-    mix: Mix
-    memory_classes: tuple[int, ...]
-    """Memory sizes of cards that have tables of their own."""
-    filling: tuple[Worth, ...]
-    turning: tuple[Worth, ...]
-    """Worth of remainders in both regimes, per memory class."""
-    stranding: Stranding
-    model_charge: FloatArray
-    """Per model of the fleet, for pods that could go to other models as well; shape (models,)."""
-
-    def fits_fleet(self, fleet: Fleet) -> bool:
-        """Whether they were computed for cards like these: as many models, and no other memory sizes."""
-        sizes = set(fleet.card_memory_total.tolist())
-        return len(self.model_charge) == len(fleet.models) and (
-            self.memory_classes == (0,) or sizes <= set(self.memory_classes)
-        )
-
-
-def _levels(amount: int, total: int) -> int:
-    """Memory asked for in levels of a card of `total` MiB, rounded up; more than MEMORY_LEVELS where it cannot fit."""
-    return -(-amount * MEMORY_LEVELS // total) if total else 0
-
-
-def compute_prices(mix: Mix, fleet: Fleet) -> Prices:
-    """Solve the LPs for a mix: tenths of a second to seconds, so never on the scheduling path. Reads only what of the
-    fleet does not change with placements."""
-    single = [(shape, weight) for shape, weight in mix.weights.items() if shape.cards == 1]
-    with_memory = any(shape.card_memory_mib for shape, _ in single)
-    classes = tuple(sorted(set(fleet.card_memory_total.tolist()))) if with_memory else (0,)
-    filling, turning = list[Worth](), list[Worth]()
-    for total in classes:
-        asked: dict[tuple[int, int], float] = {}
-        for shape, weight in single:
-            share = (shape.core_milli, _levels(shape.card_memory_mib, total))
-            asked[share] = asked.get(share, 0.0) + weight
-        shares = [Share(core, memory, weight) for (core, memory), weight in asked.items()]
-        levels = MEMORY_LEVELS if total else 0
-        filling.append(worth_of_remainders([s for s in shares if s.core_milli < WHOLE_CARD], levels))
-        turning.append(use_of_remainders(shares, IMPATIENCE, levels))
-    return Prices(mix, classes, tuple(filling), tuple(turning), Stranding(mix), _model_charges(mix, fleet))
-
-
-def _model_charges(mix: Mix, fleet: Fleet) -> FloatArray:
-    """How hard each model is wanted by pods that accept only some, relative to all there is of those models."""
-    capacity = np.array([fleet.count[fleet.model == code].sum() for code in range(len(fleet.models))]) * WHOLE_CARD
-    asked = sum(shape.gpu_milli * weight for shape, weight in mix.weights.items())
-    charge = np.zeros(len(fleet.models))
-    bound: dict[tuple[str, ...], float] = {}
-    for shape, weight in mix.weights.items():
-        if shape.models and shape.gpu_milli:
-            bound[shape.models] = bound.get(shape.models, 0.0) + shape.gpu_milli * weight
-    for models, gpu in bound.items():
-        accepted = np.isin(np.array(fleet.models), models)
-        room = capacity[accepted].sum()
-        if room and asked:
-            charge += accepted * (gpu / asked * capacity.sum() / room)
-    return charge
-
-
-class Price:
-    """The policy `price`. Prices can be replaced at any time (`swap`); decisions until then use the old ones."""
+    priced = True
 
     def __init__(self, fleet: Fleet, prices: Prices) -> None:
-        self.generation = 0
         self.turning = False
         """Whether pods depart, as far as the fleet has shown."""
-        self.swap(fleet, prices)
+        self.use_prices(fleet, prices)
 
     @classmethod
-    def of(cls, mix: Mix, fleet: Fleet) -> "Price":
-        """Computes the prices on the spot."""
+    def check_installed(cls) -> None:
+        solver()
+
+    @classmethod
+    def of(cls, mix: Mix, fleet: Fleet) -> Self:
+        """Computes the prices on the spot. Raises MissingExtra."""
         return cls(fleet, compute_prices(mix, fleet))
 
-    def swap(self, fleet: Fleet, prices: Prices) -> None:
-        """Use other prices from now on."""
+    def use_prices(self, fleet: Fleet, prices: Prices) -> None:
         self._prices = prices
         self._reserve = Reserve(prices.mix, fleet, swings=RESERVE_SWINGS, width=RESERVE_WIDTH, worth=RESERVE_WORTH)
         classes = {total: code for code, total in enumerate(prices.memory_classes)}
@@ -168,10 +106,10 @@ class Price:
             self._use(FILLING)
         self._reserve.attend(fleet)
 
-    def scores(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
-        return self.scored(fleet, shape, rows, fleet.state.take(rows, axis=1))[0]
+    def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
+        return self.rank_and_mark(fleet, shape, rows, fleet.state.take(rows, axis=1))[0]
 
-    def scored(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, Marks]:
+    def rank_and_mark(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, Marks]:
         cost, host = self._stranded.growth(state, shape)
         cost += self._weights.left * state[GPU]
         untouched: IntArray = state[FULL]
@@ -199,12 +137,12 @@ class Price:
         touches &= state[LARGEST] == WHOLE_CARD
         return best, touches
 
-    def charges(self, fleet: Fleet) -> FloatArray | None:
+    def charges(self) -> FloatArray | None:
         return self._reserve.charges()
 
-    def cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
+    def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
         if shape.cards != 1 or shape.whole:
-            return tuple(eligible_cards(fleet, shape, row)[: shape.cards])
+            return tuple(fleet.eligible_cards(shape, row)[: shape.cards])
         lanes = fleet.lanes[:, row : row + 1]
         losses: list[float] = self._card_losses(fleet, shape, fleet.all_rows[row : row + 1], lanes)[:, 0].tolist()
         core: list[int] = fleet.core[row].tolist()
@@ -232,7 +170,7 @@ class Price:
         return np.where(fitting, known, np.inf)
 
     def _loss_table(self, shape: Shape, code: int) -> FloatArray:
-        key = (shape.core_milli, _levels(shape.card_memory_mib, self._prices.memory_classes[code]) + (code << 8))
+        key = (shape.core_milli, memory_levels(shape.card_memory_mib, self._prices.memory_classes[code]) + (code << 8))
         table = self._losses.get(key)
         if table is None:
             table = self._losses[key] = self._tabulate(shape, code)
@@ -244,10 +182,16 @@ class Price:
         worth = self._worth[code].table
         if worth.shape[1] < self._width:  # cards of unknown memory beside cards of known
             worth = np.repeat(worth[:, :1], self._width, axis=1)
-        core, memory = shape.core_milli, _levels(shape.card_memory_mib, self._prices.memory_classes[code])
+        core, memory = shape.core_milli, memory_levels(shape.card_memory_mib, self._prices.memory_classes[code])
         table = np.full(worth.shape, np.inf)
         if memory < self._width:
             table[core:, memory:] = worth[core:, memory:] - worth[: WHOLE_CARD + 1 - core, : self._width - memory]
         table *= WHOLE_CARD * self._weights.card
         table[WHOLE_CARD, -1] += _UNTOUCHED_LAST
         return table.reshape(-1)
+
+
+class KnownPrice(Price):
+    """Prices of a mix that is known beforehand: what learning it could reach."""
+
+    priced = False

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
+from egpu.core.policies.base import Policy
 from egpu.core.policies.baselines import BestFit, Binpack, DotProduct, GpuPacking, Random, Spread
 from egpu.core.policies.fgd import Fgd
 from egpu.core.policies.fleet import Fleet
-from egpu.core.policies.learner import LearningPrice
-from egpu.core.policies.placer import Scorer
-from egpu.core.policies.price import Price
+from egpu.core.policies.price import KnownPrice, Price
+from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.shapes import Mix
 from egpu.errors import InvalidInput
 
@@ -19,29 +19,38 @@ DEFAULT_POLICY: Final = "price"
 
 @dataclass(frozen=True)
 class Setting:
-    """What a policy is made for: the nodes, the mix where it is known beforehand, and a seed for those that draw."""
+    """What a policy is made for: the nodes, the job mix as far as it is known, a seed for those that draw lots, and the
+    prices to begin with for those that are told of others later (None: of no pods)."""
 
     fleet: Fleet
     mix: Mix
     seed: int = 0
+    prices: Prices | None = None
 
 
-_MAKERS: Final[dict[str, Callable[[Setting], Scorer]]] = {
-    "price": lambda setting: LearningPrice(setting.fleet),
-    "price-known": lambda setting: Price.of(setting.mix, setting.fleet),
-    "fgd": lambda setting: Fgd(setting.mix, setting.fleet.models),
-    "fgd-exact": lambda setting: Fgd(setting.mix, setting.fleet.models, quantised=False),
-    "best-fit": lambda _: BestFit(),
-    "gpu-packing": lambda _: GpuPacking(),
-    "dot-product": lambda _: DotProduct(),
-    "random": lambda setting: Random(setting.seed),
-    "binpack": lambda _: Binpack(),
-    "spread": lambda _: Spread(),
+@dataclass(frozen=True)
+class _Entry:
+    kind: type[Policy]
+    make: Callable[[Setting], Policy]
+
+
+_POLICIES: Final[dict[str, _Entry]] = {
+    "price": _Entry(Price, lambda s: Price(s.fleet, s.prices or compute_prices(Mix(), s.fleet))),
+    "price-known": _Entry(KnownPrice, lambda s: KnownPrice.of(s.mix, s.fleet)),
+    "fgd": _Entry(Fgd, lambda s: Fgd(s.mix, s.fleet.models)),
+    "fgd-exact": _Entry(Fgd, lambda s: Fgd(s.mix, s.fleet.models, quantised=False)),
+    "best-fit": _Entry(BestFit, lambda _: BestFit()),
+    "gpu-packing": _Entry(GpuPacking, lambda _: GpuPacking()),
+    "dot-product": _Entry(DotProduct, lambda _: DotProduct()),
+    "random": _Entry(Random, lambda s: Random(s.seed)),
+    "binpack": _Entry(Binpack, lambda _: Binpack()),
+    "spread": _Entry(Spread, lambda _: Spread()),
 }
 _ALIASES: Final = {"dotprod": "dot-product", "packing": "gpu-packing", "default": DEFAULT_POLICY}
-NAMES: Final = tuple(_MAKERS)
+NAMES: Final = tuple(_POLICIES)
 FOR_COMPARISON: Final = ("price-known", "fgd-exact")
 """Variants that say something in a simulation, and are no use in a cluster."""
+CLUSTER_NAMES: Final = tuple(name for name in NAMES if name not in FOR_COMPARISON)
 
 
 def canonical(name: str) -> str:
@@ -53,6 +62,30 @@ def canonical(name: str) -> str:
     raise InvalidInput("policy", f"no policy is called {name!r}; known are default, {', '.join(NAMES)}")
 
 
-def scorer(name: str, setting: Setting) -> Scorer:
-    """A new scorer. Raises InvalidInput for a name that is not known."""
-    return _MAKERS[canonical(name)](setting)
+def make_policy(name: str, setting: Setting) -> Policy:
+    """A new policy. Raises InvalidInput for a name that is not known, MissingExtra where what it needs is not there."""
+    entry = _POLICIES[canonical(name)]
+    entry.kind.check_installed()
+    return entry.make(setting)
+
+
+@dataclass(frozen=True)
+class Policies:
+    """Which policy chooses the node, and which the card on it, by name."""
+
+    node: str
+    card: str
+
+    @classmethod
+    def named(cls, node: str = "binpack", card: str = "binpack") -> Self:
+        """Raises InvalidInput for a name that is not known, or that is only for simulations; MissingExtra."""
+        return cls(_for_cluster(node), _for_cluster(card))
+
+
+def _for_cluster(name: str) -> str:
+    known = canonical(name)
+    if known in FOR_COMPARISON:
+        reason = f"{known!r} is for comparison in simulations; a cluster can use {', '.join(CLUSTER_NAMES)}"
+        raise InvalidInput("policy", reason)
+    _POLICIES[known].kind.check_installed()
+    return known

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.policies.base import Marks
 from egpu.core.policies.fleet import CPU, RAM, Fleet
-from egpu.core.policies.placer import Marks
 from egpu.core.policies.shapes import WHOLE_CARD, Mix, Shape
 
 MAX_KINDS: Final = 8

@@ -1,31 +1,49 @@
-"""The technologies that provide slices. Adding one is one file here and its line in the registry below.
+"""The technologies that provide slices. Adding one is one module here, and its line in the registration below.
 
-Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node
-(`egpu.core.provisioners.preparation` says what, the agent does it).
+    base              what a technology answers, and the answers of one that does nothing special
+    preparation       what a node agent sets up, as values
+    oversubscription  how much more than its share a class lets programs allocate
+    physical          whole cards
+    gpushare          memory shared by agreement, and what Aliyun's tools read
+    vcuda             a library in the process holds it to its slice
+    qgpu              an executor beside the program has the card
+    pool              the same, on any node
+    vgpu              not built yet
+
+Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node (`egpu.apps.agent.slots`).
 """
 
 from typing import Final
 
-from egpu.core.provisioners.base import CardTotals, Isolation, Needs, Provisioner
+from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Provisioner
 from egpu.core.provisioners.gpushare import GPUShare
 from egpu.core.provisioners.physical import Physical
 from egpu.core.provisioners.pool import Pool
 from egpu.core.provisioners.qgpu import QGPU
-from egpu.core.provisioners.unavailable import VGPU
 from egpu.core.provisioners.vcuda import VCUDA
+from egpu.core.provisioners.vgpu import VGPU
 from egpu.errors import UnknownProvisioner
 
-PROVISIONERS: Final[tuple[Provisioner, ...]] = (Physical(), GPUShare(), VCUDA(), QGPU(), VGPU(), Pool())
-_BY_NAME: Final = {name: entry for entry in PROVISIONERS for name in (entry.name, *entry.aliases)}
+PROVISIONERS: Final[dict[str, Provisioner]] = {
+    technology.name: technology
+    for technology in (
+        Physical(),
+        GPUShare(),
+        VCUDA(),
+        QGPU(),
+        VGPU(),
+        Pool(),
+    )
+}
+"""Every technology, by name."""
 
 
 def provisioner(name: str) -> Provisioner:
     """The technology called `name`, by its name or an alias. Raises UnknownProvisioner listing the known ones."""
-    try:
-        return _BY_NAME[name]
-    except KeyError:
-        known = ", ".join(entry.name for entry in PROVISIONERS)
-        raise UnknownProvisioner(f"no provisioner is called {name!r}; known are {known}") from None
+    found = PROVISIONERS.get(name) or next((one for one in PROVISIONERS.values() if name in one.aliases), None)
+    if found is None:
+        raise UnknownProvisioner(f"no provisioner is called {name!r}; known are {', '.join(PROVISIONERS)}")
+    return found
 
 
-__all__ = ["PROVISIONERS", "CardTotals", "Isolation", "Needs", "Provisioner", "provisioner"]
+__all__ = ["PROVISIONERS", "CardTotals", "Needs", "NodeTotals", "Provisioner", "provisioner"]

@@ -1,16 +1,20 @@
-"""What a technology must answer: what a demand needs of each card, and how its slices are kept apart."""
+"""What a technology answers, from admission to the node; the defaults are those of one that gives out devices as such.
+
+What lies beside what on a card is the same for all: a whole card has one holder, and a shared card is shared by one
+technology (`egpu.core.placement.ledger`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from egpu.api.allocation import ContainerDemand
+from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocation
+from egpu.api.vocabularies import ELASTIC, VOCABULARIES, Vocabulary
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-
-Isolation = Literal["whole-card", "environment", "interposer", "executor", "profile"]
-"""How a container is kept inside its slice: it owns the card; it is told its share; the interposer counts; …"""
+from egpu.core.provisioners.preparation import Preparation
+from egpu.errors import NotSupported, Unavailable
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,48 @@ class Needs:
     possible: BoolArray
 
 
+@dataclass(frozen=True)
+class NodeTotals:
+    """What a node has: its cards, and their memory and TFLOPS (fp32) added up. `pool_slots`: how many containers it can
+    run with cards of the pool; 0 where it takes no part."""
+
+    cards: int
+    memory_mib: int
+    tflops: float
+    pool_slots: int = 0
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable of a container: a value, or the name of the pod's annotation that has it."""
+
+    name: str
+    value: str = ""
+    annotation: str = ""
+
+
 class Provisioner:
-    """One technology. Subclasses set the names, and override what differs; `register` them in this package."""
+    """One technology. A subclass sets the names and overrides what differs; one line of the package registers it."""
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    available: ClassVar[bool] = True
-    isolation: ClassVar[Isolation]
+    missing: ClassVar[str] = ""
+    """Why nothing can be served yet, to follow "which …"; empty for a technology that is built."""
     oversubscribes: ClassVar[bool] = False
     """Whether programs may be let allocate more than their share, the rest in managed memory."""
     anywhere: ClassVar[bool] = False
     """Whether the cards may be another node's than the pod's."""
+    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Parameters of a class that only this technology knows, and their values."""
+    claim_vocabulary: ClassVar[Vocabulary] = ELASTIC
+    """In whose resources the webhook writes what a claim gives onto the container that uses it."""
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def memory_unit_mib(self, vocabulary: Vocabulary, parameters: Mapping[str, str]) -> int:
+        """MiB per bare number of memory, where a claim of a class with `parameters` speaks `vocabulary`, which is one
+        of this technology's own."""
+        return vocabulary.memory_unit_mib
 
     def problem(self, demand: ContainerDemand) -> str | None:
         """Why this technology can never serve `demand`, whatever the cards; None when it can."""
@@ -66,3 +101,59 @@ class Provisioner:
             core = np.full_like(memory, demand.core)
         needed = np.full_like(memory, demand.memory_mib) if demand.memory_mib else np.maximum(memory * core // 100, 1)
         return Needs(core, needed, possible & (needed <= memory))
+
+    # --- what the pod is told ---------------------------------------------------------------------------------------
+    # Every technology is asked about every pod: tools of one may read what they are used to, whoever serves the pod.
+
+    def environment(self, demand: ContainerDemand) -> tuple[Variable, ...]:
+        """What the webhook adds to the environment of a container that asks for `demand`."""
+        return ()
+
+    def annotations(self, allocation: PodAllocation, *, assume_time_ns: int) -> dict[str, str]:
+        """What the Binding adds to a pod beside the allocation itself. `assume_time_ns` is now, since the epoch."""
+        return {}
+
+    def marks(self, annotations: Mapping[str, str]) -> dict[str, str]:
+        """Annotations to change on a pod that has `annotations`, now that a container of it has been prepared."""
+        return {}
+
+    def visible_devices(self, allocation: ContainerAllocation) -> str:
+        """What NVIDIA's container runtime is told to give a container of this technology: the cards, by UUID."""
+        return ",".join(share.uuid for share in allocation.cards)
+
+    # --- the node ---------------------------------------------------------------------------------------------------
+
+    def capacity(self, node: NodeTotals) -> dict[str, int]:
+        """What a node publishes for this technology: all it has, under each of its vocabularies."""
+        published: dict[str, int] = {}
+        for one in VOCABULARIES:
+            if one.provisioner == self.name:
+                published |= dict.fromkeys((one.cards, one.node_only), node.cards)
+                published |= {one.memory: node.memory_mib // one.memory_unit_mib}
+                published |= {one.core: 100 * node.cards, one.tflops: int(node.tflops)}
+        published.pop("", None)  # what a vocabulary has no name for
+        return published
+
+    def prepare(self, container: str, allocation: ContainerAllocation, minors: Mapping[str, int] | None) -> Preparation:
+        """What to set up for `container`. `minors` are those of the node's cards by UUID, as its driver reports them
+        now: a reboot may have given a card another one. None where another node has the cards.
+
+        Raises NotSupported for a technology that is not built, or needs the cards here, and Unavailable when a granted
+        card is not there.
+        """
+        if self.missing:
+            raise NotSupported(f"container {container} needs {self.name}, which {self.missing}")
+        if minors is None:
+            if not self.anywhere:
+                raise NotSupported(f"container {container} needs {self.name}, which cannot use another node's cards")
+            return self._plan(allocation, ())
+        if absent := [share.uuid for share in allocation.cards if share.uuid not in minors]:
+            there = ", ".join(sorted(minors)) or "none"
+            raise Unavailable(
+                f"container {container} was given {absent[0]}, which this node does not have (it has {there})"
+            )
+        return self._plan(allocation, tuple(minors[share.uuid] for share in allocation.cards))
+
+    def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
+        """`minors` in the order of the allocation; none where another node has the cards."""
+        return Preparation(minors)

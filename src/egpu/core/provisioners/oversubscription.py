@@ -35,6 +35,6 @@ def memory_limit_percent(klass: ElasticGPUClass) -> int:
         return 0
     technology = provisioner(klass.provisioner)
     if not technology.oversubscribes:
-        able = " or ".join(entry.name for entry in PROVISIONERS if entry.oversubscribes)
+        able = " or ".join(entry.name for entry in PROVISIONERS.values() if entry.oversubscribes)
         raise InvalidDemand(field, f"{technology.name} cannot give out more memory than there is; {able} can")
     return percent

@@ -8,7 +8,6 @@ from egpu.core.provisioners.base import Provisioner
 class Physical(Provisioner):
     name = names.PHYSICAL
     aliases = ("physical.provisioner.elasticgpu.io",)
-    isolation = "whole-card"
 
     def problem(self, demand: ContainerDemand) -> str | None:
         if demand.exclusive:

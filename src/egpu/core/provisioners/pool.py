@@ -1,11 +1,18 @@
 """The pool: as qGPU, but the process that has the card may be on another node; the pod's own node need have none."""
 
-from egpu.api import names
-from egpu.core.provisioners.base import Provisioner
+from egpu.api import names, vocabularies
+from egpu.core.provisioners.base import NodeTotals
+from egpu.core.provisioners.qgpu import QGPU
 
 
-class Pool(Provisioner):
+class Pool(QGPU):
     name = names.POOL
     aliases = ("pool.provisioner.elasticgpu.io",)
-    isolation = "executor"
     anywhere = True
+    claim_vocabulary = vocabularies.POOL
+
+    def capacity(self, node: NodeTotals) -> dict[str, int]:
+        """More than the node's containers can ask for, because only the scheduler extender, which sees all cards, can
+        say how much there is."""
+        most = node.pool_slots * names.MAX_CARDS_PER_CONTAINER
+        return {names.POOL_CORE: 100 * most, names.POOL_MEMORY: names.MAX_MEMORY_MIB * most} if most else {}

@@ -1,22 +1,23 @@
-"""What a node agent must set up for one container: from its allocation and the node's cards as they are now.
+"""What a node agent must set up for one container, as values. `Provisioner.prepare` makes them.
 
-Knows nothing of who calls it (device plugin today, DRA or NRI tomorrow) and touches nothing: the agent writes the
-policy page, links the devices and mounts the libraries that this names.
+They know nothing of who asks (device plugin today, DRA or NRI tomorrow) and touch nothing: the agent writes the policy
+page, links the devices and the libraries, and starts the executor that these name.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
-from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.api.vocabularies import ALIYUN, GPUSHARE
-from egpu.core.placement.binding import visible_devices
-from egpu.core.placement.ledger import Card
-from egpu.core.provisioners import Isolation, provisioner
-from egpu.errors import NotSupported, Unavailable
+from egpu.api.quantities import MIB_BYTES
 
-MIB_BYTES: Final = 1024 * 1024
+INTERPOSER: Final = {"libegpu-interposer.so": "libegpu-interposer.so"}
+"""The library that holds a program to its policy page: its file, and the artefact it is."""
+REMOTE_DRIVER: Final = {
+    "libcuda.so.1": "remote/libcuda.so.1",
+    "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
+}
+"""What a program without a GPU of its own loads instead of NVIDIA's, likewise."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class DeviceLimit:
     """
 
     uuid: str
+    minor: int
     memory_bytes: int
     core_percent: int
     core_ceiling_percent: int
@@ -48,75 +50,27 @@ class PolicySpec:
 class Preparation:
     """Everything one container needs. `minors` are the device nodes that it may open, now: none where an executor has
     the cards. `policy` is None when nothing in the process has to be limited (whole cards, a technology that trusts the
-    program, or an executor that is limited in its place)."""
+    program, or an executor that is limited in its place). `libraries` are preloaded: file beside the policy page →
+    artefact of ours. `executor` is where a process has the cards in the container's place, if one has."""
 
-    isolation: Isolation
-    uuids: tuple[str, ...]
-    minors: tuple[int, ...]
-    policy: PolicySpec | None
-    environment: Mapping[str, str]
-
-    @property
-    def interposed(self) -> bool:
-        """Whether the interposer is mounted into the container."""
-        return self.policy is not None
-
-    @property
-    def remote(self) -> bool:
-        """Whether the container gets the remote driver and an executor in place of devices."""
-        return self.isolation == "executor"
+    minors: tuple[int, ...] = ()
+    policy: PolicySpec | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict[str, str])
+    executor: Literal["here", "elsewhere"] | None = None
 
 
-def prepare(container: str, allocation: ContainerAllocation, cards: Iterable[Card]) -> Preparation:
-    """What to set up for `container`. `cards` are the node's as its driver reports them now: a reboot may have given a
-    card another minor, so cards are found by UUID.
-
-    Raises NotSupported for a technology that is not built, and Unavailable when a granted card is not there.
-    """
-    technology = provisioner(allocation.provisioner)
-    if not technology.available:
-        raise NotSupported(f"container {container} needs {technology.name}, which is not available yet")
-    present = {card.uuid: card for card in cards}
-    if missing := [share.uuid for share in allocation.cards if share.uuid not in present]:
-        there = ", ".join(sorted(present)) or "none"
-        raise Unavailable(
-            f"container {container} was given {missing[0]}, which this node does not have (it has {there})"
-        )
-    granted = [present[share.uuid] for share in allocation.cards]
-    remote = technology.isolation == "executor"
-    limited = technology.isolation == "interposer" and not allocation.exclusive
-    return Preparation(
-        isolation="whole-card" if allocation.exclusive and not remote else technology.isolation,
-        uuids=tuple(card.uuid for card in granted),
-        minors=() if remote else tuple(card.minor for card in granted),
-        policy=_policy(allocation) if limited else None,
-        environment=container_environment(allocation),
-    )
-
-
-def prepare_elsewhere(container: str, allocation: ContainerAllocation) -> Preparation:
-    """What to set up for `container` when another node has its cards: the remote driver, and nothing of this node's.
-
-    Raises NotSupported for a technology that needs the cards here.
-    """
-    technology = provisioner(allocation.provisioner)
-    if not (technology.available and technology.anywhere):
-        raise NotSupported(f"container {container} needs {technology.name}, which cannot use another node's cards")
-    return Preparation(
-        isolation=technology.isolation, uuids=(), minors=(), policy=None, environment=container_environment(allocation)
-    )
-
-
-def _policy(allocation: ContainerAllocation) -> PolicySpec:
+def policy_page(allocation: ContainerAllocation, minors: tuple[int, ...]) -> PolicySpec:
+    """The limits of a container that has its cards itself; `minors` in the order of the allocation."""
     return PolicySpec(
-        devices=tuple(_limit(share, allocation) for share in allocation.cards),
+        devices=tuple(_limit(share, minor, allocation) for share, minor in zip(allocation.cards, minors, strict=True)),
         work_conserving=allocation.core_limit > 0,
     )
 
 
-def _limit(share: CardShare, allocation: ContainerAllocation) -> DeviceLimit:
+def _limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:
     return DeviceLimit(
         uuid=share.uuid,
+        minor=minor,
         memory_bytes=share.memory_mib * MIB_BYTES,
         core_percent=share.core,
         core_ceiling_percent=max(share.core, allocation.core_limit) if share.core else 0,
@@ -124,18 +78,3 @@ def _limit(share: CardShare, allocation: ContainerAllocation) -> DeviceLimit:
         weight=max(share.core, 1),
         spill_bytes=allocation.memory_limit_bytes(share) - share.memory_mib * MIB_BYTES,
     )
-
-
-def container_environment(allocation: ContainerAllocation) -> dict[str, str]:
-    """Environment for a runtime that sets it directly (on Kubernetes the webhook's fieldRefs bring the same)."""
-    environment = {names.NVIDIA_VISIBLE_DEVICES: visible_devices(allocation)}
-    if allocation.vocabulary in (ALIYUN.name, GPUSHARE.name) and allocation.cards:
-        first = allocation.cards[0]
-        memory = str(-(-sum(share.memory_mib for share in allocation.cards) // 1024))
-        environment |= {
-            names.ALIYUN_MEM_IDX: str(first.index),
-            names.ALIYUN_MEM_POD: memory,
-            names.ALIYUN_MEM_CONTAINER: memory,
-            names.ALIYUN_MEM_DEV: str(first.card_memory_mib // 1024),
-        }
-    return environment

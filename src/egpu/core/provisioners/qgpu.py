@@ -2,10 +2,17 @@
 the slice, over shared memory."""
 
 from egpu.api import names
+from egpu.api.allocation import ContainerAllocation
 from egpu.core.provisioners.base import Provisioner
+from egpu.core.provisioners.preparation import REMOTE_DRIVER, Preparation
 
 
 class QGPU(Provisioner):
     name = names.QGPU
     aliases = ("qgpu.provisioner.elasticgpu.io",)
-    isolation = "executor"
+
+    def visible_devices(self, allocation: ContainerAllocation) -> str:
+        return names.NO_DEVICES
+
+    def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
+        return Preparation(libraries=REMOTE_DRIVER, executor="here" if minors else "elsewhere")

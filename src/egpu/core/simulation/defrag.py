@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from egpu.core.policies.base import Policy
 from egpu.core.policies.fleet import Fleet, Placement
-from egpu.core.policies.placer import Placer, Scorer
+from egpu.core.policies.placer import Placer
 from egpu.core.policies.shapes import Shape
 
 MAX_MOVES: Final = 16
@@ -46,7 +47,7 @@ class Proposal:
 
 def propose(
     fleet: Fleet,
-    scorer: Scorer,
+    policy: Policy,
     pods: Sequence[Placed],
     demand: Shape,
     *,
@@ -57,7 +58,7 @@ def propose(
 
     A proposal that `accept` refuses is none. The fleet is changed while it searches and left as it was.
     """
-    placer = Placer(fleet, scorer)
+    placer = Placer(fleet, policy)
     if (place := placer.find(demand)) is not None and accept(Proposal((), place)):
         return Proposal((), place)
     allowed = fleet.allowed(demand)
@@ -134,4 +135,4 @@ def _on(placer: Placer, shape: Shape, row: int) -> Placement | None:
     """A place on this node, if there is one now."""
     if placer.scores(shape)[row] == -float("inf"):
         return None
-    return Placement(row, placer.scorer.cards(placer.fleet, shape, row) if shape.cards else ())
+    return Placement(row, placer.policy.rank_cards(placer.fleet, shape, row) if shape.cards else ())

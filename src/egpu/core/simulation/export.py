@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
-from egpu.core.placement.cache import Feed
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.hosts import PLENTY, Hosts, pod_requests
 from egpu.core.policies.shapes import WHOLE_CARD, Machine, Shape
 from egpu.errors import CorruptData, InvalidInput
@@ -12,14 +12,14 @@ from egpu.errors import CorruptData, InvalidInput
 _MILLI_PER_PERCENT = WHOLE_CARD // 100
 
 
-def machines_of(feed: Feed, nodes: Iterable[Node]) -> list[Machine]:
+def machines_of(cache: SchedulerCache, nodes: Iterable[Node]) -> list[Machine]:
     """Nodes that have cards, in order of name. CPU or memory that a node does not state count as 0."""
     hosts = Hosts()
     for node in nodes:
         hosts.node_changed(node)
     machines: list[Machine] = []
-    for name in sorted(feed.ledger.nodes()):
-        cards, total = feed.ledger.cards(name), hosts.total(name)
+    for name in sorted(cache.ledger.nodes()):
+        cards, total = cache.ledger.cards(name), hosts.total(name)
         cpu = 0 if total.cpu_milli == PLENTY else total.cpu_milli
         ram = 0 if total.ram_mib == PLENTY else total.ram_mib
         memory = max((card.memory_mib for card in cards), default=0)
@@ -27,15 +27,15 @@ def machines_of(feed: Feed, nodes: Iterable[Node]) -> list[Machine]:
     return machines
 
 
-def shapes_of(feed: Feed, pods: Iterable[Pod]) -> list[Shape]:
+def shapes_of(cache: SchedulerCache, pods: Iterable[Pod]) -> list[Shape]:
     """What each pod asks for, oldest first; of several GPU containers the hardest to place. Pods whose demand cannot be
     read, or said without a card (TFLOPS), are left out."""
-    return [shape for _, shape in _asked(feed, pods)]
+    return [shape for _, shape in _asked(cache, pods)]
 
 
-def trace_of(feed: Feed, pods: Iterable[Pod]) -> tuple[list[Shape], list[str]]:
+def trace_of(cache: SchedulerCache, pods: Iterable[Pod]) -> tuple[list[Shape], list[str]]:
     """`shapes_of`, and a number for the gang of each pod that is in one, "" for the others."""
-    asked = _asked(feed, pods)
+    asked = _asked(cache, pods)
     numbers: dict[str, str] = {}
     gangs: list[str] = []
     for pod, shape in asked:
@@ -44,12 +44,12 @@ def trace_of(feed: Feed, pods: Iterable[Pod]) -> tuple[list[Shape], list[str]]:
     return [shape for _, shape in asked], gangs
 
 
-def _asked(feed: Feed, pods: Iterable[Pod]) -> list[tuple[Pod, Shape]]:
+def _asked(cache: SchedulerCache, pods: Iterable[Pod]) -> list[tuple[Pod, Shape]]:
     found: list[tuple[Pod, Shape]] = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)):
         room = pod_requests(pod)
         try:
-            request = feed.request(pod)
+            request = cache.request(pod)
         except (InvalidInput, CorruptData):
             continue
         demands = list(request.demand.containers.values())

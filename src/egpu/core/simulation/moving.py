@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from egpu.api import names
 from egpu.api.allocation import PodAllocation, decode_allocation
 from egpu.api.kubernetes import Pod
-from egpu.core.placement.cache import Feed
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
-from egpu.core.placement.preference import Policies
 from egpu.core.policies.fleet import Fleet, Placement
+from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import Shape
 from egpu.core.simulation.defrag import Move, Placed
 from egpu.core.simulation.export import shapes_of
@@ -25,9 +25,9 @@ class Movers:
     """The pods of a cluster that may be moved: one GPU container with cards of its own node and not of a claim, free to
     run on any node, in no gang, and made by nobody who wants one on each node."""
 
-    def __init__(self, feed: Feed, pods: Iterable[Pod]) -> None:
-        self.fleet = _copy(feed.packer.fleet())
-        self._feed = feed
+    def __init__(self, cache: SchedulerCache, pods: Iterable[Pod]) -> None:
+        self.fleet = _copy(cache.ranking.fleet())
+        self._feed = cache
         self._pods: dict[str, Pod] = {}
         self.placed: list[Placed] = []
         rows = {machine.name: row for row, machine in enumerate(self.fleet.machines)}
@@ -56,45 +56,45 @@ class Movers:
 
     def accepts(self, moves: Sequence[Move], pending: Pod | None = None, node: str = "") -> bool:
         """Whether the ledger can do the moves, and then place the `pending` pod on `node`. Changes nothing."""
-        feed, held = self._feed, dict[Holder, PodAllocation]()
+        cache, held = self._feed, dict[Holder, PodAllocation]()
         tried: list[Holder] = []
         for move in moves:
             holder = Holder("pod", self._pods[move.name].uid)
-            allocation = feed.ledger.holding(holder)
+            allocation = cache.ledger.holding(holder)
             if allocation is None:
                 return False
             held[holder] = allocation
-        with feed.packer.supposing():
+        with cache.ranking.supposing():
             try:
                 return self._try(moves, pending, node, list(held), tried)
             finally:
                 for holder in tried:
-                    feed.ledger.release(holder)
+                    cache.ledger.release(holder)
                 for holder, allocation in held.items():
-                    feed.ledger.hold(holder, allocation)
+                    cache.ledger.hold(holder, allocation)
 
     def _try(
         self, moves: Sequence[Move], pending: Pod | None, node: str, leaving: Sequence[Holder], tried: list[Holder]
     ) -> bool:
-        feed = self._feed
+        cache = self._feed
         for holder in leaving:
-            feed.ledger.release(holder)
-        wishes = [(self._pods[move.name], self.fleet.machines[move.target.row].name) for move in moves]
+            cache.ledger.release(holder)
+        wanted = [(self._pods[move.name], self.fleet.machines[move.target.row].name) for move in moves]
         if pending is not None:
-            wishes.insert(0, (pending, node))
-        for pod, target in wishes:
+            wanted.insert(0, (pending, node))
+        for pod, target in wanted:
             try:
-                allocation = feed.choose(feed.request(pod), target, _ANY)
+                allocation = cache.ranking.choose(cache.request(pod), target, _ANY)
             except (DoesNotFit, ElasticGPUError):
                 return False
             holder = Holder("pod", pod.uid)
-            feed.ledger.hold(holder, allocation)
+            cache.ledger.hold(holder, allocation)
             tried.append(holder)
         return True
 
 
 def _copy(live: Fleet) -> Fleet:
-    """A fleet of one's own: the packer's is made equal to the ledger whenever that changes."""
+    """A fleet of one's own: the ranking's is made equal to the ledger whenever that changes."""
     own = Fleet(live.machines)
     for row in range(len(live)):
         own.set_row(row, live.core[row], live.card_memory[row], int(live.cpu[row]), int(live.ram[row]))

@@ -51,7 +51,7 @@ class Raising:
 _Set = list[tuple[Placed, Placement]]
 
 
-class _Board:
+class _Moved:
     """The fleet with moves made on it, which are all taken back at the end."""
 
     def __init__(self, fleet: Fleet, fgd: Fgd, pods: Sequence[Placed], accept: Accept) -> None:
@@ -96,7 +96,7 @@ class _Board:
         return [(float(scores[row]), row) for row in order if scores[row] > -np.inf]
 
     def place(self, shape: Shape, row: int) -> Placement:
-        return Placement(row, self.placer.scorer.cards(self.fleet, shape, row))
+        return Placement(row, self.placer.policy.rank_cards(self.fleet, shape, row))
 
 
 def raise_share(
@@ -115,78 +115,78 @@ def raise_share(
     changed while it searches and left as it was.
     """
     fgd = Fgd(mix, fleet.models, quantised=False)
-    board = _Board(fleet, fgd, pods, accept)
+    moved = _Moved(fleet, fgd, pods, accept)
     capacity, waste = max(fleet.capacity_milli, 1), float(fgd.fragments(fleet).sum())
     now, steps = 100 * (capacity - waste) / capacity, list[Step]()
     try:
-        while (room := max_moves - len(board.done)) > 0:
+        while (room := max_moves - len(moved.done)) > 0:
             offers = [
                 offer
-                for offer in (_one(board, least_gain_milli), _several(board, room, least_gain_milli))
+                for offer in (_one(moved, least_gain_milli), _several(moved, room, least_gain_milli))
                 if offer is not None
             ]
             if not offers:
                 break
             gain, chosen = max(offers, key=lambda offer: (offer[0] / len(offer[1]), -len(offer[1])))
             for pod, target in chosen:
-                board.make(pod, target)
+                moved.make(pod, target)
             waste -= gain
             steps.append(Step(tuple(_move(*one) for one in chosen), gain, 100 * (capacity - waste) / capacity))
     finally:
-        board.take_back(len(board.done))
+        moved.take_back(len(moved.done))
     return Raising(now, tuple(steps))
 
 
-def _one(board: _Board, least: int) -> tuple[float, _Set] | None:
+def _one(moved: _Moved, least: int) -> tuple[float, _Set] | None:
     """The single move that gains most, of those that are accepted."""
-    pods = [pod for there in board.left.values() for pod in there]
-    places = {shape: board.best_places(shape) for shape in {pod.shape for pod in pods}}
+    pods = [pod for there in moved.left.values() for pod in there]
+    places = {shape: moved.best_places(shape) for shape in {pod.shape for pod in pods}}
     ranked: list[tuple[float, int, str, Placed, int]] = []
     for pod in pods:
         target = next((pair for pair in places[pod.shape] if pair[1] != pod.place.row), None)
-        if target is not None and (gain := board.leaving(pod) + target[0]) >= least:
+        if target is not None and (gain := moved.leaving(pod) + target[0]) >= least:
             ranked.append((-gain, pod.shape.gpu_milli, pod.name, pod, target[1]))
     for negative, _, _, pod, row in sorted(ranked, key=lambda entry: entry[:3]):
-        chosen = [(pod, board.place(pod.shape, row))]
-        if board.accepted(chosen):
+        chosen = [(pod, moved.place(pod.shape, row))]
+        if moved.accepted(chosen):
             return -negative, chosen
     return None
 
 
-def _several(board: _Board, room: int, least: int) -> tuple[float, _Set] | None:
+def _several(moved: _Moved, room: int, least: int) -> tuple[float, _Set] | None:
     """The moves of several pods off one node that gain most per move, of those that are accepted."""
-    waste = board.fgd.fragments(board.fleet)
+    waste = moved.fgd.fragments(moved.fleet)
     best: tuple[float, _Set] | None = None
     for row in np.argsort(-waste, kind="stable")[:CLEARED].tolist():
         made: _Set = []
         total = 0.0
-        while len(made) < min(MOST_AT_ONCE, room) and (found := _next(board, row)) is not None:
+        while len(made) < min(MOST_AT_ONCE, room) and (found := _next(moved, row)) is not None:
             gain, pod, target = found
-            board.make(pod, target)
+            moved.make(pod, target)
             made.append((pod, target))
             total += gain
             rate = total / len(made)
             if len(made) > 1 and rate >= least and (best is None or rate > best[0] / len(best[1])):
-                if not board.accepted([]):
+                if not moved.accepted([]):
                     break
                 best = (total, list(made))
-        board.take_back(len(made))
+        moved.take_back(len(made))
     return best
 
 
-def _next(board: _Board, row: int) -> tuple[float, Placed, Placement] | None:
+def _next(moved: _Moved, row: int) -> tuple[float, Placed, Placement] | None:
     """The pod of this node whose move elsewhere gains most, or loses least."""
     best: tuple[float, Placed, int] | None = None
-    for pod in sorted(board.left.get(row, ()), key=lambda pod: (pod.shape.gpu_milli, pod.name)):
-        target = next((pair for pair in board.best_places(pod.shape) if pair[1] != row), None)
+    for pod in sorted(moved.left.get(row, ()), key=lambda pod: (pod.shape.gpu_milli, pod.name)):
+        target = next((pair for pair in moved.best_places(pod.shape) if pair[1] != row), None)
         if target is not None:
-            gain = board.leaving(pod) + target[0]
+            gain = moved.leaving(pod) + target[0]
             if best is None or gain > best[0]:
                 best = (gain, pod, target[1])
     if best is None:
         return None
     gain, pod, target_row = best
-    return gain, pod, board.place(pod.shape, target_row)
+    return gain, pod, moved.place(pod.shape, target_row)
 
 
 def _move(pod: Placed, target: Placement) -> Move:

@@ -9,9 +9,10 @@ import numpy as np
 from egpu.core.arrays import FloatArray, IntArray
 from egpu.core.policies.fgd import Fgd
 from egpu.core.policies.fleet import Fleet, Placement
-from egpu.core.policies.learner import LearningPrice
+from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.placer import Placer
-from egpu.core.policies.registry import Setting, scorer
+from egpu.core.policies.prices import compute_prices
+from egpu.core.policies.registry import Setting, make_policy
 from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.workload import Workload
 
@@ -66,11 +67,13 @@ def run(
     fragmentation: bool = False,
     keep_placements: bool = False,
 ) -> Outcome:
-    """Offer the workload to the policy called `policy`. `progress` is told how many events are done."""
+    """Offer the workload to the policy called `policy`. One that decides by prices learns the mix on the way, as in a
+    cluster; others know it beforehand. `progress` is told how many events are done. Raises InvalidInput, MissingExtra.
+    """
     fleet = Fleet([machines[int(place)] for place in workload.node_order])
-    chosen = scorer(policy, Setting(fleet, mix, seed))
+    chosen = make_policy(policy, Setting(fleet, mix, seed))
     placer = Placer(fleet, chosen)
-    learner = chosen if isinstance(chosen, LearningPrice) else None
+    learned = LearnedMix()
     groups = _Gangs(workload.gangs, fleet, workload.shapes) if workload.gangs is not None else None
     gauge = _Gauge(fleet, Fgd(mix, fleet.models) if fragmentation else None)
     seconds, price_seconds = list[float](), 0.0
@@ -88,9 +91,10 @@ def run(
                 fleet.release(shapes[~event], place)
             continue
         shape = shapes[event]
-        if learner is not None:
+        if chosen.priced and shape.cards:  # an extender is asked about no others
             began = clock()
-            learner.see(shape)
+            if learned.see(shape):
+                chosen.use_prices(fleet, compute_prices(learned.mix(), fleet))
             price_seconds += clock() - began
         began = clock()
         place = placer.place(shape) if groups is None or groups.whole(event) else None

@@ -1,11 +1,46 @@
-"""A small Kubernetes API server in one process, for trying, developing and testing.
+"""A small Kubernetes API server in one process, for trying, developing and testing. Not Kubernetes: it keeps everything
+in memory, and whoever has a token may do everything. docs/apiserver.md says what else it lacks.
 
-It speaks the protocol well enough for unmodified kubectl and client libraries: discovery, OpenAPI, list and watch,
-patches, admission webhooks, custom resources. This is NOT Kubernetes: everything is kept in memory, whoever has a
-token may do everything (no RBAC), and what it does not have it refuses by name. See docs/apiserver.md.
+What can be stored:
+    store             versioned objects, and the log of their changes
+    objects           the shape of an object: a plain JSON tree
+    resources         the served kinds, each with its rules
+    builtin           Kubernetes' own kinds
+    pods              what is special about pods
+    crd               CustomResourceDefinitions, and the kinds that they add
+    schema            prunes, defaults and validates an object by its schema
+    names             which texts may be names, labels and annotations
+    models            schemas of Kubernetes' own kinds
 
-Reading order: `store` (versioned objects and the log of changes) → `resources`, `builtin`, `crd` (what can be stored)
-→ `writes`, `deletion`, `reads`, `watch` (what can be done) → `handlers`, `app` (HTTP) → `serve` (put together).
+What can be done with it:
+    calls             one request: who asks for what
+    writes            create, replace, patch, bind
+    patching          PATCH, by its content type
+    patch             JSON Patch and JSON Merge Patch
+    strategic         strategic merge patch
+    deletion          delete, at once or when finalizers are done
+    gc                deletes what an owner, a namespace or a definition left behind
+    reads             get and list
+    watch             changes as they happen
+    selectors         label and field selectors
+    table             what `kubectl get` prints
+    jsonpath          paths of a CRD's columns
+    logs              output of containers
+    reviews           kinds that answer a question and store nothing
+    admission         webhooks
+    cel               conditions of webhooks
+
+How it is served:
+    serve             everything put together, on loopback
+    app               HTTP: paths, authentication, limits
+    handlers          what each method on a path does
+    access            bearer tokens and kubeconfig files
+    negotiation       content types
+    protobuf          requests in protobuf (`kubernetes.proto`)
+    status            errors as Status objects
+    discovery         which kinds are served
+    openapi           the OpenAPI documents
+    openapi_protobuf  one of them in protobuf (`openapi.proto`)
 """
 
 from egpu.embedded.apiserver.access import ADMIN, node_user, service_account

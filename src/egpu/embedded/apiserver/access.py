@@ -6,12 +6,12 @@ their owner can read.
 
 import base64
 import hashlib
-import os
 import secrets
 from pathlib import Path
 
 import yaml
 
+from egpu.adapters.files import write_atomically
 from egpu.embedded.apiserver.calls import User
 
 ADMIN = User("kubernetes-admin", ("system:masters", "system:authenticated"))
@@ -48,16 +48,6 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    temporary.replace(path)
-
-
 def write_kubeconfig(path: Path, *, url: str, ca: bytes, user: str, token: str, namespace: str = "default") -> None:
     """Write a kubeconfig with one context, readable by its owner alone."""
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(ca).decode()}
@@ -69,4 +59,5 @@ def write_kubeconfig(path: Path, *, url: str, ca: bytes, user: str, token: str, 
         "contexts": [{"name": "egpu", "context": {"cluster": "egpu", "user": user, "namespace": namespace}}],
         "current-context": "egpu",
     }
-    write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, yaml.safe_dump(config, sort_keys=False).encode(), mode=0o600)

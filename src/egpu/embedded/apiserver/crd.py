@@ -4,6 +4,7 @@ import re
 
 from egpu.embedded.apiserver.names import label_problem
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata, name_of, now, objects_at
+from egpu.embedded.apiserver.openapi_protobuf import schema_message
 from egpu.embedded.apiserver.resources import METADATA_FIELDS, Convert, Registry, Resource, Rules, Subresource
 from egpu.embedded.apiserver.schema import Schema, compile_schema
 from egpu.embedded.apiserver.status import Cause, forbidden_field, invalid, required
@@ -81,7 +82,8 @@ def _validate_version(version: Json, path: str) -> list[Cause]:
         return [invalid(f"{path}.schema.openAPIV3Schema.type", schema.get("type"), "must be object")]
     try:
         compile_schema(schema)
-    except (re.error, TypeError, AttributeError, KeyError, RecursionError) as error:
+        schema_message(schema)  # one that cannot be written would spoil the OpenAPI document of all kinds
+    except (re.error, TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
         return [invalid(f"{path}.schema.openAPIV3Schema", "", f"cannot be compiled: {error}")]
     if at(version, "subresources", "scale") is not None:
         return [forbidden_field(f"{path}.subresources.scale", "this server has no scale subresource")]

@@ -1,4 +1,5 @@
-"""Deletion: graceful for pods, held up by finalizers, with the wishes for what an object owns."""
+"""Deletion: pods get a grace period, finalizers hold an object until they are done, and the caller says what becomes of
+the objects that it owns."""
 
 import datetime
 from dataclasses import dataclass
@@ -59,9 +60,9 @@ def doomed(shelf: str, obj: Json, options: DeleteOptions) -> Json | None:
     meta = metadata(new)
     finalizers = as_list(meta.get("finalizers"))
     if not meta.get("deletionTimestamp"):
-        wish = _PROPAGATIONS[options.propagation]
-        if wish is not None and wish not in finalizers:
-            finalizers = [*finalizers, wish]
+        finalizer = _PROPAGATIONS[options.propagation]
+        if finalizer is not None and finalizer not in finalizers:
+            finalizers = [*finalizers, finalizer]
     grace = pods.grace_seconds(new, options.grace_seconds) if shelf == "pods" else 0
     if meta.get("deletionTimestamp"):
         grace = min(grace, int(meta.get("deletionGracePeriodSeconds") or 0))

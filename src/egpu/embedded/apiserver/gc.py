@@ -102,7 +102,7 @@ class Housekeeper:
                 try:
                     self._process(ref[0], stored)
                 except Exception:
-                    # one object that cannot be tended must not stop the tending of the others
+                    # an error over one object must not stop the work on the others
                     log.exception("housekeeping.failed", shelf=ref[0], key=ref[1])
                 await asyncio.sleep(0)
             self._wake.clear()
@@ -136,8 +136,8 @@ class Housekeeper:
             metadata(new)["ownerReferences"] = left
             self._store.put(shelf, new)
         elif not metadata(stored.obj).get("deletionTimestamp"):
-            wish = FOREGROUND if waiting and self._dependents.get(uid_of(stored.obj)) else ""
-            self._deleter.erase(shelf, stored, DeleteOptions(propagation="Foreground" if wish else "Background"))
+            foreground = waiting and self._dependents.get(uid_of(stored.obj))
+            self._deleter.erase(shelf, stored, DeleteOptions(propagation="Foreground" if foreground else "Background"))
 
     def _is_gone(self, owner: Json) -> bool:
         uid = str(owner.get("uid"))

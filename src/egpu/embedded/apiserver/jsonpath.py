@@ -1,4 +1,8 @@
-"""The JSONPath of a CRD's printer columns: fields, indexes, `[*]` and `[?(@.a=="b")]` filters."""
+"""The JSONPath of a CRD's printer columns: fields, indexes, `[*]` and `[?(@.a=="b")]` filters.
+
+Why not a library: jsonpath-ng and python-jsonpath read other dialects, without Kubernetes' escaped dots
+(`.metadata.annotations.example\\.org/name`).
+"""
 
 import re
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ from egpu.embedded.apiserver.negotiation import read_any
 from egpu.embedded.apiserver.objects import Json, as_object
 from egpu.embedded.apiserver.patch import PatchFailed, json_patch, merge_patch
 from egpu.embedded.apiserver.resources import Registry, Resource
-from egpu.embedded.apiserver.status import Cause, bad_request, invalid_object, refused, unsupported_media_type
+from egpu.embedded.apiserver.status import bad_request, refused, unsupported_media_type
 from egpu.embedded.apiserver.strategic import Definitions, strategic_merge
 from egpu.embedded.apiserver.writes import Change
 
@@ -45,7 +45,7 @@ class Patcher:
             try:
                 return self._apply(call.resource, media, served, patch)
             except PatchFailed as error:
-                raise _refusal(call, error) from error
+                raise _refusal(error) from error
 
         return change
 
@@ -68,10 +68,7 @@ class Patcher:
         return as_object(result)
 
 
-def _refusal(call: Call, error: PatchFailed) -> Exception:
+def _refusal(error: PatchFailed) -> Exception:
     if error.malformed:
         return bad_request(str(error))
-    if "testing value" in str(error):
-        cause = Cause("FieldValueInvalid", "patch", str(error))
-        return invalid_object(call.resource.group, call.resource.kind, call.name, [cause])
     return refused(422, "Invalid", f"the server rejected our request due to an error in our request: {error}")

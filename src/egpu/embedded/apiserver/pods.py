@@ -3,10 +3,11 @@
 import re
 from typing import Any
 
-from egpu.embedded.apiserver import quantity
+from egpu.api.quantities import canonical_quantity, parse_quantity
 from egpu.embedded.apiserver.names import label_problem, label_problem_or_none, qualified_name_problem
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata, name_of, now, objects_at
 from egpu.embedded.apiserver.status import Cause, duplicate, forbidden_field, invalid, required, unsupported
+from egpu.errors import InvalidQuantity
 
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 DEFAULT_GRACE_SECONDS = 30
@@ -79,8 +80,8 @@ def _default_container(container: Json) -> None:
 def canonical(value: Any) -> Any:
     """The canonical spelling of a quantity; anything else unchanged."""
     try:
-        return quantity.canonical(value)
-    except quantity.NotAQuantity:
+        return canonical_quantity(value)
+    except InvalidQuantity:
         return value  # validation reports it by its field
 
 
@@ -190,9 +191,9 @@ def _validate_resources(resources: Json, path: str) -> list[Cause]:
         if name not in limits:
             if is_extended(name):
                 causes.append(required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
-        elif is_extended(name) and quantity.parse(value) != quantity.parse(limits[name]):
+        elif is_extended(name) and parse_quantity(value) != parse_quantity(limits[name]):
             causes.append(invalid(field, value, f"must be equal to {name} limit of {limits[name]}"))
-        elif quantity.parse(value) > quantity.parse(limits[name]):
+        elif parse_quantity(value) > parse_quantity(limits[name]):
             causes.append(invalid(field, value, f"must be less than or equal to {name} limit of {limits[name]}"))
     return causes
 
@@ -204,9 +205,9 @@ def validate_amount(name: str, value: Any, field: str, owner: str) -> list[Cause
     if "/" not in name and name not in _NATIVE and not name.startswith("hugepages-"):
         return [invalid(owner, name, "must be a standard resource type or fully qualified")]
     try:
-        amount = quantity.parse(value)
-    except quantity.NotAQuantity as error:
-        return [invalid(field, value, str(error))]
+        amount = parse_quantity(value)
+    except InvalidQuantity as error:
+        return [invalid(field, value, error.reason)]
     if amount < 0:
         return [invalid(field, value, "must be greater than or equal to 0")]
     if is_extended(name) and amount.denominator != 1:

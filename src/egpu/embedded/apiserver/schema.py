@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from egpu.embedded.apiserver import quantity
+from egpu.api.quantities import parse_quantity
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, copy, encode
 from egpu.embedded.apiserver.status import Cause, invalid, required, unsupported, wrong_type
+from egpu.errors import InvalidQuantity
 
 CAUSES_LIMIT = 64
 """Errors reported for one object."""
@@ -131,9 +132,9 @@ def _checks(source: Json) -> list[Callable[[Any, str], Cause | None]]:
 
 def _is_quantity(value: Any, path: str) -> Cause | None:
     try:
-        quantity.parse(value)
-    except quantity.NotAQuantity as error:
-        return invalid(path, value, str(error))
+        parse_quantity(value)
+    except InvalidQuantity as error:
+        return invalid(path, value, error.reason)
     return None
 
 

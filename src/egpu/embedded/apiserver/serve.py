@@ -14,7 +14,7 @@ import uvicorn
 
 from egpu.adapters.certificates import Certificates, issue
 from egpu.embedded.apiserver import access, builtin, crd
-from egpu.embedded.apiserver.access import Tokens, write_kubeconfig, write_private
+from egpu.embedded.apiserver.access import Tokens, write_kubeconfig
 from egpu.embedded.apiserver.admission import Admission, ServiceResolver
 from egpu.embedded.apiserver.app import App
 from egpu.embedded.apiserver.calls import User
@@ -177,8 +177,8 @@ def _loaded_settings(app: App, directory: Path, certificates: Certificates) -> u
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tls-", dir=directory) as private:
         key, certificate = Path(private) / "key.pem", Path(private) / "certificate.pem"
-        write_private(key, certificates.key)
-        write_private(certificate, certificates.certificate)
+        key.write_bytes(certificates.key)
+        certificate.write_bytes(certificates.certificate)
         settings = _settings(app, key, certificate)
         settings.load()
     return settings

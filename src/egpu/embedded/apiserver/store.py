@@ -1,8 +1,8 @@
 """Versioned storage in memory: shelves of objects and, for each, the log of its latest changes.
 
 Pure: no clock, no I/O, no asyncio. One counter numbers every change of every shelf (the `resourceVersion`). The log
-answers watches, and undone backwards it answers reads of the past (the pages of a paged list see one moment).
-What is older than the log is `TooOld`: the reader must list again.
+answers watches. Undone from its end, it also gives the objects as they were earlier, so that all pages of a paged list
+show the same moment. What is older than the log is `TooOld`: the reader must list again.
 """
 
 import bisect

@@ -4,6 +4,8 @@ The strategy of a list comes from the OpenAPI definition of its field (`x-kubern
 `x-kubernetes-patch-merge-key`). Directives: `$patch` (replace, delete, merge), `$retainKeys`,
 `$setElementOrder/<list>`, `$deleteFromPrimitiveList/<list>`. Behaviour: `strategic-merge-patch.md` of the Kubernetes
 API conventions.
+
+Why not a library: there is none in Python; the Kubernetes clients only send such patches, servers apply them.
 """
 
 from collections.abc import Mapping

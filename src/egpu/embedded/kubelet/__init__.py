@@ -1,13 +1,23 @@
 """A small kubelet for one simulated node: runs pods as processes, speaks the real kubelet's gRPC to device plugins.
 
-    kubelet     ─► worker    one pod's life: admission, init containers, restarts, deletion
-                     starter   one start: plugins asked, environment, paths (`launch`), process (`runtime`)
-                     status    what the API server is told
-                ─► devices   device manager: registration, Allocate, PreStartContainer, checkpoint
-                ─► node      Node object, lease
+    kubelet      the pods of the node, put together from the parts below
+    config       what a kubelet is told when it starts
+    node         the Node object and its lease
+    admission    whether the node takes a pod
+    devices      device manager: registration, Allocate, PreStartContainer
+    allocations  which container holds which device ids, in a checkpoint
+    worker       one pod's life: init containers, restarts, deletion
+    containers   what is known of one container and its runs
+    starter      one start: plugins asked, process started
+    launch       what a start needs: paths, libraries, environment
+    environment  variables
+    images       the program of an image
+    runtime      containers as processes
+    status       what the API server is told
+    events       events about pods
+    objects      pods as a kubelet reads them
 
-Made to be as awkward as the real one towards a device plugin, and killable at any moment. NOT here: images, networks,
-probes, lifecycle hooks, cgroup limits. A pod that uses what is missing here is told so by name where it would matter.
+Without images, networks, probes, lifecycle hooks and cgroup limits; a pod that uses one is told so where it matters.
 """
 
 from egpu.embedded.kubelet.config import KubeletConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from egpu.api.resources import effective_requests, whole_units
 from egpu.embedded.kubelet.objects import Pod
-from egpu.embedded.kubelet.quantities import requests_of_pod
 from egpu.errors import TerminalError
 
 
@@ -24,9 +24,9 @@ def check_fit(pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int]) -
     """
     used: dict[str, int] = {}
     for other in others:
-        for resource, amount in requests_of_pod(other).items():
+        for resource, amount in _units(other).items():
             used[resource] = used.get(resource, 0) + amount
-    for resource, wanted in sorted(requests_of_pod(pod).items()):
+    for resource, wanted in sorted(_units(pod).items()):
         total = allocatable.get(resource)
         if total is None or not wanted:
             continue
@@ -36,3 +36,7 @@ def check_fit(pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int]) -
                 f"OutOf{resource}",
                 f"Node didn't have enough resource: {resource}, requested: {wanted}, used: {taken}, capacity: {total}",
             )
+
+
+def _units(pod: Pod) -> dict[str, int]:
+    return {resource: whole_units(resource, amount) for resource, amount in effective_requests(pod).items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices
 
 
@@ -77,6 +77,5 @@ class Allocations:
 
     def _save(self) -> None:
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._checkpoint.with_name(f".{self._checkpoint.name}.{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(_Checkpoint(grants=list(self), resources=sorted(self.resources))))
-        draft.rename(self._checkpoint)
+        saved = _Checkpoint(grants=list(self), resources=sorted(self.resources))
+        write_atomically(self._checkpoint, msgspec.json.encode(saved))

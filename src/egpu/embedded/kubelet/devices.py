@@ -26,9 +26,9 @@ from egpu.adapters.kubelet.deviceplugin import (
     Registration,
     serve_registration,
 )
+from egpu.api.resources import container_requests, whole_units
 from egpu.embedded.kubelet.allocations import Allocations, Grant
-from egpu.embedded.kubelet.objects import Pod
-from egpu.embedded.kubelet.quantities import requests_of
+from egpu.embedded.kubelet.objects import Container, Pod
 from egpu.errors import ElasticGPUError, InvalidInput, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -110,29 +110,30 @@ class DeviceManager:
     async def _allocate(self, pod: Pod) -> None:
         reusable: dict[str, set[str]] = {}
         for container in pod.init_containers:
-            for resource, ids in (await self._container(pod, container.name, requests_of(container), reusable)).items():
+            for resource, ids in (await self._container(pod, container, reusable)).items():
                 if container.restartable:
                     reusable.get(resource, set()).difference_update(ids)
                 else:
                     reusable.setdefault(resource, set()).update(ids)
         for container in pod.containers:
-            for resource, ids in (await self._container(pod, container.name, requests_of(container), reusable)).items():
+            for resource, ids in (await self._container(pod, container, reusable)).items():
                 reusable.get(resource, set()).difference_update(ids)
 
     async def _container(
-        self, pod: Pod, container: str, requests: Mapping[str, int], reusable: Mapping[str, set[str]]
+        self, pod: Pod, container: Container, reusable: Mapping[str, set[str]]
     ) -> dict[str, tuple[str, ...]]:
         given: dict[str, tuple[str, ...]] = {}
+        requests = container_requests(container)
         resources = [resource for resource in requests if self.managed(resource)]
         self._rng.shuffle(resources)
         for resource in resources:
-            wanted = requests[resource]
-            grant = self.allocations.get(pod.uid, container, resource)
+            wanted = whole_units(resource, requests[resource])
+            grant = self.allocations.get(pod.uid, container.name, resource)
             if grant is None and wanted:
                 plugin = self._plugin(resource)
                 ids = self._choose(plugin, wanted, reusable.get(resource, set()))
                 answer = await plugin.client.allocate(ids)
-                grant = Grant(pod.uid, container, resource, ids, answer)
+                grant = Grant(pod.uid, container.name, resource, ids, answer)
                 self.allocations.add(grant)
             if grant is not None:
                 given[resource] = grant.ids

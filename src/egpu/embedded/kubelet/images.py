@@ -1,4 +1,5 @@
-"""From a container's image, command and args to the program that is run; images.yaml is for those without command."""
+"""From a container's image, command and args to the program that is run. `images.yaml` says what the images run of
+containers without a command."""
 
 from __future__ import annotations
 

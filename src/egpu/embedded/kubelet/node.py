@@ -14,8 +14,9 @@ import structlog
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Lease, LeaseSpec, Namespace, Node, ObjectMeta
+from egpu.api.quantities import parse_quantity
+from egpu.api.resources import whole_units
 from egpu.embedded.kubelet.config import KubeletConfig
-from egpu.embedded.kubelet.quantities import units
 from egpu.embedded.kubelet.status import rfc3339
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidQuantity, NotFound
 
@@ -69,7 +70,7 @@ class NodeStatus:
         found: dict[str, int] = {}
         for resource, quantity in (node.status.allocatable or {}).items():
             try:
-                found[resource] = units(resource, quantity)
+                found[resource] = whole_units(resource, parse_quantity(quantity, field=resource))
             except InvalidQuantity as error:
                 log.warning("a resource of the node cannot be read", reason=str(error))
         # Ours are known better here than there: a list of devices may not have been written yet.

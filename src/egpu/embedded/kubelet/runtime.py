@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters import native
+from egpu.adapters.files import write_atomically
 from egpu.adapters.processes import start_time
 from egpu.errors import TerminalError, Unavailable
 
@@ -141,22 +142,20 @@ class Runtime:
     def _declare_lost(self, directory: Path) -> Exit:
         """A supervisor that was killed has taken its container with it and could not say so: we say it."""
         lost = Exit(_KILLED, signal.SIGKILL, directory.stat().st_mtime)
-        draft = directory / ".exit.lost"
-        draft.write_text(f"{lost.code} {lost.signal} {int(lost.finished_at * 1e9)}\n")
-        draft.rename(directory / "exit")
+        write_atomically(directory / "exit", f"{lost.code} {lost.signal} {int(lost.finished_at * 1e9)}\n".encode())
         return lost
 
     async def stop(self, directory: Path, *, grace_seconds: float) -> Exit:
         """SIGTERM, and SIGKILL after the grace period; returns when it has ended."""
         waiting = asyncio.create_task(self.wait(directory))
         try:
-            for number, patience in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
-                if patience is not None and patience <= 0:
+            for number, limit_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
+                if limit_seconds is not None and limit_seconds <= 0:
                     continue
                 running = look(directory)
                 if running is not None:
                     _send(running, number)
-                ended, _ = await asyncio.wait([waiting], timeout=patience)
+                ended, _ = await asyncio.wait([waiting], timeout=limit_seconds)
                 if ended:
                     break
             return await waiting

@@ -1,6 +1,9 @@
-"""A plain scheduler for the embedded cluster: the default checks, then the same extender that kube-scheduler calls.
+"""A plain scheduler for the embedded cluster, one pod after the other.
 
-`predicates` decides, purely, whether a node can take a pod as far as Kubernetes itself is concerned; `usage` counts
-what pods hold; `extender` speaks the extender's HTTP; `loop` takes one pod after the other. It is no replacement for
-kube-scheduler: no preemption, no inter-pod affinity, no topology spread (a pod that asks for those is told so).
+    loop         takes each pod through the checks, the extender and the binding
+    predicates   whether a node can take a pod, as far as Kubernetes itself is concerned
+    usage        what the pods of each node hold
+    extender     the extender's protocol, from the scheduler's side
+
+No replacement for kube-scheduler: it has no preemption, no inter-pod affinity and no topology spread.
 """

@@ -11,8 +11,9 @@ from egpu.adapters.kubernetes.client import Client
 from egpu.adapters.kubernetes.reflector import Change, Reflector
 from egpu.api.kubernetes import Event, Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ObjectMeta, ObjectReference
+from egpu.api.resources import effective_requests
 from egpu.embedded.scheduler.extender import Extender
-from egpu.embedded.scheduler.predicates import reason_against, requests_of, unsupported
+from egpu.embedded.scheduler.predicates import reason_against, unsupported
 from egpu.embedded.scheduler.usage import Usage
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, NotFound, OutcomeUnknown
 from egpu.runtime.reconcile import DONE, Loop, Result
@@ -106,7 +107,7 @@ class Scheduler:
         """Binds the pod and returns its node. Raises DoesNotFit, Unavailable, Conflict, NotFound."""
         if (feature := unsupported(pod)) is not None:
             raise DoesNotFit(feature)
-        requests = requests_of(pod)
+        requests = effective_requests(pod)
         nodes = sorted(self.nodes, key=lambda node: node.name)
         against = {
             node.name: reason_against(pod, node, requests=requests, used=self._usage.on(node.name)) for node in nodes

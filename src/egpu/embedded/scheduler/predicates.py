@@ -3,48 +3,22 @@
 The order and the sentences follow kube-scheduler's default filters, so that a message reads the same on both.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 
-from egpu.api.kubernetes import Container, Node, Pod, Taint, Toleration
+from egpu.api.kubernetes import Node, Pod, Taint, Toleration
+from egpu.api.quantities import quantity_or_zero
+from egpu.api.resources import PODS, Amounts
 from egpu.core.demand.selection import selects
-from egpu.embedded.apiserver import quantity
-
-Resources = dict[str, Fraction]
-"""Amounts by resource name, in base units: cores, bytes, pieces."""
 
 UNSUPPORTED_FIELDS = ("podAffinity", "podAntiAffinity")
 
 
-def requests_of(pod: Pod) -> Resources:
-    """What the pod needs: the sum over its containers and sidecars, or the most that one init container needs while the
-    sidecars started before it run (KEP-753), whichever is larger. `pods` counts the pod itself."""
-    sidecars: Resources = {}
-    peak: Resources = {}
-    for container in pod.init_containers:
-        own = _requests(container)
-        if container.restart_policy == "Always":
-            sidecars = _sum(sidecars, own)
-            peak = _most(peak, sidecars)
-        else:
-            peak = _most(peak, _sum(sidecars, own))
-    running = sidecars
-    for container in pod.containers:
-        running = _sum(running, _requests(container))
-    return _most(peak, running) | {"pods": Fraction(1)}
-
-
-def allocatable_of(node: Node) -> Resources:
-    """What the node offers, by resource name."""
-    offered = node.status.allocatable or node.status.capacity or {}
-    return {name: quantity.parse(value) for name, value in offered.items()}
-
-
-def reason_against(pod: Pod, node: Node, *, requests: Resources, used: Mapping[str, Fraction]) -> str | None:
+def reason_against(pod: Pod, node: Node, *, requests: Amounts, used: Mapping[str, Fraction]) -> str | None:
     """Why the node cannot take the pod, in a few words, or None if it can.
 
     Args:
-        requests: `requests_of(pod)`.
+        requests: `effective_requests(pod)`.
         used: what the pods already there hold.
     """
     if node.metadata.deletion_timestamp is not None:
@@ -60,10 +34,10 @@ def reason_against(pod: Pod, node: Node, *, requests: Resources, used: Mapping[s
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
     if not selects(pod, node):
         return "node(s) didn't match Pod's node affinity/selector"
-    offered = allocatable_of(node)
+    offered = node.status.allocatable or node.status.capacity or {}
     for name, amount in requests.items():
-        if amount > 0 and used.get(name, Fraction(0)) + amount > offered.get(name, Fraction(0)):
-            return "Too many pods" if name == "pods" else f"Insufficient {name}"
+        if amount > 0 and used.get(name, Fraction(0)) + amount > quantity_or_zero(offered.get(name, 0)):
+            return "Too many pods" if name == PODS else f"Insufficient {name}"
     return None
 
 
@@ -85,24 +59,3 @@ def _tolerated(toleration: Toleration, taint: Taint) -> bool:
     if toleration.key and toleration.key != taint.key:
         return False
     return toleration.operator == "Exists" or (bool(toleration.key) and toleration.value == taint.value)
-
-
-def _requests(container: Container) -> Resources:
-    resources = container.resources
-    if resources is None:
-        return {}
-    # A limit without a request is a request (the API server's defaulting; a pod may reach us before it).
-    merged = (resources.limits or {}) | (resources.requests or {})
-    return {name: quantity.parse(value) for name, value in merged.items()}
-
-
-def _sum(left: Resources, right: Resources) -> Resources:
-    return {name: left.get(name, Fraction(0)) + right.get(name, Fraction(0)) for name in _names(left, right)}
-
-
-def _most(left: Resources, right: Resources) -> Resources:
-    return {name: max(left.get(name, Fraction(0)), right.get(name, Fraction(0))) for name in _names(left, right)}
-
-
-def _names(left: Resources, right: Resources) -> Iterable[str]:
-    return left.keys() | right.keys()

@@ -4,17 +4,17 @@ from collections import defaultdict
 from fractions import Fraction
 
 from egpu.api.kubernetes import Pod
-from egpu.embedded.scheduler.predicates import Resources, requests_of
+from egpu.api.resources import Amounts, effective_requests
 
 
 class Usage:
     """Requests of the pods on each node. A pod counts from the moment that it is assumed or seen bound, once."""
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[str, Resources]] = {}
-        self._by_node: defaultdict[str, Resources] = defaultdict(dict)
+        self._held: dict[str, tuple[str, Amounts]] = {}
+        self._by_node: defaultdict[str, Amounts] = defaultdict(dict)
 
-    def on(self, node: str) -> Resources:
+    def on(self, node: str) -> Amounts:
         """What is held on the node, by resource name."""
         return self._by_node[node]
 
@@ -23,7 +23,7 @@ class Usage:
         if self._held.get(pod.uid, ("", {}))[0] == node:
             return
         self.release(pod.uid)
-        requests = requests_of(pod)
+        requests = effective_requests(pod)
         self._held[pod.uid] = (node, requests)
         self._add(node, requests, 1)
 
@@ -33,7 +33,7 @@ class Usage:
         if node:
             self._add(node, requests, -1)
 
-    def _add(self, node: str, requests: Resources, sign: int) -> None:
+    def _add(self, node: str, requests: Amounts, sign: int) -> None:
         totals = self._by_node[node]
         for name, amount in requests.items():
             totals[name] = totals.get(name, Fraction(0)) + sign * amount

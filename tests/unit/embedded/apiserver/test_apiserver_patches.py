@@ -60,21 +60,32 @@ def test_json_patch(target: Any, operations: Any, result: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "operations",
+    ("operations", "malformed"),
     [
-        {"op": "add"},
-        [{"op": "add", "path": "a", "value": 1}],
-        [{"op": "add", "path": "/a"}],
-        [{"op": "blend", "path": "/a", "value": 1}],
-        [{"op": "remove", "path": "/none"}],
-        [{"op": "add", "path": "/list/9", "value": 1}],
-        [{"op": "test", "path": "/a", "value": 2}],
-        [{"op": "add", "path": "/a/b", "value": 2}],
+        ({"op": "add"}, True),
+        ("[]", True),
+        ([5], True),
+        ([{"op": "add", "path": "/a"}], True),
+        ([{"op": "blend", "path": "/a", "value": 1}], True),
+        ([{"op": "test", "path": "/a", "value": 1}] * 10_001, True),
+        ([{"op": "add", "path": "a", "value": 1}], False),
+        ([{"op": "remove", "path": "/none"}], False),
+        ([{"op": "add", "path": "/list/9", "value": 1}], False),
+        ([{"op": "test", "path": "/a", "value": 2}], False),
+        ([{"op": "add", "path": "/a/b", "value": 2}], False),
     ],
 )
-def test_json_patch_refuses(operations: Any) -> None:
-    with pytest.raises(PatchFailed):
-        json_patch({"a": 1, "list": []}, operations)
+def test_json_patch_refuses(operations: Any, *, malformed: bool) -> None:
+    target = {"a": 1, "list": []}
+    with pytest.raises(PatchFailed) as refused:
+        json_patch(target, operations)
+    assert refused.value.malformed is malformed
+    assert target == {"a": 1, "list": []}
+
+
+def test_a_json_patch_can_be_applied_again() -> None:
+    operations = [{"op": "add", "path": "/a", "value": []}, {"op": "add", "path": "/a/-", "value": 1}]
+    assert json_patch({}, operations) == json_patch({}, operations) == {"a": [1]}
 
 
 def containers(*pairs: tuple[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from egpu.adapters.nvml import Card, CardProcess
+from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.errors import ElasticGPUError, NativeMissing
 
 log = structlog.get_logger(__name__)
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 class CardSource(Protocol):
     """Reads the cards of the machine, and who holds how much of them; blocks. Raises NativeMissing, Unavailable."""
 
-    def read(self) -> tuple[Card, ...]: ...
+    def read(self) -> tuple[CardReading, ...]: ...
 
     def processes(self) -> Mapping[str, tuple[CardProcess, ...]]: ...
 
@@ -34,7 +34,7 @@ class Inventory:
         self._driver_needed = driver_needed
         self._interval_seconds = interval_seconds
         self._changed = asyncio.Condition()
-        self.cards: dict[str, Card] = {}
+        self.cards: dict[str, CardReading] = {}
         self.version = 0
         """Grows with every change; 0 until the first reading."""
 
@@ -68,7 +68,7 @@ class Inventory:
             self.version += 1
             self._changed.notify_all()
 
-    async def changes(self) -> AsyncIterator[dict[str, Card]]:
+    async def changes(self) -> AsyncIterator[dict[str, CardReading]]:
         """The cards now, and again after every change."""
         seen = 0
         while True:
@@ -84,5 +84,5 @@ class Inventory:
         return tuple(sorted({card.minor for card in self.cards.values()}))
 
 
-def _unanswered(card: Card) -> Card:
+def _unanswered(card: CardReading) -> CardReading:
     return replace(card, healthy=False, reason="the driver does not answer")

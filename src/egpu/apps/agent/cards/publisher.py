@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from egpu.adapters.kubernetes import Client
-from egpu.adapters.nvml import Card
+from egpu.adapters.nvml import CardReading
 from egpu.api import names
 from egpu.api.kubernetes import Node
 from egpu.api.objects import (
@@ -30,8 +30,8 @@ from egpu.api.objects import (
     card_name,
 )
 from egpu.api.quantities import parse_count
-from egpu.api.vocabularies import node_capacity, pool_capacity
 from egpu.apps.agent.cards.inventory import Inventory
+from egpu.core.provisioners import PROVISIONERS, NodeTotals
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
 
 log = structlog.get_logger(__name__)
@@ -45,11 +45,11 @@ UNHEALTHY = "Unhealthy"
 
 @dataclass(frozen=True)
 class PoolMember:
-    """What the cluster is told of a node that takes part in the pool. `tokens`: of the node, by its number of cards."""
+    """What the cluster is told of a node of the pool. `slots`: how many it has, by its number of cards."""
 
     address: str
     link_mbps: int
-    tokens: Callable[[int], int]
+    slots: Callable[[int], int]
 
 
 class Publisher:
@@ -93,7 +93,7 @@ class Publisher:
         self.published = version
         return self._interval_seconds
 
-    async def publish(self, cards: tuple[Card, ...]) -> None:
+    async def publish(self, cards: tuple[CardReading, ...]) -> None:
         """Write everything once. Raises whatever the API server refuses."""
         node = await self._client.get(Node, self._node)
         for card in cards:
@@ -101,7 +101,7 @@ class Publisher:
         await self._disown({card.uuid for card in cards})
         await self._publish_node(cards, node)
 
-    async def _publish_card(self, card: Card, node: Node) -> None:
+    async def _publish_card(self, card: CardReading, node: Node) -> None:
         wanted = card_object(self._node, card, node.uid)
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None:
@@ -137,12 +137,10 @@ class Publisher:
                 found, ElasticGPUStatus(phase="Failed", healthy=False, reason=GONE, message=message)
             )
 
-    async def _publish_node(self, cards: tuple[Card, ...], node: Node) -> None:
-        capacity = _quantities(cards)
-        allocatable = _quantities(tuple(card for card in cards if card.healthy))
-        if self.pool is not None:
-            anywhere = {key: str(most) for key, most in pool_capacity(self.pool.tokens(len(cards))).items()}
-            capacity, allocatable = capacity | anywhere, allocatable | anywhere
+    async def _publish_node(self, cards: tuple[CardReading, ...], node: Node) -> None:
+        pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
+        capacity = node_capacity(cards, pool_slots)
+        allocatable = node_capacity([card for card in cards if card.healthy], pool_slots)
         if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
             patch = {"status": {"capacity": capacity, "allocatable": allocatable}}
             await self._client.patch(Node, self._node, patch, subresource="status")
@@ -153,7 +151,7 @@ class Publisher:
             await self._client.patch(Node, self._node, {"metadata": {"labels": labels, "annotations": annotations}})
 
 
-def card_object(node: str, card: Card, node_uid: str) -> ElasticGPU:
+def card_object(node: str, card: CardReading, node_uid: str) -> ElasticGPU:
     """The object of one card. It goes with its node."""
     owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=node_uid)
     tflops = {} if card.tflops is None else {"fp32": card.tflops}
@@ -177,7 +175,7 @@ def card_object(node: str, card: Card, node_uid: str) -> ElasticGPU:
     )
 
 
-def card_status(found: ElasticGPU, card: Card) -> ElasticGPUStatus:
+def card_status(found: ElasticGPU, card: CardReading) -> ElasticGPUStatus:
     """Health, and the phase that goes with it; whether the card is in use is not ours to say."""
     if not card.healthy:
         return ElasticGPUStatus(phase="Failed", healthy=False, reason=UNHEALTHY, message=card.reason)
@@ -185,7 +183,7 @@ def card_status(found: ElasticGPU, card: Card) -> ElasticGPUStatus:
     return ElasticGPUStatus(phase=phase, healthy=True)
 
 
-def node_labels(cards: tuple[Card, ...]) -> dict[str, str]:
+def node_labels(cards: tuple[CardReading, ...]) -> dict[str, str]:
     """Labels for node selectors: the product (the first card's where they differ) and the number of cards."""
     product = re.sub(r"[^A-Za-z0-9_.-]+", "-", cards[0].model)[:63].strip("-_.") if cards else ""
     return {PRODUCT_LABEL: product, COUNT_LABEL: str(len(cards))}
@@ -198,11 +196,18 @@ def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
     return {names.POOL_ADDRESS: pool.address, names.POOL_LINK: str(pool.link_mbps)}
 
 
-def _quantities(cards: tuple[Card, ...]) -> dict[str, str]:
-    totals = node_capacity(
-        len(cards), sum(card.memory_mib for card in cards), sum(card.tflops or 0.0 for card in cards)
+def node_capacity(cards: Sequence[CardReading], pool_slots: int) -> dict[str, str]:
+    """What a node of these cards publishes, for every technology. `pool_slots` as in NodeTotals."""
+    node = NodeTotals(
+        cards=len(cards),
+        memory_mib=sum(card.memory_mib for card in cards),
+        tflops=sum(card.tflops or 0.0 for card in cards),
+        pool_slots=pool_slots,
     )
-    return {name: str(amount) for name, amount in totals.items()}
+    published: dict[str, str] = {}
+    for technology in PROVISIONERS.values():
+        published |= {name: str(amount) for name, amount in technology.capacity(node).items()}
+    return published
 
 
 def _within(wanted: Mapping[str, str], found: Mapping[str, Any] | None) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from egpu.adapters.executors.process import SOCKET
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.bridge import Bridge, Target
@@ -21,7 +22,6 @@ from egpu.adapters.pool.client import answer_of, dial, parse_address
 from egpu.adapters.pool.security import Credentials
 from egpu.api import names
 from egpu.api.kubernetes import Node
-from egpu.apps.agent.serving.executors import SOCKET_FILE
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import NotFound, Unavailable
 
@@ -64,8 +64,8 @@ class SlotBridges:
         """Open the bridges of slots that are there; then close those of slots that are gone, for ever."""
         for record in list(self._slots.records()):
             if record.server and _name(record) not in self._open:
-                link(await self._listen(record), self._slots.path(record.token))
-                log.info("bridge opened again", token=record.token, server=record.server)
+                link(await self._listen(record), self._slots.path(record.slot_id))
+                log.info("bridge opened again", slot_id=record.slot_id, server=record.server)
         try:
             while True:
                 await asyncio.sleep(SWEEP_SECONDS)
@@ -123,14 +123,14 @@ class SlotBridges:
 
 def link(socket: Path, slot: Path) -> None:
     """Put a bridge's socket into a slot, in place of one that may be there; for every user of the container, as
-    `executors.link_into` says."""
+    `slots.link_into` says."""
     socket.chmod(0o666)
-    draft = slot / f".{SOCKET_FILE}"
+    draft = slot / f".{SOCKET}"
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()
     os.link(socket, draft)
-    draft.rename(slot / SOCKET_FILE)
+    draft.rename(slot / SOCKET)
 
 
 def _name(record: SlotRecord) -> str:
-    return f"{record.token}-{record.generation}"
+    return f"{record.slot_id}-{record.generation}"

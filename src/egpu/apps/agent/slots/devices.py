@@ -1,6 +1,6 @@
 """Device files: which a container may open. A granted minor is a link to the real file, any other one leads nowhere.
 
-Allocate has to name every `nvidia<minor>` of the node before anybody knows whose token it is, so each name is a link
+Allocate has to name every `nvidia<minor>` of the node before anybody knows whose slot it is, so each name is a link
 that is filled in when the container starts. "Nowhere" is a device number that no driver serves: opening it is ENXIO.
 """
 

@@ -1,6 +1,6 @@
-"""Slot directories: what stands in the paths that Allocate named by token, for the container that now has the token.
+"""Slot directories: what stands in the paths that Allocate named by slot id, for the container that now has the slot.
 
-    <state-dir>/slots/<token>/          mounted read-only at /opt/egpu
+    <state-dir>/slots/<id>/             mounted read-only at /opt/egpu
         policy                          limits; absent where the technology has none to enforce
         usage                           mounted read-write at /opt/egpu/usage
         libegpu-interposer.so           hard link to the node's copy; absent likewise
@@ -39,7 +39,7 @@ _SCRATCH_PREFIX = "."
 class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whose slot it is, what it was made from, and when: `boot_id` because minors change at boot."""
 
-    token: str
+    slot_id: str = msgspec.field(name="token")
     namespace: str
     pod: str
     pod_uid: str
@@ -66,39 +66,39 @@ class Slots:
         self._discard_scratch()
         self._generation = max((record.generation for record in self.records()), default=0)
 
-    def path(self, token: str) -> Path:
-        return self._directory / token
+    def path(self, slot_id: str) -> Path:
+        return self._directory / slot_id
 
-    def policy_file(self, token: str) -> Path:
+    def policy_file(self, slot_id: str) -> Path:
         """What limits the slot: its executor's page where it has one."""
-        own = self.path(token) / EXECUTOR_POLICY_FILE
-        return own if own.exists() else self.path(token) / POLICY_FILE
+        own = self.path(slot_id) / EXECUTOR_POLICY_FILE
+        return own if own.exists() else self.path(slot_id) / POLICY_FILE
 
-    def usage_file(self, token: str) -> Path:
+    def usage_file(self, slot_id: str) -> Path:
         """What the slot uses: its executor's file where it has one, which no container can write."""
-        own = self.path(token) / EXECUTOR_USAGE_FILE
-        return own if own.exists() else self.path(token) / USAGE_FILE
+        own = self.path(slot_id) / EXECUTOR_USAGE_FILE
+        return own if own.exists() else self.path(slot_id) / USAGE_FILE
 
-    def record(self, token: str) -> SlotRecord | None:
+    def record(self, slot_id: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
         try:
-            text = (self.path(token) / OWNER_FILE).read_bytes()
+            text = (self.path(slot_id) / OWNER_FILE).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             return msgspec.json.decode(text, type=SlotRecord)
         except msgspec.MsgspecError as error:
-            raise CorruptData(f"{self.path(token) / OWNER_FILE}: {error}") from error
+            raise CorruptData(f"{self.path(slot_id) / OWNER_FILE}: {error}") from error
 
-    def tokens(self) -> tuple[str, ...]:
-        """Every token that has a directory, whatever is inside."""
+    def ids(self) -> tuple[str, ...]:
+        """Of every slot that has a directory, whatever is inside."""
         return tuple(sorted(each.name for each in self._directory.iterdir() if not each.name.startswith(".")))
 
     def records(self) -> Iterator[SlotRecord]:
         """Every readable record."""
-        for token in self.tokens():
+        for slot_id in self.ids():
             try:
-                record = self.record(token)
+                record = self.record(slot_id)
             except CorruptData:
                 continue
             if record is not None:
@@ -115,30 +115,30 @@ class Slots:
         return [record.owner for record in records]
 
     def replace(self, record: SlotRecord, fill: Callable[[Path], None]) -> Path:
-        """Let `fill` write a fresh directory, then put it in the place of whatever the token had before."""
-        fresh = self._scratch(record.token, "new")
+        """Let `fill` write a fresh directory, then put it in the place of whatever the slot was before."""
+        fresh = self._scratch(record.slot_id, "new")
         fresh.mkdir(mode=0o755)
         try:
             fill(fresh)
             (fresh / OWNER_FILE).write_bytes(msgspec.json.encode(record))
-            self.remove(record.token)
-            fresh.rename(self.path(record.token))
+            self.remove(record.slot_id)
+            fresh.rename(self.path(record.slot_id))
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        return self.path(record.token)
+        return self.path(record.slot_id)
 
-    def remove(self, token: str) -> None:
+    def remove(self, slot_id: str) -> None:
         """Take the slot away; nothing happens where there is none."""
-        old = self._scratch(token, "old")
+        old = self._scratch(slot_id, "old")
         try:
-            self.path(token).rename(old)
+            self.path(slot_id).rename(old)
         except FileNotFoundError:
             return
         shutil.rmtree(old, ignore_errors=True)
 
-    def _scratch(self, token: str, purpose: str) -> Path:
-        path = self._directory / f"{_SCRATCH_PREFIX}{token}.{purpose}.{os.getpid()}"
+    def _scratch(self, slot_id: str, purpose: str) -> Path:
+        path = self._directory / f"{_SCRATCH_PREFIX}{slot_id}.{purpose}.{os.getpid()}"
         shutil.rmtree(path, ignore_errors=True)
         return path
 
@@ -146,11 +146,3 @@ class Slots:
         for each in self._directory.iterdir():
             if each.name.startswith(_SCRATCH_PREFIX):
                 shutil.rmtree(each, ignore_errors=True)
-
-
-def boot_id() -> str:
-    """This boot of the machine; "" where the kernel does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

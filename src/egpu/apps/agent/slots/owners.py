@@ -1,13 +1,13 @@
-"""Whose token is it? kubelet calls PreStartContainer with device ids and nothing else; this finds the container.
+"""Whose slot is it? kubelet calls PreStartContainer with device ids and nothing else; this finds the container.
 
-pod-resources names the pod and container that hold a token, without the pod's UID and without plain init containers:
+pod-resources names the pod and container that hold a slot, without the pod's UID and without plain init containers:
 
 - Two entries of one pod name are an old pod that still ends and a new one: which of them the API server's pod is cannot
   be told, so kubelet is asked to come back.
-- A plain init container's token is given to an app container again, and only that one is listed. So when the pod's
+- A plain init container's slot is given to an app container again, and only that one is listed. So when the pod's
   allocation has such init containers, the pod's status decides who is starting. That status may be a moment behind
   kubelet; it is waited for, but only when something of this pod was prepared before: the first to start is certain.
-- A token that only init containers hold is not listed at all. Then the one pod of the node in that stage has it.
+- A slot that only init containers hold is not listed at all. Then the one pod of the node in that stage has it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PodReader(Protocol):
 
 
 class Owners:
-    """Resolves tokens on one node. `prepared` says which (pod UID, container) were prepared last, newest first."""
+    """Who has which slot of one node. `prepared` says which (pod UID, container) were prepared last, newest first."""
 
     def __init__(
         self,
@@ -67,37 +67,40 @@ class Owners:
         self._prepared = prepared
         self._status_lag_seconds = status_lag_seconds
 
-    async def of(self, token: str) -> Owner:
-        """The container that is about to start with `token`.
+    async def of(self, slot_id: str) -> Owner:
+        """The container that is about to start with `slot_id`.
 
         Raises:
             TerminalError: it has no allocation on this node; the message names pod, container and reason.
             Unavailable: it cannot be told yet.
         """
-        holder = self._holder(token, await self._holdings())
+        holder = self._holder(slot_id, await self._holdings())
         if holder is None:
-            return await self._unlisted(token)
+            return await self._unlisted(slot_id)
         pod = await self._pods.read(holder.namespace, holder.pod)
         allocation = self._allocation(pod, holder.container)
         container = await self._starting(pod, allocation, holder.container)
         granted = allocation.containers.get(container)
         if granted is None:
             raise TerminalError(
-                f"pod {pod.key}, container {container}: it holds slot {token}, but the allocation is for "
+                f"pod {pod.key}, container {container}: it holds slot {slot_id}, but the allocation is for "
                 f"{', '.join(sorted(allocation.containers)) or 'no container'}"
             )
         return Owner(pod, container, granted)
 
-    def _holder(self, token: str, pods: Sequence[PodHoldings]) -> ContainerHoldings | None:
+    def _holder(self, slot_id: str, pods: Sequence[PodHoldings]) -> ContainerHoldings | None:
         found = [
-            container for pod in pods for container in pod.containers if token in container.devices.get(names.SLOT, ())
+            container
+            for pod in pods
+            for container in pod.containers
+            if slot_id in container.devices.get(names.SLOT, ())
         ]
         if not found:
             return None
         holder = found[0]
         if len(found) > 1:
             listed = ", ".join(f"{each.namespace}/{each.pod}:{each.container}" for each in found)
-            raise Unavailable(f"slot {token} is listed for several containers ({listed}); it will be asked again")
+            raise Unavailable(f"slot {slot_id} is listed for several containers ({listed}); it will be asked again")
         if sum((pod.namespace, pod.name) == (holder.namespace, holder.pod) and _has_slot(pod) for pod in pods) > 1:
             raise Unavailable(
                 f"pod {holder.namespace}/{holder.pod}: an earlier pod of this name is still ending on this node"
@@ -123,7 +126,7 @@ class Owners:
         return allocation
 
     async def _starting(self, pod: Pod, allocation: PodAllocation, listed: str) -> str:
-        """`listed`, or the plain init container that uses its token before it."""
+        """`listed`, or the plain init container that uses its slot before it."""
         earlier = _plain_inits_before(pod, allocation, listed)
         current = _unfinished(pod, earlier)
         if current is None:
@@ -148,7 +151,7 @@ class Owners:
                 raise Unavailable(f"pod {pod.key}: it was replaced by another pod of this name")
             pod = fresh
 
-    async def _unlisted(self, token: str) -> Owner:
+    async def _unlisted(self, slot_id: str) -> Owner:
         candidates: list[Owner] = []
         for pod in await self._pods.on_node():
             text = pod.annotations.get(names.ALLOCATION)
@@ -166,7 +169,7 @@ class Owners:
             return candidates[0]
         listed = ", ".join(sorted(each.pod.key for each in candidates)) or "none"
         raise Unavailable(
-            f"slot {token}: kubelet lists no container that holds it (it never lists init containers); pods of this "
+            f"slot {slot_id}: kubelet lists no container that holds it (it never lists init containers); pods of this "
             f"node with GPU init containers only: {listed}"
         )
 

@@ -1,7 +1,7 @@
-"""The device plugin of `elasticgpu.io/slot`: a token per GPU container, filled in when the container starts.
+"""The device plugin of `elasticgpu.io/slot`: a slot per GPU container, filled in when the container starts.
 
-Allocate knows no container, so it answers with paths named by the token and with every minor of the node.
-PreStartContainer, called again before every start, finds out whose token it is and has those paths prepared.
+Allocate knows no container, so it answers with paths named by the slot id and with every minor of the node.
+PreStartContainer, called again before every start, finds out whose slot it is and has those paths prepared.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
 from egpu.api import names
+from egpu.api.kubernetes import Pod
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.metrics import AgentMetrics
@@ -23,6 +24,7 @@ from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.apps.agent.slots.owners import Owner, Owners
 from egpu.apps.agent.slots.preparer import Preparer
+from egpu.core.provisioners import PROVISIONERS
 from egpu.errors import ElasticGPUError, RetryableError, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -58,24 +60,24 @@ class SlotPlugin:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._marking: set[asyncio.Task[None]] = set()
 
-    def token_lock(self, token: str) -> asyncio.Lock:
-        """Held while the slot of `token` is being changed."""
-        return self._locks[token]
+    def slot_lock(self, slot_id: str) -> asyncio.Lock:
+        """Held while the slot of `slot_id` is being changed."""
+        return self._locks[slot_id]
 
     async def watch(self) -> AsyncIterator[Sequence[PluginDevice]]:
-        """Tokens by number of cards; a card that is lost for a while takes none of them away."""
+        """Slots by number of cards; a card that is lost for a while takes none of them away."""
         sent: tuple[PluginDevice, ...] | None = None
         async for cards in self._inventory.changes():
             pooled = self._config.pool_pki is not None
             usable = pooled or any(card.healthy for card in cards.values())
-            count = self._config.tokens(len(cards))
-            tokens = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
-            if tokens != sent:
-                sent = tokens
-                yield tokens
+            count = self._config.slots(len(cards))
+            slots = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
+            if slots != sent:
+                sent = slots
+                yield slots
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        """Paths of the one token of a container. Raises TerminalError for any other number of tokens."""
+        """Paths of the one slot of a container. Raises TerminalError for any other number of slots."""
         began = time.monotonic()
         slot = self._config.slots_dir / _only(ids)
         if not self._inventory.version:
@@ -97,24 +99,24 @@ class SlotPlugin:
         )
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """Make the token's slot what its container was given; raises, and so keeps it from starting, otherwise."""
-        token = _only(ids)
+        """Make the slot what its container was given; raises, and so keeps it from starting, otherwise."""
+        slot_id = _only(ids)
         began = time.monotonic()
         try:
-            async with self.token_lock(token):
-                owner = await self._prepared(token, deadline=began + PRESTART_SECONDS)
+            async with self.slot_lock(slot_id):
+                owner = await self._prepared(slot_id, deadline=began + PRESTART_SECONDS)
         except ElasticGPUError as error:
             self._metrics.refusals.labels(reason=type(error).__name__).inc()
-            log.warning("a container may not start", token=token, reason=str(error))
+            log.warning("a container may not start", slot_id=slot_id, reason=str(error))
             raise
         self._metrics.prepare_seconds.observe(time.monotonic() - began)
-        self._mark(owner)
+        self._mark(owner.pod)
 
-    async def _prepared(self, token: str, *, deadline: float) -> Owner:
+    async def _prepared(self, slot_id: str, *, deadline: float) -> Owner:
         while True:
             try:
-                owner = await self._owners.of(token)
-                await self._preparer.prepare(token, owner)
+                owner = await self._owners.of(slot_id)
+                await self._preparer.prepare(slot_id, owner)
             except RetryableError:
                 if time.monotonic() > deadline:
                     raise
@@ -122,23 +124,25 @@ class SlotPlugin:
             else:
                 return owner
 
-    def _mark(self, owner: Owner) -> None:
-        """gpushare's mark is for its own tools and nobody waits for it."""
-        if owner.allocation.vocabulary != "aliyun" and owner.pod.annotations.get(names.ALIYUN_MEM_ASSIGNED) is None:
-            return
-        task = asyncio.create_task(self._mark_patiently(owner))
-        self._marking.add(task)
-        task.add_done_callback(self._marking.discard)
+    def _mark(self, pod: Pod) -> None:
+        """Marks are for the tools of some technology, and nobody waits for them."""
+        marks: dict[str, str] = {}
+        for technology in PROVISIONERS.values():
+            marks |= technology.marks(pod.annotations)
+        if marks:
+            task = asyncio.create_task(self._mark_patiently(pod, marks))
+            self._marking.add(task)
+            task.add_done_callback(self._marking.discard)
 
-    async def _mark_patiently(self, owner: Owner, *, attempts: int = 5) -> None:
+    async def _mark_patiently(self, pod: Pod, marks: Mapping[str, str], *, attempts: int = 5) -> None:
         for attempt in range(attempts):
             try:
-                await self._pods.mark_assigned(owner.pod)
+                await self._pods.annotate(pod, marks)
             except RetryableError as error:
-                log.info("not marked as assigned yet", pod=owner.pod.key, reason=str(error))
+                log.info("not marked yet", pod=pod.key, reason=str(error))
                 await asyncio.sleep(2**attempt)
             except ElasticGPUError as error:
-                log.info("not marked as assigned", pod=owner.pod.key, reason=str(error))
+                log.info("not marked", pod=pod.key, reason=str(error))
                 return
             else:
                 return
@@ -147,7 +151,7 @@ class SlotPlugin:
 def _only(ids: tuple[str, ...]) -> str:
     if len(ids) != 1:
         raise TerminalError(f"a GPU container holds exactly one {names.SLOT}, this one asks for {len(ids)}")
-    token = ids[0]
-    if not token.isdigit():
-        raise TerminalError(f"{token!r} is not a token of this agent")
-    return token
+    slot_id = ids[0]
+    if not slot_id.isdigit():
+        raise TerminalError(f"{slot_id!r} is not a slot of this agent")
+    return slot_id

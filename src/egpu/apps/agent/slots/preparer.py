@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,26 +15,24 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters import native
-from egpu.adapters.nvml import Card
-from egpu.adapters.pool.bridge import LIBRARIES
+from egpu.adapters.files import write_atomically
+from egpu.adapters.nvml import CardReading
+from egpu.adapters.processes import boot_id
 from egpu.adapters.slices import pages
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.serving import bridges
 from egpu.apps.agent.serving.bridges import SlotBridges
-from egpu.apps.agent.serving.executors import SlotExecutors, link_into
+from egpu.apps.agent.serving.slots import SlotExecutors, link_into
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
-from egpu.apps.agent.slots.directories import SlotRecord, Slots, boot_id
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import Owner
-from egpu.core.placement.ledger import Card as LedgerCard
-from egpu.core.provisioners.preparation import PolicySpec, Preparation, prepare, prepare_elsewhere
+from egpu.core.provisioners import provisioner
+from egpu.core.provisioners.preparation import PolicySpec, Preparation
 from egpu.errors import NotSupported, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
-
-INTERPOSER = "libegpu-interposer.so"
-MIB = 1024 * 1024
 
 
 class Preparer:
@@ -62,8 +59,8 @@ class Preparer:
         self._inventory = inventory
         self._boot_id = boot_id()
 
-    async def prepare(self, token: str, owner: Owner) -> SlotRecord:
-        """Make the slot of `token` what `owner` was given, with nothing left of whoever had it before.
+    async def prepare(self, slot_id: str, owner: Owner) -> SlotRecord:
+        """Make the slot of `slot_id` what `owner` was given, with nothing left of whoever had it before.
 
         Raises:
             TerminalError: the allocation cannot be prepared on this node.
@@ -73,7 +70,7 @@ class Preparer:
         server = owner.allocation.cards_node(self._node)
         cards = await self._cards(where, owner.allocation) if server == self._node else []
         record = SlotRecord(
-            token=token,
+            slot_id=slot_id,
             namespace=owner.pod.namespace,
             pod=owner.pod.name,
             pod_uid=owner.pod.uid,
@@ -84,10 +81,8 @@ class Preparer:
             minors={card.uuid: card.minor for card in cards},
             server="" if server == self._node else server,
         )
-        if record.server:
-            plan = prepare_elsewhere(owner.container, owner.allocation)
-        else:
-            plan = prepare(owner.container, owner.allocation, [_for_core(card) for card in cards])
+        technology = provisioner(owner.allocation.provisioner)
+        plan = technology.prepare(owner.container, owner.allocation, None if record.server else record.minors)
         node_minors = self._inventory.minors
         try:
             link = await self._executor(record, plan)
@@ -101,7 +96,7 @@ class Preparer:
                 self._bridges.settled(record)
         log.info(
             "prepared",
-            token=token,
+            slot_id=slot_id,
             pod=owner.pod.key,
             uid=owner.pod.uid,
             container=owner.container,
@@ -112,12 +107,12 @@ class Preparer:
         )
         return record
 
-    async def _cards(self, where: str, allocation: ContainerAllocation) -> list[Card]:
+    async def _cards(self, where: str, allocation: ContainerAllocation) -> list[CardReading]:
         if not allocation.cards:
             raise TerminalError(f"{where}: its allocation names no card")
         if any(share.uuid not in self._inventory.cards for share in allocation.cards):
             await self._inventory.refresh()
-        cards: list[Card] = []
+        cards: list[CardReading] = []
         for share in allocation.cards:
             card = self._inventory.cards.get(share.uuid)
             if card is None:
@@ -131,15 +126,15 @@ class Preparer:
     async def _executor(self, record: SlotRecord, plan: Preparation) -> Callable[[Path], None] | None:
         """What links the executor that has the cards in the container's place into its slot; None where the container
         has them itself."""
-        if not plan.remote:
+        if plan.executor is None:
             return None
-        if record.server:
+        if plan.executor == "elsewhere":
             if self._bridges is None:
                 raise NotSupported(f"node {record.server} has the cards, and this one takes no part in the pool")
             return partial(bridges.link, await self._bridges.start(record))
         if self._executors is None:
             raise TerminalError("this agent runs no executors")
-        return partial(link_into, executor=await self._executors.start(record, record.minors))
+        return partial(link_into, executor=await self._executors.start(record))
 
     def _fill(
         self,
@@ -150,16 +145,12 @@ class Preparer:
     ) -> None:
         if link is not None:
             link(slot)
-            for file, artefact in LIBRARIES.items():
-                os.link(self._library(artefact), slot / file)
-            preloaded = "".join(f"{layout.CONTAINER_DIRECTORY}/{file}\n" for file in LIBRARIES)
-            (slot / layout.PRELOAD_FILE).write_text(preloaded)
-        elif plan.policy is None:
-            (slot / layout.PRELOAD_FILE).write_text("")
-        else:
-            pages.write_policy(slot / layout.POLICY_FILE, _policy_devices(plan.policy, plan))
-            os.link(self._library(INTERPOSER), slot / INTERPOSER)
-            (slot / layout.PRELOAD_FILE).write_text(f"{layout.CONTAINER_DIRECTORY}/{INTERPOSER}\n")
+        if plan.policy is not None:
+            pages.write_policy(slot / layout.POLICY_FILE, _policy_devices(plan.policy))
+        for file, artefact in plan.libraries.items():
+            os.link(self._library(artefact), slot / file)
+        preloaded = "".join(f"{layout.CONTAINER_DIRECTORY}/{file}\n" for file in plan.libraries)
+        (slot / layout.PRELOAD_FILE).write_text(preloaded)
         pages.create_usage(slot / layout.USAGE_FILE)
         devices = slot / layout.DEVICES
         devices.mkdir()
@@ -175,25 +166,17 @@ class Preparer:
         copy = self._library_dir / f"{found.st_mtime_ns:x}-{found.st_size:x}-{artefact.replace('/', '-')}"
         if not copy.exists():
             self._library_dir.mkdir(parents=True, exist_ok=True)
-            draft = copy.with_name(f".{copy.name}.{os.getpid()}")
-            shutil.copyfile(source, draft)
-            draft.chmod(0o755)
-            draft.rename(copy)
+            write_atomically(copy, source.read_bytes(), mode=0o755, durable=True)
         return copy
 
 
-def _for_core(card: Card) -> LedgerCard:
-    return LedgerCard(uuid=card.uuid, index=card.index, minor=card.minor, memory_mib=card.memory_mib, model=card.model)
-
-
-def _policy_devices(policy: PolicySpec, plan: Preparation) -> list[pages.DevicePolicy]:
+def _policy_devices(policy: PolicySpec) -> list[pages.DevicePolicy]:
     """The policy page's lines, in the order in which the container sees its cards."""
-    minors = dict(zip(plan.uuids, plan.minors, strict=True))
     shared = pages.Mode.SHARE if policy.work_conserving else pages.Mode.CAP
     return [
         pages.DevicePolicy(
             uuid=device.uuid,
-            minor=minors[device.uuid],
+            minor=device.minor,
             mode=shared if device.core_percent else pages.Mode.UNLIMITED,
             core_ppm=device.core_percent * pages.PPM // 100,
             memory_limit_bytes=device.memory_bytes,

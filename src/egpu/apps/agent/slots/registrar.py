@@ -26,7 +26,7 @@ from egpu.errors import ElasticGPUError, Unavailable
 log = structlog.get_logger(__name__)
 
 ENDPOINT = "elasticgpu-slot.sock"
-#: kubelet waits for nobody here; this is how long a restarted kubelet may be without our tokens.
+#: kubelet waits for nobody here; this is how long a restarted kubelet may be without our slots.
 POLL_SECONDS = 0.25
 RETRY_SECONDS = 0.5
 

@@ -17,8 +17,8 @@ log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """A slot stays while kubelet lists its token, or its pod is on this node and has not finished: init containers'
-    tokens are not listed, and a restarted kubelet lists nothing at first."""
+    """A slot stays while kubelet lists it, or its pod is on this node and has not finished: init containers'
+    slots are not listed, and a restarted kubelet lists nothing at first."""
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class Sweeper:
         slots: Slots,
         holdings: Callable[[], Awaitable[Sequence[PodHoldings]]],
         pods: PodReader,
-        token_lock: Callable[[str], asyncio.Lock],
+        slot_lock: Callable[[str], asyncio.Lock],
         interval_seconds: float,
     ) -> None:
         self._slots = slots
         self._holdings = holdings
         self._pods = pods
-        self._token_lock = token_lock
+        self._slot_lock = slot_lock
         self._interval_seconds = interval_seconds
 
     async def run(self) -> None:
@@ -44,32 +44,32 @@ class Sweeper:
                 log.info("not swept", reason=str(error))
 
     async def sweep(self) -> tuple[str, ...]:
-        """Remove what nobody holds; returns the tokens. Raises Unavailable when kubelet or the API do not answer."""
-        before = {token: self._record(token) for token in self._slots.tokens()}
+        """Remove what nobody holds; returns their ids. Raises Unavailable when kubelet or the API do not answer."""
+        before = {slot_id: self._record(slot_id) for slot_id in self._slots.ids()}
         if not before:
             return ()
         held = {
-            token
+            slot_id
             for pod in await self._holdings()
             for container in pod.containers
-            for token in container.devices.get(names.SLOT, ())
+            for slot_id in container.devices.get(names.SLOT, ())
         }
         alive = {pod.uid for pod in await self._pods.on_node() if not pod.finished}
         removed: list[str] = []
-        for token, record in before.items():
-            if token in held or (record is not None and record.pod_uid in alive):
+        for slot_id, record in before.items():
+            if slot_id in held or (record is not None and record.pod_uid in alive):
                 continue
-            async with self._token_lock(token):
-                if self._record(token) == record:
-                    await asyncio.to_thread(self._slots.remove, token)
-                    removed.append(token)
+            async with self._slot_lock(slot_id):
+                if self._record(slot_id) == record:
+                    await asyncio.to_thread(self._slots.remove, slot_id)
+                    removed.append(slot_id)
         if removed:
-            log.info("slots swept", tokens=removed)
+            log.info("slots swept", slot_ids=removed)
         return tuple(removed)
 
-    def _record(self, token: str) -> SlotRecord | None:
+    def _record(self, slot_id: str) -> SlotRecord | None:
         try:
-            return self._slots.record(token)
+            return self._slots.record(slot_id)
         except CorruptData as error:
-            log.warning("a slot with a bad record", token=token, reason=str(error))
+            log.warning("a slot with a bad record", slot_id=slot_id, reason=str(error))
             return None

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters.slices.pages import PPM, DevicePolicy, DeviceUsage, Mode, UsageReader, amend_policy, read_policy
-from egpu.apps.agent.limits.division import Grant, Tenant, divide
+from egpu.apps.agent.limits.shares import Grant, Tenant, divide
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import ElasticGPUError
 
@@ -76,7 +76,7 @@ class _Share:
         )
 
 
-class Sharing:
+class ComputeSharing:
     """Keeps the policy pages of one node's slots up to date with who is active."""
 
     def __init__(
@@ -131,13 +131,13 @@ class Sharing:
         found: dict[tuple[str, int, str], _Share] = {}
         for record in self._slots.records():
             try:
-                lines = read_policy(self._slots.policy_file(record.token)).devices
+                lines = read_policy(self._slots.policy_file(record.slot_id)).devices
             except (OSError, ElasticGPUError):
                 continue  # nothing is limited there, or it is just going away
             for position, line in enumerate(lines):
                 if line.mode is Mode.UNLIMITED:
                     continue
-                key = (record.token, record.generation, line.uuid)
+                key = (record.slot_id, record.generation, line.uuid)
                 found[key] = self._shares.get(key) or self._share(record, position, line)
         self._shares = found
 
@@ -145,8 +145,8 @@ class Sharing:
         ceiling = line.core_ppm
         if line.mode is Mode.SHARE:
             ceiling = max(ceiling, min(record.allocation.core_limit, 100) * PPM // 100)
-        reader = UsageReader(self._slots.usage_file(record.token))
-        return _Share(self._slots.policy_file(record.token), reader, position, line, ceiling)
+        reader = UsageReader(self._slots.usage_file(record.slot_id))
+        return _Share(self._slots.policy_file(record.slot_id), reader, position, line, ceiling)
 
     def _write(self, share: _Share, grant: Grant) -> None:
         line = replace(share.line, grant_ppm=grant.ppm, window=grant.window)

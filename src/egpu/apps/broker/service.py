@@ -12,8 +12,10 @@ import structlog
 
 from egpu.adapters.pool import messages
 from egpu.core.leasing import tokens
-from egpu.core.leasing.leases import Lease, Pool, Report, Wish
-from egpu.core.placement.preference import Policies
+from egpu.core.leasing.pool import Pool
+from egpu.core.leasing.records import LeaseRequest, Report
+from egpu.core.leasing.state import Lease
+from egpu.core.policies.registry import Policies
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -26,7 +28,7 @@ MAX_WITHIN_SECONDS: Final = 7 * 86_400.0
 EXECUTOR_SOCKET: Final = "lease.sock"
 
 
-class Desk:
+class LeaseService:
     """The only one that touches the pool. `push` is called with servers whose orders changed, at the end of a step."""
 
     def __init__(
@@ -71,7 +73,7 @@ class Desk:
     def _grant(self, asked: messages.Acquire, peer: str) -> Lease:
         try:
             return self.pool.grant(
-                Wish(cards=asked.cards, core=asked.core, memory_mib=asked.memory_mib, host=asked.host),
+                LeaseRequest(cards=asked.cards, core=asked.core, memory_mib=asked.memory_mib, host=asked.host),
                 lease=f"lease-{secrets.token_hex(8)}",
                 key=secrets.token_hex(32),
                 holder=asked.holder,

@@ -1,4 +1,4 @@
-"""Technologies known by name that are not built yet: their objects are accepted; pods wait, and are told why."""
+"""vGPU (MIG, MPS, time slicing): known by name. Its objects are accepted; pods wait, and are told why."""
 
 from egpu.api import names
 from egpu.core.provisioners.base import Provisioner
@@ -7,5 +7,4 @@ from egpu.core.provisioners.base import Provisioner
 class VGPU(Provisioner):
     name = names.VGPU
     aliases = ("vgpu.provisioner.elasticgpu.io",)
-    available = False
-    isolation = "profile"
+    missing = "is known by name but not available yet"

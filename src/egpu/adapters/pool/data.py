@@ -1,4 +1,5 @@
-"""What every machine with executors does for programs elsewhere: check their token, join them to their executor."""
+"""What every machine with executors does for programs elsewhere: checks a program's token, connects it to its
+executor, and says how fast it can be reached."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import contextlib
 import socket
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from egpu.adapters.executors.supervisor import Executor
+from egpu.adapters.executors.process import Executor
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.core.leasing import tokens
@@ -18,19 +19,21 @@ from egpu.errors import NotFound, Unavailable
 _NETWORK: Final = Path("/sys/class/net")
 
 
-async def join(connection: Connection, hello: messages.Hello, executor: Executor) -> None:
-    """Carry a program's bytes until either side ends. Raises Refused for a token that is not good for this lease in
-    these hands, NotFound when the executor is dead, Unavailable when it does not answer."""
-    record = executor.record
-    tokens.check(hello.token, lease=record.lease, key=record.key, peer=connection.peer, now=time.time())
+async def connect_program(connection: Connection, hello: messages.Hello, executor: Executor[Any], *, key: str) -> None:
+    """Carry a program's bytes until either side ends. Its token must be signed with `key` and issued to
+    the peer that brings it.
+
+    Raises Refused for any other token, NotFound when the executor is dead, Unavailable when it does not answer.
+    """
+    tokens.check(hello.token, lease=executor.name, key=key, peer=connection.peer, now=time.time())
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
         sock.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(sock, str(executor.socket))
         except ConnectionRefusedError as error:
-            raise NotFound(f"the executor of {record.lease} is dead") from error
+            raise NotFound(f"the executor of {executor.name} is dead") from error
         except OSError as error:
-            raise Unavailable(f"the executor of {record.lease} does not answer: {error}") from error
+            raise Unavailable(f"the executor of {executor.name} does not answer: {error}") from error
         await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
 
 

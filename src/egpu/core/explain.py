@@ -9,11 +9,11 @@ from egpu.api.kubernetes import Pod
 from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
-from egpu.core.placement.cache import Feed
+from egpu.core.links import slowest
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
-from egpu.core.placement.links import slowest
-from egpu.core.placement.preference import Policies
 from egpu.core.placement.refusal import Refusal, describe
+from egpu.core.policies.registry import Policies
 from egpu.errors import CorruptData, InvalidDemand
 
 
@@ -39,45 +39,43 @@ class Explanation:
         return text
 
 
-def explain_pod(pod: Pod, feed: Feed, nodes: Sequence[str], policies: Policies) -> Explanation:
-    """Explain `pod` by the objects that `feed` was shown, against `nodes` (names of the cluster's nodes)."""
+def explain_pod(pod: Pod, cache: SchedulerCache, nodes: Sequence[str], policies: Policies) -> Explanation:
+    """Explain `pod` by the objects that `cache` was shown, against `nodes` (names of the cluster's nodes)."""
     text = pod.annotations.get(names.ALLOCATION)
     if text is not None:
         try:
-            return _explain_placed(pod, decode_allocation(text), feed, nodes=nodes, policies=policies)
+            return _explain_placed(pod, decode_allocation(text), cache, nodes=nodes, policies=policies)
         except CorruptData as error:
             return Explanation(pod.key, "invalid", f"its allocation cannot be read ({error})")
     try:
-        request, gang = feed.request(pod), feed.gangs.of(pod)
+        request, gang = cache.request(pod), cache.gangs.of(pod)
     except InvalidDemand as error:
         return Explanation(pod.key, "invalid", f"what it asks for is not possible: {error}")
-    wishes = request.demand.containers
-    if not wishes:
+    demands = request.demand.containers
+    if not demands:
         return Explanation(pod.key, "no-gpu", "asks for no GPU; it is placed by the scheduler alone")
-    asked = tuple(f"container {name} asks for {describe(demand)}" for name, demand in wishes.items())
+    asked = tuple(f"container {name} asks for {describe(demand)}" for name, demand in demands.items())
     if request.waiting:
         return Explanation(pod.key, "waiting", f"waits: {request.waiting}", asked)
     if pod.spec.node_name:
         summary = f"is on node {pod.spec.node_name} without an allocation: another scheduler put it there"
         return Explanation(pod.key, "invalid", summary, asked)
     if gang is not None:
-        return _explain_gang(pod, gang, feed, nodes=nodes, policies=policies, asked=asked)
-    filtered = feed.filter(request, nodes)
+        return _explain_gang(pod, gang, cache, nodes=nodes, policies=policies, asked=asked)
+    filtered = cache.filter(request, nodes)
     refusals = tuple(filtered.refusals().values())
     if not filtered.fits:
         summary = f"waits: none of {len(nodes)} nodes has room for it" if nodes else "waits: there is no node"
         return Explanation(pod.key, "waiting", summary, asked, refusals)
-    scored = _ranked(feed.scores(request, filtered.fits, policies))
+    scored = _ranked(cache.ranking.scores(request, filtered.fits, policies))
     summary = f"is not placed yet; {len(filtered.fits)} of {len(nodes)} nodes have room for it"
     return Explanation(pod.key, "can-be-placed", summary, asked, refusals, scored)
 
 
 def _explain_gang(
-    pod: Pod, gang: Gang, feed: Feed, *, nodes: Sequence[str], policies: Policies, asked: tuple[str, ...]
+    pod: Pod, gang: Gang, cache: SchedulerCache, *, nodes: Sequence[str], policies: Policies, asked: tuple[str, ...]
 ) -> Explanation:
-    verdict = place_gang(
-        feed, gang, lambda _: policies, pod=pod, nodes=nodes, elsewhere=nodes, reasons=max(len(nodes), 1)
-    )
+    verdict = place_gang(cache, gang, policies, pod=pod, nodes=nodes, elsewhere=nodes, reasons=max(len(nodes), 1))
     details = (*asked, _members(gang))
     if verdict.reason:
         return Explanation(pod.key, "waiting", f"waits: {verdict.reason}", details, verdict.refusals)
@@ -102,13 +100,13 @@ def _members(gang: Gang) -> str:
 
 
 def _explain_placed(
-    pod: Pod, allocation: PodAllocation, feed: Feed, *, nodes: Sequence[str], policies: Policies
+    pod: Pod, allocation: PodAllocation, cache: SchedulerCache, *, nodes: Sequence[str], policies: Policies
 ) -> Explanation:
     details = [
-        line for name, container in allocation.containers.items() for line in _given(name, container, allocation, feed)
+        line for name, container in allocation.containers.items() for line in _given(name, container, allocation, cache)
     ]
     try:
-        gang = feed.gangs.of(pod)
+        gang = cache.gangs.of(pod)
     except InvalidDemand:
         gang = None
     if gang is not None:
@@ -117,35 +115,36 @@ def _explain_placed(
         return Explanation(
             pod.key, "finished", f"ran on node {allocation.node}; its cards were given back", tuple(details)
         )
-    refusals, scored = _as_if_new(pod, feed, nodes, policies)
+    refusals, scored, by = _as_if_new(pod, cache, nodes, policies)
     if refusals or scored:
-        details.append(f"were it placed now, by {policies.node.name} over nodes and {policies.card.name} over cards:")
+        details.append(f"were it placed now, by {by.node} over nodes and {by.card} over cards:")
     return Explanation(pod.key, "placed", f"is on node {allocation.node}", tuple(details), refusals, scored)
 
 
 def _as_if_new(
-    pod: Pod, feed: Feed, nodes: Sequence[str], policies: Policies
-) -> tuple[tuple[Refusal, ...], tuple[tuple[str, float], ...]]:
+    pod: Pod, cache: SchedulerCache, nodes: Sequence[str], policies: Policies
+) -> tuple[tuple[Refusal, ...], tuple[tuple[str, float], ...], Policies]:
     """What each node would say of a placed pod if it held nothing: the choice is not recorded, but can be repeated."""
     holder = Holder("pod", pod.uid)
-    held = feed.ledger.holding(holder)
-    feed.ledger.release(holder)
+    held = cache.ledger.holding(holder)
+    cache.ledger.release(holder)
     try:
-        request = feed.request(pod)
-        filtered = feed.filter(request, nodes)
-        return tuple(filtered.refusals().values()), _ranked(feed.scores(request, filtered.fits, policies))
+        request = cache.request(pod)
+        filtered = cache.filter(request, nodes)
+        scored = _ranked(cache.ranking.scores(request, filtered.fits, policies))
+        return tuple(filtered.refusals().values()), scored, request.policies(policies)
     except InvalidDemand:
-        return (), ()
+        return (), (), policies
     finally:
         if held is not None:
-            feed.ledger.hold(holder, held)
+            cache.ledger.hold(holder, held)
 
 
 def _ranked(scores: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(scores.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _given(name: str, container: ContainerAllocation, allocation: PodAllocation, feed: Feed) -> list[str]:
+def _given(name: str, container: ContainerAllocation, allocation: PodAllocation, cache: SchedulerCache) -> list[str]:
     lines: list[str] = []
     source = f" from claim {container.claim}" if container.claim else ""
     node = container.cards_node(allocation.node)
@@ -160,18 +159,18 @@ def _given(name: str, container: ContainerAllocation, allocation: PodAllocation,
         if container.memory_limit_percent:
             most = format_mib(container.memory_limit_bytes(share) // MIB_BYTES)
             amounts[-1] += f" (it may allocate {most}, the rest in managed memory)"
-        others = len(feed.ledger.card_holders(node, share.uuid)) - 1
+        others = len(cache.ledger.card_holders(node, share.uuid)) - 1
         company = f"; {others} more share{'s' if others == 1 else ''} it" if others > 0 else ""
         lines.append(
             f"container {name} has {' and '.join(amounts)} of {card}{source}, by {container.provisioner}{company}"
         )
-    if text := _links(container, node, feed):
+    if text := _links(container, node, cache):
         lines.append(f"container {name}'s {len(container.cards)} cards are {text}")
     return lines
 
 
-def _links(container: ContainerAllocation, node: str, feed: Feed) -> str:
+def _links(container: ContainerAllocation, node: str, cache: SchedulerCache) -> str:
     """What joins several cards of a container, by their slowest pair; "" where nothing is known of it."""
     granted = {share.uuid for share in container.cards}
-    kind = slowest([card for card in feed.ledger.cards(node) if card.uuid in granted])
+    kind = slowest([card for card in cache.ledger.cards(node) if card.uuid in granted])
     return f"joined by {kind}" if kind else ""

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import structlog
 
 from egpu.adapters.nvml import CardProcess
-from egpu.adapters.slices import membership as guests
+from egpu.adapters.slices import membership
 from egpu.adapters.slices.pages import Usage, UsageReader, amend_policy, read_policy
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
@@ -67,10 +67,10 @@ class _Slice:
 
 
 Key = tuple[str, int, str]
-"""Token, generation and the card's UUID."""
+"""Slot id, generation and the card's UUID."""
 
 
-class Reconciler:
+class MemoryReconciler:
     """Keeps `overhead_bytes` of one node's policy pages true. `findings` is the last comparison, of every container."""
 
     def __init__(self, slots: Slots, source: ProcessSource, *, interval_seconds: float = INTERVAL_SECONDS) -> None:
@@ -109,22 +109,22 @@ class Reconciler:
         self._seen = {key: seen for key, seen in self._seen.items() if key in findings}
         self.findings = findings
 
-    def _slices(self) -> dict[guests.PageIdentity, _Slice]:
-        found: dict[guests.PageIdentity, _Slice] = {}
+    def _slices(self) -> dict[membership.PageIdentity, _Slice]:
+        found: dict[membership.PageIdentity, _Slice] = {}
         for record in self._slots.records():
-            page = self._slots.policy_file(record.token)
-            identity = guests.identity(page)
+            page = self._slots.policy_file(record.slot_id)
+            identity = membership.identity(page)
             try:
                 uuids = tuple(line.uuid for line in read_policy(page).devices)
             except (OSError, TerminalError):
                 continue  # nothing is limited there, or it is just going away
-            reader = UsageReader(self._slots.usage_file(record.token))
+            reader = UsageReader(self._slots.usage_file(record.slot_id))
             if identity is not None:
                 found[identity] = _Slice(record, uuids, reader, reader.read_totals())
         return found
 
-    def _attribute(self, uuid: str, process: CardProcess, slices: Mapping[guests.PageIdentity, _Slice]) -> None:
-        for identity in guests.pages_of(process.pid, f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"):
+    def _attribute(self, uuid: str, process: CardProcess, slices: Mapping[membership.PageIdentity, _Slice]) -> None:
+        for identity in membership.pages_of(process.pid, f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"):
             if identity in slices:
                 slices[identity].pids.setdefault(uuid, []).append(process)
                 return
@@ -132,7 +132,7 @@ class Reconciler:
     def _compare(self, one: _Slice) -> Iterable[tuple[Key, Finding]]:
         after = one.reader.read() if one.pids else Usage()
         for position, uuid in enumerate(one.uuids):
-            key = (one.record.token, one.record.generation, uuid)
+            key = (one.record.slot_id, one.record.generation, uuid)
             held = one.pids.get(uuid, [])
             driver_bytes = sum(process.used_bytes for process in held)
             # It reserves before it holds and holds until it releases: the larger reading is the one that covers ours.
@@ -142,9 +142,9 @@ class Reconciler:
             overhead = min(seen) if len(seen) == LOOKS else 0
             overhead = -(-overhead // STEP_BYTES) * STEP_BYTES
             try:
-                amend_policy(self._slots.policy_file(one.record.token), uuid, overhead_bytes=overhead)
+                amend_policy(self._slots.policy_file(one.record.slot_id), uuid, overhead_bytes=overhead)
             except (OSError, ElasticGPUError) as error:
-                log.warning("a container's overhead cannot be written", token=one.record.token, reason=str(error))
+                log.warning("a container's overhead cannot be written", slot_id=one.record.slot_id, reason=str(error))
                 continue
             processes = tuple(
                 ProcessFinding(process.pid, process.used_bytes, _counted_by(process.pid, after, position))
@@ -161,7 +161,7 @@ def _counted(usage: Usage, position: int) -> int:
 
 def _counted_by(pid: int, usage: Usage, position: int) -> int:
     """What a process says that it holds, in the slot of its own that has its name."""
-    name = guests.name_of(pid)
+    name = membership.name_of(pid)
     return sum(
         process.memory_bytes + process.spill_bytes
         for process in usage.processes

@@ -15,9 +15,9 @@ from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
 from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.metrics import Metrics
-from egpu.apps.extender.placing import policies_for
 from egpu.apps.extender.view import View
-from egpu.core.placement.preference import Policies
+from egpu.core.claims.lifecycle import needs_binding
+from egpu.core.policies.registry import Policies
 from egpu.errors import (
     Conflict,
     CorruptData,
@@ -69,8 +69,8 @@ class ClaimWriter:
 
     async def write(self, claim: ElasticGPUClaim, allocation: ClaimAllocation) -> ElasticGPUClaim:
         """Gives the claim its cards: in the ledger first, then in the API. Raises Conflict, Unavailable."""
-        feed = self._view.feed
-        feed.assume_claim(claim.uid, allocation)
+        cache = self._view.cache
+        cache.assume_claim(claim.uid, allocation)
         patch = {
             "metadata": {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version},
             "status": {"allocation": allocation},
@@ -84,7 +84,7 @@ class ClaimWriter:
                 raise Conflict(f"claim {claim.key}: not written; try again") from error
             return done
         except ElasticGPUError:
-            feed.forget_claim(claim.uid)
+            cache.forget_claim(claim.uid)
             raise
 
     async def resolve_doubts(self) -> None:
@@ -123,7 +123,7 @@ class ClaimWriter:
         self._doubts.pop(uid, None)
         if fresh is not None and fresh.status.allocation == allocation:
             return fresh
-        self._view.feed.forget_claim(uid)
+        self._view.cache.forget_claim(uid)
         return None
 
     async def roll_back(self, written: list[ElasticGPUClaim] | tuple[ElasticGPUClaim, ...]) -> None:
@@ -153,7 +153,7 @@ class ClaimWriter:
                 except ElasticGPUError as error:
                     log.warning("claim stays bound", claim=claim.key, reason=str(error))
                     return
-            self._view.feed.forget_claim(claim.uid)
+            self._view.cache.forget_claim(claim.uid)
 
     async def _patch(
         self, claim: ElasticGPUClaim, patch: Mapping[str, object], *, subresource: str | None = None
@@ -186,19 +186,19 @@ class ImmediateClaims:
             self._consider(claim)
 
     def _consider(self, claim: ElasticGPUClaim) -> None:
-        if claim.status.allocation is None and claim.metadata.deletion_timestamp is None:
+        if claim.status.allocation is None:
             self.loop.queue.add(claim.uid)
 
     async def reconcile(self, uid: str) -> Result:
         claim = self._view.claims.by_uid(uid)
-        if claim is None or claim.status.allocation is not None or claim.metadata.deletion_timestamp is not None:
+        if claim is None:
             return DONE
-        found = self._view.classes.get(claim.spec.class_name)
-        if found is None or found.binding_mode != "Immediate":
+        klass = self._view.classes.get(claim.spec.class_name)
+        if klass is None or not needs_binding(claim, klass):
             return DONE  # the class's own change brings the claim back
         await self._writer.resolve_doubts()
         claim = self._view.claims.by_uid(uid)
-        if claim is None or claim.status.allocation is not None:
+        if claim is None or not needs_binding(claim, klass):
             return DONE
         await self._writer.check()
         try:
@@ -216,17 +216,16 @@ class ImmediateClaims:
 
     def _choose(self, claim: ElasticGPUClaim) -> ClaimAllocation:
         """The best node by the policy; the first by name among equals."""
-        feed = self._view.feed
-        request = feed.claim_request(claim)
-        filtered = feed.filter(request, self._view.usable_nodes())
+        cache = self._view.cache
+        request = cache.claim_request(claim)
+        filtered = cache.filter(request, self._view.usable_nodes())
         if request.waiting:
             raise NotSupported(request.waiting)
         if not filtered.fits:
             reasons = [f"{node}: {refusal.reason}" for node, refusal in sorted(filtered.refusals().items())]
             raise DoesNotFit("; ".join(reasons) if reasons else "no node has a card that can be used")
-        policies = policies_for(request, feed, self._policies)
-        scores = feed.scores(request, filtered.fits, policies)
+        scores = cache.ranking.scores(request, filtered.fits, self._policies)
         best = min(filtered.fits, key=lambda node: (-scores[node], node))
-        allocation = feed.choose(request, best, policies)
+        allocation = cache.ranking.choose(request, best, self._policies)
         (container,) = allocation.containers.values()
         return ClaimAllocation(node=container.cards_node(best), container=container)

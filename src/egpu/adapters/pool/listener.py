@@ -1,4 +1,4 @@
-"""Who comes in: listens, finds out who the caller is, hands the connection on. Brokers and servers have one each."""
+"""Accepts connections, finds out who each caller is, and hands the connection on. Brokers and servers have one each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACCEPT_AGAIN_SECONDS: Final = 0.1
 ComeIn = Callable[[Connection, messages.Hello], Awaitable[None]]
 
 
-class Door:
+class Listener:
     """`come_in` gets a caller that proved who it is (`connection.peer`), and keeps it until it returns. It sends the
     Welcome itself; what it raises is told to the caller.
 

@@ -1,4 +1,4 @@
-"""A lease as its holder keeps it: taken when first needed, renewed, spoken for again after every lost connection, and
+"""A lease as its holder has it: taken when first needed, renewed, spoken for again after every lost connection, and
 given back."""
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.bridge import Target
-from egpu.adapters.pool.client import PoolClient, machine_id
+from egpu.adapters.pool.client import PoolClient
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.web import Listen
+from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError, NotFound, Refused, RetryableError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -29,34 +29,26 @@ TAKE_SECONDS: Final = 60.0
 """For how long a broker that does not answer is asked for a lease."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What to ask for. Percent and MiB per card."""
-
-    holder: str
-    cards: int
-    core: int
-    memory_mib: int
-
-
-class KeptLease:
+class HeldLease:
     """`take` it, `close` it. `on_taken` is told of it once, `on_ended` when it was taken away, with the reason."""
 
     def __init__(
         self,
         broker: Listen,
         credentials: Credentials,
-        wanted: Wanted,
+        request: LeaseRequest,
         *,
+        holder: str,
         on_taken: Callable[[messages.LeaseView], None] = lambda _: None,
         on_ended: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._broker = broker
         self._credentials = credentials
-        self._wanted = wanted
+        self._request = request
+        self._holder = holder
         self._on_taken = on_taken
         self._on_ended = on_ended
-        self._request = secrets.token_hex(16)
+        self._request_id = secrets.token_hex(16)
         self._client: PoolClient | None = None
         self._attached: PoolClient | None = None
         """The connection that speaks for the lease."""
@@ -105,12 +97,12 @@ class KeptLease:
             try:
                 client = await self._connected()
                 granted = await client.acquire(
-                    request=self._request,
-                    holder=self._wanted.holder,
-                    cards=self._wanted.cards,
-                    core=self._wanted.core,
-                    memory_mib=self._wanted.memory_mib,
-                    host=machine_id(),
+                    request=self._request_id,
+                    holder=self._holder,
+                    cards=self._request.cards,
+                    core=self._request.core,
+                    memory_mib=self._request.memory_mib,
+                    host=self._request.host,
                 )
             except Unavailable:
                 if time.monotonic() > deadline:

@@ -1,0 +1,288 @@
+"""Executors on this machine: started, found again after a restart, given other limits while they run, ended, measured.
+
+    DIRECTORY/<name>/
+      executor.json              the record (`egpu.adapters.executors.record`): whose, which cards, which process
+      libegpu-interposer.so, policy, usage     the slice: what enforces the limits, exactly as in a local container
+      lease.sock                 the executor listens here
+      events, log                its standard output (JSON lines) and error
+      pid                        pid and start time once more, as text
+
+An executor is a process group of its own that outlives us. A directory appears whole, by renaming, before its executor
+starts; whatever a kill leaves between two steps is ended and removed by `adopt`.
+
+Calls block for milliseconds: run them in threads where that matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic
+
+import msgspec
+import structlog
+
+from egpu.adapters import native
+from egpu.adapters.executors import record as records
+from egpu.adapters.executors.confinement import Confinement, group_name
+from egpu.adapters.executors.leftovers import group_exists, processes_of, sessions_of
+from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
+from egpu.adapters.processes import Process, boot_id
+from egpu.adapters.slices.pages import UsageReader, create_usage, write_policy
+from egpu.api.allocation import CardShare
+from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Unavailable
+
+log = structlog.get_logger(__name__)
+
+EXECUTOR: Final = "egpu-executor"
+INTERPOSER: Final = "libegpu-interposer.so"
+SOCKET: Final = "lease.sock"
+GRACE_SECONDS: Final = 30
+"""How long a session whose program has lost its connection waits for it to come back."""
+END_SECONDS: Final = 5.0
+MAX_SESSIONS: Final = 64
+MAX_NAME: Final = 128
+_MAX_SOCKET_PATH: Final = 107
+_POLL_SECONDS: Final = 0.005
+
+
+class _Event(msgspec.Struct, frozen=True):
+    event: str
+    sessions: int = 0
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What executors use: the path or name of libcuda, and what their environment needs for it."""
+
+    library: str
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, directory: Path | None) -> Driver:
+        """The simulated machine's driver in `directory`, or this machine's own."""
+        if directory is None:
+            return cls("libcuda.so.1", {})
+        return cls(str(directory / "libcuda.so.1"), {"LD_LIBRARY_PATH": str(directory)})
+
+
+@dataclass(frozen=True)
+class ExecutorUsage:
+    """What an executor uses now: MiB of each of its cards, in the record's order, and GPU time ever."""
+
+    memory_mib: tuple[int, ...]
+    gpu_seconds: float
+
+
+class Executor(Generic[Owner]):
+    """One executor. Made by `Executors.start` or `Executors.adopt`; `sessions` is how many programs use it."""
+
+    def __init__(self, directory: Path, record: ExecutorRecord[Owner], confinement: Confinement) -> None:
+        self.directory = directory
+        self.record = record
+        self.process = record.process
+        self.ready = False
+        self.sessions = 0
+        self._confinement = confinement
+        self._child: subprocess.Popen[bytes] | None = None
+        self._usage = UsageReader(directory / "usage")
+        self._events_read = 0
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / SOCKET
+
+    def is_alive(self) -> bool:
+        """Whether the process is there; reaps it when it was our child."""
+        # In this order: what is seen dead has then been reaped, however soon after our look it died.
+        alive = self.process.is_alive()
+        if self._child is not None and self._child.poll() is not None:
+            return False
+        return alive
+
+    def follow(self) -> None:
+        """Read what it said since the last time."""
+        events = self.directory / "events"
+        with contextlib.suppress(OSError):
+            if events.stat().st_size <= self._events_read:  # mostly there is nothing new: look at no more than that
+                return
+        with contextlib.suppress(OSError), events.open("rb") as file:
+            file.seek(self._events_read)
+            whole, newline, _ = file.read(MIB).rpartition(b"\n")
+            self._events_read += len(whole) + len(newline)
+            for line in whole.splitlines():
+                with contextlib.suppress(msgspec.MsgspecError):
+                    event = msgspec.json.decode(line, type=_Event)
+                    self.ready = self.ready or event.event == "ready"
+                    self.sessions = event.sessions if event.event == "session" else self.sessions
+
+    def why_dead(self) -> str:
+        """The end of what it said, for people."""
+        with contextlib.suppress(OSError):
+            lines = (self.directory / "log").read_text(errors="replace").strip().splitlines()
+            if lines:
+                return lines[-1][:300]
+        code = self._child.returncode if self._child is not None else None
+        return f"it ended with status {code}" if code is not None else "it ended"
+
+    def usage(self) -> ExecutorUsage:
+        """Read from its usage file, which no program can write."""
+        devices = self._usage.read_totals().devices[: len(self.record.cards)]
+        used = [-(-device.memory_bytes // MIB) for device in devices]
+        used += [0] * (len(self.record.cards) - len(used))
+        return ExecutorUsage(tuple(used), sum(device.gpu_ns for device in devices) / 1e9)
+
+    def resize(self, cards: tuple[CardShare, ...], owner: Owner) -> None:
+        """New limits, at once and for the running program, and what its owner keeps with them. Raises InvalidInput for
+        other cards than it has."""
+        if [card.uuid for card in cards] != [card.uuid for card in self.record.cards]:
+            raise InvalidInput("cards", f"{self.name} cannot move to other cards while it runs")
+        # The record first: killed in between, we come back believing in the larger of what is written and used.
+        self.record = msgspec.structs.replace(self.record, cards=cards, owner=owner)
+        records.write(self.directory, self.record)
+        write_policy(self.directory / "policy", self.record.policy())
+
+    def launch(self, driver: Driver) -> None:
+        """Start the process in its finished directory."""
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LD_PRELOAD": str(self.directory / INTERPOSER),
+            "CUDA_VISIBLE_DEVICES": ",".join(share.uuid for share in self.record.cards),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            **driver.environment,
+        }
+        arguments = [
+            str(native.path(EXECUTOR)), "--slice", str(self.directory), "--driver", driver.library,
+            "--listen", str(self.socket), "--grace", str(GRACE_SECONDS), "--sessions", str(MAX_SESSIONS),
+            "--lease", self.name, *self._confinement.enter(group_name(self.directory), self.record.cards),
+        ]  # fmt: skip
+        with (self.directory / "events").open("wb") as events, (self.directory / "log").open("wb") as errors:
+            self._child = subprocess.Popen(
+                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
+                start_new_session=True,
+            )  # fmt: skip
+        self.process = Process.of(self._child.pid)
+        pid, start_time = self.process.pid, self.process.start_time
+        # For whoever cleans up after a machine that was simulated: the embedded cluster's janitor.
+        (self.directory / "pid").write_text(f"{pid} {start_time}\n")
+        self.record = msgspec.structs.replace(self.record, pid=pid, start_time=start_time, boot_id=boot_id())
+        records.write(self.directory, self.record)
+
+    def end(self) -> None:
+        """Kill its whole process group, wait until nothing of it runs, remove its directory. Raises Unavailable."""
+        deadline = time.monotonic() + END_SECONDS
+        # Only while the leader is the process that we mean: a group's number may belong to somebody else later.
+        if self.process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self._confinement.end(group_name(self.directory))
+        while self.is_alive() or (group_exists(self.process.pid) and self._kill_members()):
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the executor {self.name} does not end (pid {self.process.pid})")
+            time.sleep(_POLL_SECONDS)
+        gone = self.directory.with_name(f".gone-{self.name}")
+        with contextlib.suppress(FileNotFoundError):
+            self.directory.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _kill_members(self) -> bool:
+        """Whether anything of it still runs besides its parent."""
+        members = {*processes_of(self.directory), *sessions_of(self.process.pid)}
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(members)
+
+
+class Executors(Generic[Owner]):
+    """All executors below one directory, which belong to owners of one kind."""
+
+    def __init__(
+        self,
+        directory: Path,
+        owner: type[Owner],
+        driver: Driver,
+        confinement: Confinement | None = None,
+        *,
+        private: bool = False,
+    ) -> None:
+        """`private`: nobody else of this machine may pass through the directory, whatever the sockets in it allow."""
+        self._directory = directory
+        self._owner = owner
+        self._driver = driver
+        self._confinement = confinement or Confinement()
+        directory.mkdir(parents=True, exist_ok=True, mode=0o711)
+        if private:
+            self._confinement.keep_private(directory)
+
+    def start(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
+        """Start the executor of a record without a process. It is ready once it says so (`Executor.follow`).
+
+        Raises:
+            InvalidInput: that is no name for an executor, or the path is too long for a socket.
+            NativeMissing: the executor or the interposer was not built.
+            Unavailable: the directory cannot be made, or the process not started.
+        """
+        name = record.name
+        if not name.replace("-", "").isalnum() or len(name) > MAX_NAME:
+            raise InvalidInput("name", f"{name[:64]!r} is not the name of an executor")
+        final = self._directory / name
+        if len(str(final / SOCKET)) > _MAX_SOCKET_PATH:
+            raise InvalidInput("state-dir", f"{final / SOCKET} is too long for a unix socket; use a shorter directory")
+        draft = self._directory / f".new-{name}"
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            draft.mkdir(mode=0o711)
+            (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
+            write_policy(draft / "policy", record.policy())
+            create_usage(draft / "usage")
+            records.write(draft, record)
+            draft.rename(final)
+            executor = Executor(final, record, self._confinement)
+            executor.launch(self._driver)
+        except (OSError, ElasticGPUError) as error:
+            with contextlib.suppress(ElasticGPUError):
+                self._confinement.end(group_name(final))
+            shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(final, ignore_errors=True)
+            if isinstance(error, ElasticGPUError):
+                raise
+            raise Unavailable(f"the executor {name} cannot be started: {error}") from error
+        return executor
+
+    def adopt(self) -> list[Executor[Owner]]:
+        """The executors that run; what is left of others is ended and removed."""
+        found: list[Executor[Owner]] = []
+        for directory in sorted(self._directory.iterdir()):
+            executor = None if directory.name.startswith(".") else self._found_again(directory)
+            if executor is not None:
+                executor.follow()
+                found.append(executor)
+                continue
+            for pid in processes_of(directory):  # one that was killed between its start and our note of it, too
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(directory, ignore_errors=True)
+        self._confinement.sweep(f"{self._directory.name}-", {group_name(one.directory) for one in found})
+        return found
+
+    def _found_again(self, directory: Path) -> Executor[Owner] | None:
+        """None where nothing runs that we know."""
+        try:
+            record = records.read(directory, self._owner)
+        except CorruptData as error:
+            log.warning("an executor is ended", directory=str(directory), reason=str(error))
+            return None
+        executor = Executor(directory, record, self._confinement)
+        return executor if record.boot_id == boot_id() and executor.is_alive() else None

@@ -1,0 +1,32 @@
+"""Files that are there whole or not at all."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+    """Put a file of exactly these permissions at `path`: readers see the old one or the new one, never half of one.
+
+    Args:
+        durable: it is there after a power failure, too. That waits for the disk, and is only for what could not be
+            made again; without it a machine that loses power may come back with an empty file.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)  # whatever the umask is, and whatever a draft was that a crash left here
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(handle)
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    if durable:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,233 @@
+"""This node's cards for pods of other nodes: one executor per container, started when the pod's agent asks for it.
+
+Who may have what is not for the asking agent to say: the pod is read from the API server, where only the scheduler
+writes allocations, and must be on the node that the agent's certificate names. An executor lives as long as its pod.
+The pods of executors that nobody uses are looked at every second, the others now and then, and all of a card before
+another executor is started on it: so what was given back is free before it is given out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+import structlog
+
+from egpu.adapters.executors.process import Executor, Executors
+from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.pool import messages
+from egpu.adapters.pool.connection import Connection
+from egpu.adapters.pool.data import connect_program
+from egpu.adapters.pool.listener import Listener
+from egpu.adapters.pool.security import Credentials
+from egpu.api import names
+from egpu.api.allocation import ContainerAllocation, decode_allocation
+from egpu.api.kubernetes import Pod
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.slots.owners import PodReader
+from egpu.core.leasing import tokens
+from egpu.core.provisioners import provisioner
+from egpu.errors import CorruptData, ElasticGPUError, NotFound, Refused, Unavailable
+
+log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS: Final = 8192
+SWEEP_SECONDS: Final = 1.0
+LOOK_AGAIN_SECONDS: Final = 15.0
+"""How often the pod of an executor in use is looked at."""
+MAX_LOOKS: Final = 32
+"""Pods looked at in one sweep."""
+
+
+class ServedContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A container of another node that has cards of this one. `peer` is the agent that may connect its programs, with
+    tokens that are signed with `key`."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    peer: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        """Its executor's: short, because a socket lies below a directory of that name."""
+        return "pod-" + hashlib.sha256(f"{self.uid}/{self.container}".encode()).hexdigest()[:24]
+
+    def __str__(self) -> str:
+        return f"pod {self.namespace}/{self.pod}, container {self.container}"
+
+
+class PodService:
+    """Listens for the agents of other nodes, and runs the executors that they ask for. `pods` asks the API server."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        executors: Executors[ServedContainer],
+        inventory: Inventory,
+        pods: PodReader,
+        credentials: Credentials,
+        listen: str,
+    ) -> None:
+        self._node = node
+        self._executors = ExecutorSupervisor(executors)
+        self._inventory = inventory
+        self._pods = pods
+        self._lock = asyncio.Lock()
+        self._looked_at: dict[str, float] = {}
+        """When the pod of an executor was last seen to need it, in monotonic seconds."""
+        self.listener = Listener(credentials, listen, self._come_in, max_connections=MAX_CONNECTIONS, relayed=True)
+
+    async def open(self) -> None:
+        """Find the executors of an earlier run, then listen. Raises InvalidInput, Unavailable."""
+        await self._executors.adopt()
+        await self.listener.open()
+        log.info("serving the pool", listen=str(self.listener.address), executors=len(self._executors.running))
+
+    async def run(self) -> None:
+        """End what no pod needs any more, for ever."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self.sweep()
+            except ElasticGPUError as error:
+                log.info("executors of other nodes' pods not swept", reason=str(error))
+
+    async def sweep(self) -> None:
+        """Raises Unavailable when the API server does not answer, or an executor does not end."""
+        async with self._lock:
+            running = self._executors.running
+            self._looked_at = {name: self._looked_at.get(name, 0.0) for name in running}
+            for executor in running.values():
+                executor.follow()
+            before = time.monotonic() - LOOK_AGAIN_SECONDS
+            due = [
+                executor
+                for name, executor in running.items()
+                if not executor.is_alive() or not executor.sessions or self._looked_at[name] < before
+            ]
+            due.sort(key=lambda executor: self._looked_at[executor.name])
+            await self._end_unneeded(due[:MAX_LOOKS])
+
+    # --- who comes in -------------------------------------------------------------------------------------------------
+
+    async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
+        role, _, caller = connection.peer.partition("/")
+        if role != "server" or not caller:
+            raise Refused(f"{connection.peer} is not the agent of a node")
+        if hello.role == "data":
+            executor = self._executors.usable(hello.lease)
+            if executor is None:
+                raise NotFound(f"lease {hello.lease[:64]} does not run on {self._node}")
+            await connect_program(connection, hello, executor, key=executor.record.owner.key)
+        elif hello.role == "pod":
+            await connection.send(messages.Welcome(name=connection.peer))
+            await self._answer(connection, await connection.expect(messages.Open), caller)
+        else:
+            raise Refused(f"the agent of a node has no role {hello.role!r} for others")
+
+    async def _answer(self, connection: Connection, asked: messages.Open, caller: str) -> None:
+        container = ServedContainer(
+            namespace=asked.namespace, pod=asked.pod, uid=asked.uid, container=asked.container,
+            peer=connection.peer, key=secrets.token_hex(32),
+        )  # fmt: skip
+        try:
+            executor = await self._executor(container, await self._given(container, caller))
+        except ElasticGPUError as error:
+            log.warning("a container of another node gets no executor", node=caller, reason=str(error))
+            await connection.send(messages.Failed(number=asked.number, kind=type(error).__name__, reason=str(error)))
+        else:
+            await connection.send(self._granted(asked.number, executor))
+
+    async def _given(self, container: ServedContainer, caller: str) -> ContainerAllocation:
+        """What the container was given of this node's cards. Raises Refused, Unavailable."""
+        try:
+            pod = await self._pods.read(container.namespace, container.pod)
+        except NotFound as error:
+            raise Refused(f"{container}: there is no such pod") from error
+        if pod.spec.node_name != caller:
+            raise Refused(f"{container}: the pod is on {pod.spec.node_name or 'no node'}, {caller} may not ask for it")
+        given = self._allocation(container, pod)
+        if given is None:
+            raise Refused(f"{container}: it was given no card of {self._node}")
+        for share in given.cards:
+            card = self._inventory.cards.get(share.uuid)
+            if card is None or not card.healthy:
+                raise Unavailable(
+                    f"{container}: card {share.uuid} of {self._node} is {'gone' if card is None else 'unhealthy'}"
+                )
+        return given
+
+    def _allocation(self, container: ServedContainer, pod: Pod) -> ContainerAllocation | None:
+        """What `pod` has of this node's cards for that container; None when nothing (any more)."""
+        text = pod.annotations.get(names.ALLOCATION)
+        if pod.uid != container.uid or pod.finished or text is None:
+            return None
+        try:
+            given = decode_allocation(text).containers.get(container.container)
+        except CorruptData:
+            return None
+        if given is None or given.server != self._node or not provisioner(given.provisioner).anywhere:
+            return None
+        return given
+
+    # --- executors ----------------------------------------------------------------------------------------------------
+
+    async def _executor(self, container: ServedContainer, given: ContainerAllocation) -> Executor[ServedContainer]:
+        """The container's executor, started if there is none (any more). Raises TerminalError, Unavailable."""
+        async with self._lock:
+            executor = self._executors.running.get(container.name)
+            if executor is None or not executor.is_alive():
+                await self._make_room(container.name, {share.uuid for share in given.cards})
+                minors = {share.uuid: self._inventory.cards[share.uuid].minor for share in given.cards}
+                executor = await self._executors.launch(
+                    ExecutorRecord(name=container.name, owner=container, cards=given.cards, minors=minors)
+                )
+        await self._executors.until_ready(executor)
+        return executor
+
+    async def _make_room(self, name: str, cards: Collection[str]) -> None:
+        """End the container's own dead executor, and those on the same cards whose pods have ended."""
+        await self._end_unneeded(
+            [
+                executor
+                for executor in self._executors.running.values()
+                if executor.name == name or any(share.uuid in cards for share in executor.record.cards)
+            ]
+        )
+
+    async def _end_unneeded(self, executors: Collection[Executor[ServedContainer]]) -> None:
+        for executor in executors:
+            if executor.is_alive() and await self._is_needed(executor.record.owner):
+                self._looked_at[executor.name] = time.monotonic()
+            else:
+                await self._executors.end(executor)
+
+    async def _is_needed(self, container: ServedContainer) -> bool:
+        try:
+            pod = await self._pods.read(container.namespace, container.pod)
+        except NotFound:
+            return False
+        return self._allocation(container, pod) is not None
+
+    def _granted(self, number: int, executor: Executor[ServedContainer]) -> messages.Granted:
+        """The executor as a lease of the pool's protocol, which knows nothing of pods."""
+        record, owner = executor.record, executor.record.owner
+        holder = f"pod:{owner.uid}"
+        claims = tokens.Claims(
+            lease=record.name, holder=holder, peer=owner.peer, expires=time.time() + tokens.LIFETIME_SECONDS
+        )
+        part = messages.PartView(server=self._node, address="", host="", socket="", cards=len(record.cards))
+        view = messages.LeaseView(
+            lease=record.name, holder=holder, peer=owner.peer, state="active", cards=(), parts=(part,)
+        )
+        return messages.Granted(number=number, lease=view, token=tokens.issue(claims, owner.key))

@@ -1,0 +1,107 @@
+"""Executors of containers that have no GPU device: one per slot, ended when the slot is another's or gone.
+
+Their directories are beside the slots, not in them: what an executor counts with, no container may write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from egpu.adapters.executors.process import SOCKET, Executor, Executors
+from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.apps.agent.slots import directories as layout
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.errors import CorruptData, ElasticGPUError
+
+log = structlog.get_logger(__name__)
+
+SWEEP_SECONDS = 1.0
+
+
+class SlotOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The slot that an executor belongs to, as it was given to one container: the next one has another generation."""
+
+    slot: str
+    generation: int
+
+    @classmethod
+    def of(cls, record: SlotRecord) -> SlotOwner:
+        return cls(slot=record.slot_id, generation=record.generation)
+
+    @property
+    def name(self) -> str:
+        return f"slot-{self.slot}-{self.generation}"
+
+
+class SlotExecutors:
+    """The executors of one node's slots."""
+
+    def __init__(self, executors: Executors[SlotOwner], slots: Slots) -> None:
+        self._executors = ExecutorSupervisor(executors)
+        self._slots = slots
+        self._preparing: set[SlotOwner] = set()
+
+    async def open(self) -> None:
+        """Find the executors of an earlier run. Raises Unavailable."""
+        await self._executors.adopt()
+
+    async def start(self, record: SlotRecord) -> Executor[SlotOwner]:
+        """Start the executor of a slot that is being made, in place of what the slot had; returns when it is ready.
+
+        Raises TerminalError when it ends instead, Unavailable when it is not ready in time.
+        """
+        owner = SlotOwner.of(record)
+        self._preparing.add(owner)
+        for executor in list(self._executors.running.values()):
+            if executor.record.owner.slot == owner.slot:
+                await self._executors.end(executor)
+        return await self._executors.start(
+            ExecutorRecord(name=owner.name, owner=owner, cards=record.allocation.cards, minors=record.minors)
+        )
+
+    def settled(self, record: SlotRecord) -> None:
+        """The slot is in its place, or was given up: from now on its executor lives as long as it does."""
+        self._preparing.discard(SlotOwner.of(record))
+
+    async def run(self) -> None:
+        """End what has no slot any more, for ever."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self.sweep()
+            except (ElasticGPUError, OSError) as error:
+                log.warning("executors not swept", reason=str(error))
+
+    async def sweep(self) -> None:
+        """End every executor whose slot was given to somebody else, or removed. Raises Unavailable."""
+        for executor in list(self._executors.running.values()):
+            if not self._needed(executor.record.owner):
+                await self._executors.end(executor)
+
+    def _needed(self, owner: SlotOwner) -> bool:
+        if owner in self._preparing:
+            return True
+        try:
+            record = self._slots.record(owner.slot)
+        except CorruptData:
+            return False
+        return record is not None and SlotOwner.of(record) == owner
+
+
+def link_into(slot: Path, executor: Executor[Any]) -> None:
+    """Show a container its executor: the socket, and what it may use and uses, for reading.
+
+    The container may run as any user, so the socket is everybody's who can get at it: that container, whose mount the
+    slot is, and nobody else, because only we pass through the directories that hold it on the node.
+    """
+    executor.socket.chmod(0o666)
+    os.link(executor.socket, slot / SOCKET)
+    os.link(executor.directory / "policy", slot / layout.EXECUTOR_POLICY_FILE)
+    os.link(executor.directory / "usage", slot / layout.EXECUTOR_USAGE_FILE)

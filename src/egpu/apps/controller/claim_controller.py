@@ -1,0 +1,251 @@
+"""Carries out what `egpu.core.claims` says about claims, cards and slices, one key at a time.
+
+Only reading is decided here: what a cache may not show yet is asked for before anybody believes that it is gone.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import structlog
+
+from egpu.adapters.kubernetes import Caches, Change, Client
+from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.api import names
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Object
+from egpu.core.claims.absence import Absences, missing_from
+from egpu.core.claims.actions import (
+    Action,
+    AddFinalizer,
+    CreateSlice,
+    DeleteSlice,
+    LookAgain,
+    PatchClaimStatus,
+    RemoveFinalizer,
+    SetSlicePhase,
+    Tell,
+)
+from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
+from egpu.core.demand.pods import claims_by_container
+from egpu.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
+from egpu.runtime.reconcile import DONE, Loop, Result
+
+SWEEP_SECONDS = 60.0
+"""Every claim and slice is looked at this often even if nothing happened: what a lost event left behind is found."""
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimController:
+    """Three loops: claims by key, ElasticGPUs and classes by name."""
+
+    def __init__(self, client: Client, events: EventRecorder) -> None:
+        self._client = client
+        self._events = events
+        self.caches = Caches(client)
+        self._classes = self.caches.add(ElasticGPUClass)
+        self._gpus = self.caches.add(ElasticGPU)
+        self._claims = self.caches.add(ElasticGPUClaim)
+        self._pods = self.caches.add(Pod)
+        self._nodes = self.caches.add(Node)
+        self._users: dict[str, dict[str, Pod]] = {}
+        """Pods by the key of the claim that they name."""
+        self._absences = Absences()
+        self.claims: Loop[tuple[str, str]] = Loop("claims", self.reconcile_claim)
+        self.gpus: Loop[str] = Loop("gpus", self.reconcile_gpu)
+        self.classes: Loop[str] = Loop("classes", self.check_class, workers=1)
+        self._claims.on_change(lambda change: self._claim(change.subject))
+        self._gpus.on_change(self._gpu)
+        self._pods.on_change(self._pod)
+        self._classes.on_change(self._class)
+        self._nodes.on_change(self._node)
+
+    # ------------------------------------------------------------------ what to look at
+
+    def _claim(self, claim: ElasticGPUClaim) -> None:
+        self.claims.queue.add((claim.namespace, claim.name))
+        for gpu in self._slices(claim.uid):
+            self.gpus.queue.add(gpu.name)
+
+    def _gpu(self, change: Change[ElasticGPU]) -> None:
+        gpu = change.subject
+        self.gpus.queue.add(gpu.name)
+        if gpu.spec.claim_ref is not None:
+            self.claims.queue.add((gpu.spec.claim_ref.namespace, gpu.spec.claim_ref.name))
+        elif change.old is not None and change.new is None:
+            for claim in self._claims:  # a card is gone: its claims are lost
+                if claim.status.allocation is not None and claim.status.allocation.node == gpu.spec.node_name:
+                    self.claims.queue.add((claim.namespace, claim.name))
+
+    def _pod(self, change: Change[Pod]) -> None:
+        pod = change.subject
+        try:
+            named = set(claims_by_container(pod).values())
+        except InvalidDemand:
+            return
+        for name in named:
+            users = self._users.setdefault(f"{pod.namespace}/{name}", {})
+            if change.new is None:
+                users.pop(pod.uid, None)
+            else:
+                users[pod.uid] = pod
+            if not users:
+                del self._users[f"{pod.namespace}/{name}"]
+            self.claims.queue.add((pod.namespace, name))
+
+    def _class(self, change: Change[ElasticGPUClass]) -> None:
+        self.classes.queue.add(change.subject.name)
+        for claim in self._claims:
+            if claim.spec.class_name == change.subject.name:
+                self.claims.queue.add((claim.namespace, claim.name))
+
+    def _node(self, change: Change[Node]) -> None:
+        if change.new is not None and change.old is not None:
+            return  # heartbeats
+        for gpu in self._gpus:
+            if gpu.spec.node_name == change.subject.name:
+                self.gpus.queue.add(gpu.name)
+
+    async def sweep(self) -> None:
+        """Once in a while everything is looked at once more."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for claim in self._claims:
+                self.claims.queue.add((claim.namespace, claim.name))
+            for gpu in self._gpus:
+                self.gpus.queue.add(gpu.name)
+
+    # ------------------------------------------------------------------ what to do
+
+    async def check_class(self, name: str) -> Result:
+        klass = self._classes.get(name)
+        return DONE if klass is None else await self._do(klass, check_class(klass))
+
+    async def reconcile_claim(self, key: tuple[str, str]) -> Result:
+        namespace, name = key
+        claim = self._claims.get(name, namespace)
+        if claim is None:
+            return DONE
+        klass = self._classes.get(claim.spec.class_name)
+        slices = await self._known_slices(claim)
+        users = await self._known_users(claim)
+        absence = self._absences.look(claim.uid, self._missing(claim), now=time.monotonic())
+        return await self._do(claim, reconcile_claim(claim, klass, slices, users, absence))
+
+    async def reconcile_gpu(self, name: str) -> Result:
+        gpu = self._gpus.get(name)
+        if gpu is None:
+            return DONE
+        claim = await self._claim_of(gpu)
+        # A node that registers late is waited for as well.
+        node = self._nodes.get(gpu.spec.node_name) or await self._client.find(Node, gpu.spec.node_name)
+        missing = f"node {gpu.spec.node_name} is gone" if node is None else None
+        absence = self._absences.look(gpu.uid, missing, now=time.monotonic())
+        return await self._do(gpu, reconcile_gpu(gpu, claim, absence))
+
+    async def _known_slices(self, claim: ElasticGPUClaim) -> list[ElasticGPU]:
+        """The claim's slices. One that the cache lacks is asked for: it may be too new, and a claim whose slice is gone
+        is lost for good."""
+        slices = self._slices(claim.uid)
+        if claim.status.phase == "Bound":
+            present = {gpu.name for gpu in slices}
+            for name in slice_names(claim):
+                if name not in present and (found := await self._client.find(ElasticGPU, name)):
+                    slices.append(found)
+        return slices
+
+    async def _known_users(self, claim: ElasticGPUClaim) -> list[str]:
+        """Who uses the claim. Before it goes the API server is asked: the cache may lack a pod just placed."""
+        users = claim_users(claim, self._users.get(claim.key, {}).values())
+        if not users and claim.metadata.deletion_timestamp:
+            return claim_users(claim, await self._client.list(Pod, namespace=claim.namespace))
+        return users
+
+    def _missing(self, claim: ElasticGPUClaim) -> str | None:
+        held = claim.status.allocation
+        if held is None:
+            return None
+        cards = [gpu.spec.physical_gpu for gpu in self._gpus if gpu.spec.node_name == held.node]
+        published = {card.uuid for card in cards if card is not None}
+        return missing_from(claim, node_known=self._nodes.get(held.node) is not None, published=published)
+
+    async def _claim_of(self, gpu: ElasticGPU) -> ElasticGPUClaim | None:
+        """The claim of a slice; asked for directly before anybody believes that it is gone."""
+        reference = gpu.spec.claim_ref
+        if reference is None:
+            return None
+        cached = self._claims.by_uid(reference.uid)
+        if cached is not None:
+            return cached
+        live = await self._client.find(ElasticGPUClaim, reference.name, namespace=reference.namespace)
+        return live if live is not None and live.uid == reference.uid else None
+
+    # ------------------------------------------------------------------ how to do it
+
+    async def _do(self, about: Object, actions: Iterable[Action]) -> Result:
+        """All of them in their order. Each carries the version it was decided on: a changed object raises Conflict and
+        comes again."""
+        result = DONE
+        for action in actions:
+            log.info("acting", action=type(action).__name__, object=about.key)
+            match action:
+                case AddFinalizer(claim):
+                    await self._set_finalizers(claim, [*(claim.metadata.finalizers or []), names.CLAIM_FINALIZER])
+                case RemoveFinalizer(claim):
+                    kept = [one for one in claim.metadata.finalizers or [] if one != names.CLAIM_FINALIZER]
+                    await self._set_finalizers(claim, kept)
+                case PatchClaimStatus(claim):
+                    await self._patch(claim, action.merge_patch(), subresource="status")
+                case CreateSlice(gpu):
+                    try:
+                        await self._client.create(ElasticGPU, gpu)
+                    except AlreadyExists:
+                        await self._own_slice(gpu)
+                case DeleteSlice(gpu):
+                    await self._client.delete(ElasticGPU, gpu.name, uid=gpu.uid)
+                case SetSlicePhase(gpu, phase):
+                    await self._set_phase(gpu, phase)
+                case Tell(subject, reason, message, warning):
+                    event = self._events.warn if warning else self._events.note
+                    await event(subject, reason, message)
+                case LookAgain(seconds):
+                    result = Result(again_after_seconds=seconds)
+        return result
+
+    async def _own_slice(self, wanted: ElasticGPU) -> None:
+        """The slice is there already: ours from before, or in the way. Raises Conflict: the cache will show it."""
+        found = await self._client.find(ElasticGPU, wanted.name)
+        if found is None or found.spec.slice != wanted.spec.slice:
+            raise Conflict(f"slice {wanted.name} is there and different")
+
+    async def _patch(self, claim: ElasticGPUClaim, patch: Mapping[str, Any], subresource: str | None = None) -> None:
+        body = {**patch, "metadata": {**_at(claim), **patch.get("metadata", {})}}
+        try:
+            answer = await self._client.patch(
+                ElasticGPUClaim, claim.name, body, namespace=claim.namespace, subresource=subresource
+            )
+        except NotFound:
+            return  # gone: nothing left to do for it
+        self._claims.absorb(answer)
+
+    async def _set_finalizers(self, claim: ElasticGPUClaim, finalizers: list[str]) -> None:
+        await self._patch(claim, {"metadata": {"finalizers": finalizers}})
+
+    async def _set_phase(self, gpu: ElasticGPU, phase: GPUPhase) -> None:
+        patch = {"metadata": _at(gpu), "status": {"phase": phase}}
+        try:
+            self._gpus.absorb(await self._client.patch(ElasticGPU, gpu.name, patch, subresource="status"))
+        except NotFound as error:
+            raise Conflict(f"slice {gpu.name} is gone") from error
+
+    def _slices(self, claim_uid: str) -> list[ElasticGPU]:
+        return sorted(
+            (gpu for gpu in self._gpus if gpu.spec.claim_ref is not None and gpu.spec.claim_ref.uid == claim_uid),
+            key=lambda gpu: gpu.name,
+        )
+
+
+def _at(obj: ElasticGPUClaim | ElasticGPU) -> dict[str, str]:
+    return {"uid": obj.uid, "resourceVersion": obj.metadata.resource_version}

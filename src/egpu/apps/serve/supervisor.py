@@ -1,0 +1,194 @@
+"""What runs on this machine against what the broker ordered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import structlog
+
+from egpu.adapters.executors.process import Executor, Executors
+from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.nvml import CardReading
+from egpu.adapters.pool import messages
+from egpu.core.leasing.records import LeaseIdentity, LeaseRecord, RunningLease
+from egpu.errors import ElasticGPUError
+
+log = structlog.get_logger(__name__)
+
+READY_SECONDS = 20.0
+REST = 4.0
+"""Looking at executors takes at most one part in five of a processor, however many there are."""
+WATCHED_AT_ONCE = 50
+END_AGAIN_SECONDS = 1.0
+
+
+class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is kept beside a lease's executor; its cards and limits are the executor's own."""
+
+    lease: LeaseIdentity
+    fit_by: float | None = None
+
+    @classmethod
+    def of(cls, record: LeaseRecord) -> LeaseOwner:
+        return cls(lease=msgspec.convert(record, LeaseIdentity, from_attributes=True), fit_by=record.fit_by)
+
+
+LeaseExecutor = Executor[LeaseOwner]
+
+
+class LeaseSupervisor:
+    """`changed` is set when there is something new to report. `read` is the order that was read last."""
+
+    def __init__(self, executors: Executors[LeaseOwner], *, watch_seconds: float) -> None:
+        self._executors = ExecutorSupervisor(executors, ready_seconds=READY_SECONDS)
+        self._watch_seconds = watch_seconds
+        self._wanted: dict[str, LeaseRecord] = {}
+        self._starting: dict[str, LeaseRecord] = {}
+        self._failed: dict[str, RunningLease] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.cards: dict[str, CardReading] = {}
+        self.changed = asyncio.Event()
+        self.read = ("", 0)
+
+    async def adopt(self) -> None:
+        """Find the executors of an earlier run. Raises Unavailable."""
+        await self._executors.adopt()
+        self.changed.set()
+
+    def executor(self, lease: str) -> LeaseExecutor | None:
+        """The executor of a lease that may be used."""
+        return self._executors.usable(lease)
+
+    def report(self) -> tuple[RunningLease, ...]:
+        """All that runs, starts, ends or failed. Reads the usage files."""
+        running = self._executors.running
+        starting = [
+            RunningLease(record=record, occupied_mib=tuple(share.memory_mib for share in record.cards))
+            for lease, record in self._starting.items()
+            if lease not in running
+        ]
+        return (*(_running(executor) for executor in running.values()), *starting, *self._failed.values())
+
+    def order(self, orders: messages.Orders) -> None:
+        """Begin to make what runs what is wanted."""
+        self._wanted = {record.lease: record for record in orders.leases}
+        self.read = (orders.epoch, orders.version)
+        for lease in self._failed.keys() - self._wanted.keys():
+            del self._failed[lease]
+        for lease, executor in self._executors.running.items():
+            if lease not in self._wanted and not self._executors.is_ending(lease):
+                self._spawn(self._end(executor))
+        for lease, record in self._wanted.items():
+            if executor := self._executors.running.get(lease):
+                self._resize(executor, record)
+            elif lease not in self._starting and lease not in self._failed:
+                self._starting[lease] = record
+                self._spawn(self._start(record))
+        self.changed.set()
+
+    async def watch(self) -> None:
+        """Look at every executor, for ever; the more there are, the less often, and never at many in one go."""
+        took = 0.0
+        while True:
+            await asyncio.sleep(max(self._watch_seconds, REST * took))
+            took, all_of_them = 0.0, list(self._executors.running.values())
+            for first in range(0, len(all_of_them), WATCHED_AT_ONCE):
+                began = time.thread_time()
+                for executor in all_of_them[first : first + WATCHED_AT_ONCE]:
+                    self._look_at(executor)
+                took += time.thread_time() - began
+                await asyncio.sleep(0)
+
+    def _look_at(self, executor: LeaseExecutor) -> None:
+        lease = executor.name
+        before = (executor.ready, executor.sessions)
+        executor.follow()
+        if before != (executor.ready, executor.sessions):
+            self.changed.set()
+        # Of one that is still starting `_start` says why it died: noticed here, too, it would have two ends.
+        if lease not in self._starting and not self._executors.is_ending(lease) and not executor.is_alive():
+            self._spawn(self._end(executor, f"its executor is gone: {executor.why_dead()}"))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self, record: LeaseRecord) -> None:
+        lease = record.lease
+        minors = {uuid: card.minor for uuid, card in self.cards.items()}
+        owner = LeaseOwner.of(record)
+        try:
+            executor = await self._executors.start(
+                ExecutorRecord(name=lease, owner=owner, cards=record.cards, minors=minors)
+            )
+        except ElasticGPUError as error:
+            if executor := self._executors.running.get(lease):
+                await self._end(executor)
+            self._fail(record, str(error))
+            return
+        finally:
+            del self._starting[lease]
+        # What was ordered while it started.
+        if wanted := self._wanted.get(lease):
+            self._resize(executor, wanted)
+        else:
+            self._spawn(self._end(executor))
+        self.changed.set()
+
+    def _fail(self, record: LeaseRecord, reason: str) -> None:
+        """Nothing of it runs, and the broker is told why until it has ended the lease."""
+        log.warning("a lease has no executor", lease=record.lease, reason=reason)
+        if record.lease in self._wanted:
+            nothing = tuple(0 for _ in record.cards)
+            self._failed[record.lease] = RunningLease(record=record, occupied_mib=nothing, failure=reason)
+        self.changed.set()
+
+    def _resize(self, executor: LeaseExecutor, record: LeaseRecord) -> None:
+        if _record(executor) == record or self._executors.is_ending(record.lease):
+            return
+        try:
+            executor.resize(record.cards, LeaseOwner.of(record))
+        except (ElasticGPUError, OSError) as error:
+            log.warning("limits not changed", lease=record.lease, reason=str(error))
+            return
+        limits = [f"{share.core} % {share.memory_mib} MiB" for share in record.cards]
+        log.info("limits changed", lease=record.lease, cards=limits)
+
+    async def _end(self, executor: LeaseExecutor, failure: str = "") -> None:
+        """`failure`: it was not ordered to end."""
+        while True:
+            try:
+                await self._executors.end(executor)
+                break
+            except ElasticGPUError as error:
+                # It stays in the reports, and so its cards stay taken, until it is really gone.
+                log.warning("executor does not end", lease=executor.name, reason=str(error))
+                await asyncio.sleep(END_AGAIN_SECONDS)
+        if failure:
+            self._fail(_record(executor), failure)
+        self.changed.set()
+
+
+def _record(executor: LeaseExecutor) -> LeaseRecord:
+    """The lease as its server says it."""
+    owner = executor.record.owner
+    return LeaseRecord(**msgspec.structs.asdict(owner.lease), cards=executor.record.cards, fit_by=owner.fit_by)
+
+
+def _running(executor: LeaseExecutor) -> RunningLease:
+    """What the broker is told of an executor that runs."""
+    used, limits = executor.usage(), executor.record.cards
+    return RunningLease(
+        record=_record(executor),
+        occupied_mib=tuple(max(share.memory_mib, mib) for share, mib in zip(limits, used.memory_mib, strict=True)),
+        used_mib=used.memory_mib,
+        gpu_seconds=used.gpu_seconds,
+        ready=executor.ready,
+        sessions=executor.sessions,
+    )

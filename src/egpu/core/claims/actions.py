@@ -1,0 +1,81 @@
+"""What can be done about a claim or a slice, as values: each is written with the version of what it was decided on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from egpu.api.objects import ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase
+
+
+@dataclass(frozen=True)
+class AddFinalizer:
+    claim: ElasticGPUClaim
+
+
+@dataclass(frozen=True)
+class RemoveFinalizer:
+    """Let the claim go; its slices were dealt with before."""
+
+    claim: ElasticGPUClaim
+
+
+@dataclass(frozen=True)
+class PatchClaimStatus:
+    """A merge patch of the controller's own part of the status: never of `allocation`, which is the extender's."""
+
+    claim: ElasticGPUClaim
+    phase: ClaimPhase
+    bound_gpus: tuple[str, ...]
+    used_by: tuple[str, ...]
+    capacity: dict[str, int]
+
+    def merge_patch(self) -> dict[str, Any]:
+        return {
+            "status": {
+                "phase": self.phase,
+                "boundGPUs": list(self.bound_gpus),
+                "usedBy": list(self.used_by),
+                "capacity": {resource: str(value) for resource, value in self.capacity.items()},
+            }
+        }
+
+
+@dataclass(frozen=True)
+class CreateSlice:
+    """Its status follows in the next round: a create cannot write it."""
+
+    gpu: ElasticGPU
+
+
+@dataclass(frozen=True)
+class DeleteSlice:
+    """Also of a card whose node is gone."""
+
+    gpu: ElasticGPU
+
+
+@dataclass(frozen=True)
+class SetSlicePhase:
+    gpu: ElasticGPU
+    phase: GPUPhase
+
+
+@dataclass(frozen=True)
+class Tell:
+    """An event of the object, for whoever describes it."""
+
+    subject: ElasticGPUClaim | ElasticGPUClass
+    reason: str
+    message: str
+    warning: bool = True
+
+
+@dataclass(frozen=True)
+class LookAgain:
+    """Nothing else happens that would bring the object back by then."""
+
+    after_seconds: float
+
+
+Action = (
+    AddFinalizer | RemoveFinalizer | PatchClaimStatus | CreateSlice | DeleteSlice | SetSlicePhase | Tell | LookAgain
+)

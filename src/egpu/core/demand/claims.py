@@ -1,0 +1,123 @@
+"""What a claim asks for: its numbers, by the parameters of its class and the rules of the class's technology.
+
+Every refusal is an InvalidDemand naming the field as kubectl users write it, such as `spec.resources.requests[…]`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from egpu.api import names
+from egpu.api.allocation import ContainerDemand
+from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
+from egpu.api.quantities import parse_claim_memory
+from egpu.api.vocabularies import BY_RESOURCE
+from egpu.core.demand.amounts import normalise, one_vocabulary
+from egpu.core.links import LEAST
+from egpu.core.provisioners import PROVISIONERS, provisioner
+from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
+from egpu.errors import InvalidDemand, UnknownProvisioner
+
+PRECISION: Final = "precision"
+"""Class parameter: which TFLOPS figure counts, "fp32" by default."""
+COMPUTE_MODE: Final = "computeMode"
+"""Class parameter: "cap" (never above the share, the default) or "share" (idle compute may be used)."""
+LINKS: Final = "links"
+"""Class parameter: what joins every two of several cards, at the least; without it the fastest links are preferred."""
+
+
+def parameter_values() -> dict[str, tuple[str, ...]]:
+    """What a class may write for each parameter that has a fixed set of values."""
+    own = {
+        PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
+        COMPUTE_MODE: ("cap", "share"),
+        LINKS: tuple(LEAST),
+    }
+    for technology in PROVISIONERS.values():
+        own |= technology.parameters
+    return own
+
+
+def claim_class(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> ElasticGPUClass:
+    """The class that a claim names. Raises InvalidDemand when it names none, several, or one that does not exist."""
+    spec = claim.spec
+    if not spec.class_name:
+        raise InvalidDemand("spec.elasticGPUClassName", "names no class; write the name of an ElasticGPUClass")
+    if len(spec.class_names) > 1:
+        listed = ", ".join(spec.class_names)
+        raise InvalidDemand("spec", f"names several classes ({listed}) under different spellings; keep one")
+    if spec.class_name not in classes:
+        known = ", ".join(sorted(classes)[:10]) or "none"
+        raise InvalidDemand(
+            f"spec.{_class_field(claim)}", f"no ElasticGPUClass is called {spec.class_name!r}; there are: {known}"
+        )
+    return classes[spec.class_name]
+
+
+def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDemand:
+    """What a claim asks for, served by its class's technology. Raises InvalidDemand."""
+    try:
+        technology = provisioner(klass.provisioner)
+        memory_limit = memory_limit_percent(klass)
+    except (UnknownProvisioner, InvalidDemand) as error:
+        raise InvalidDemand("spec." + _class_field(claim), f"class {klass.name}: {error}") from error
+    requests, limits = claim.spec.resources.requests, claim.spec.resources.limits
+    for resource, value in limits.items():
+        if resource in requests and str(requests[resource]) != str(value):
+            field = f"spec.resources.limits[{resource}]"
+            raise InvalidDemand(field, f"{value} is not the {requests[resource]} of requests; give requests only")
+    asked = {resource: value for resource, value in (limits | requests).items() if resource in BY_RESOURCE}
+    path = "spec.resources.requests"
+    if not asked:
+        given = ", ".join(sorted(limits | requests)) or "nothing"
+        raise InvalidDemand(
+            path, f"asks for no GPU ({given}); name for instance {names.GPU_CORE} and {names.GPU_MEMORY}"
+        )
+    if unknown := sorted((limits | requests).keys() - asked.keys()):
+        raise InvalidDemand(f"{path}[{unknown[0]}]", "is not a GPU resource that this project knows")
+    vocabulary = one_vocabulary(asked, path)
+    parameters = klass.parameters or {}
+    unit = provisioner(vocabulary.provisioner).memory_unit_mib(vocabulary, parameters)
+    demand = normalise(
+        {resource: (value, f"{path}[{resource}]") for resource, value in asked.items()},
+        vocabulary,
+        lambda value, field: parse_claim_memory(value, field=field, unit_mib=unit),
+        base=ContainerDemand(
+            provisioner=technology.name,
+            vocabulary=vocabulary.name,
+            class_name=klass.name,
+            claim=claim.name,
+            precision=parameters.get(PRECISION, "fp32"),
+            core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
+            memory_limit_percent=memory_limit,
+        ),
+    )
+    if demand.exclusive and memory_limit:
+        reason = (
+            f"class {klass.name} has {MEMORY_OVERSUBSCRIPTION}, which whole cards have no limit for; ask for a share"
+        )
+        raise InvalidDemand(path, f"{reason}, or use another class")
+    if problem := technology.problem(demand):
+        raise InvalidDemand(path, problem)
+    if (links := parameters.get(LINKS)) and demand.cards > 1:
+        if technology.anywhere:
+            raise InvalidDemand(path, f"class {klass.name} says {LINKS}; links are not looked at for {technology.name}")
+        demand = replace(demand, links=links)
+    return demand
+
+
+def claim_resources(demand: ContainerDemand) -> dict[str, int]:
+    """The resources that the webhook writes on a container which uses a claim, totals over its cards."""
+    vocabulary = provisioner(demand.provisioner).claim_vocabulary
+    core = 100 if demand.exclusive else demand.core
+    memory = demand.memory_mib // vocabulary.memory_unit_mib
+    each = {vocabulary.core: core, vocabulary.memory: memory, vocabulary.tflops: demand.tflops}
+    return {resource: amount * demand.cards for resource, amount in each.items() if resource and amount}
+
+
+def _class_field(claim: ElasticGPUClaim) -> str:
+    spec = claim.spec
+    if spec.elastic_gpu_class_name:
+        return "elasticGPUClassName"
+    return "egpuClassName" if spec.egpu_class_name else "storageClassName"

@@ -1,0 +1,267 @@
+"""The pool's decisions: who gets which cards of which server, for how long, and when they are free again. No I/O, no
+clock (every call brings `now`, in seconds of one monotonic clock).
+
+The state is rebuilt from the servers' reports: they run the executors, and keep beside each the lease it belongs to, so
+there is no second copy that could disagree with them.
+
+A lease ends when its holder says so, when the holder's connection closes and is not back within RECONNECT_SECONDS (the
+kernel of a killed process closes it at once), when nobody renews it for TTL_SECONDS (a network that says nothing), or
+when its server stays away for SERVER_GRACE_SECONDS.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from egpu.api import names
+from egpu.api.allocation import CardShare, ContainerDemand, PodDemand
+from egpu.core.leasing import reports
+from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, check_amounts
+from egpu.core.leasing.state import Lease, Part, Server
+from egpu.core.leasing.table import CONTAINER, LeaseTable
+from egpu.core.placement.fit import fits
+from egpu.core.placement.hosts import Hosts
+from egpu.core.placement.ledger import NodeCards
+from egpu.core.placement.ranking import Ranking
+from egpu.core.placement.refusal import refusal
+from egpu.core.placement.requests import Request
+from egpu.core.policies.registry import Policies
+from egpu.errors import DoesNotFit, Refused, Unavailable
+
+TTL_SECONDS: Final = 30.0
+"""How long a lease lives without a renewal: a network may be silent for this long."""
+RECONNECT_SECONDS: Final = 1.0
+"""How long a holder whose connection was closed may take to come back."""
+SERVER_GRACE_SECONDS: Final = 30.0
+"""How long a server may be away before its leases are lost. Its cards are not given out meanwhile, nor afterwards until
+it reports again."""
+MAX_LEASES: Final = 16_384
+MAX_LEASES_PER_HOLDER: Final = 64
+MAX_PARTS: Final = 8
+"""Servers one lease may span: what a client library connects to."""
+OVER_LIMIT: Final = "over_limit: it used more memory than it was shrunk to, and its time to give it back was over"
+
+
+class Pool(LeaseTable):
+    """All leases over all servers. Not thread-safe: its owner calls from one loop, and after each call sends the orders
+    of the servers in `changed`, tells whoever waits for a lease in `touched`, and clears both.
+
+    `unix_at_zero` is the Unix time at which `now` was 0: what must hold over a restart is said by that clock. It is
+    read once, so setting the clock moves nothing while this pool runs.
+    """
+
+    def __init__(self, epoch: str, policies: Policies | None = None, *, unix_at_zero: float = 0.0) -> None:
+        super().__init__()
+        self.epoch = epoch
+        self.unix_at_zero = unix_at_zero
+        self.ranking = Ranking(self.ledger, Hosts())
+        self._policies = policies or Policies.named()
+
+    # --- what holders ask ---------------------------------------------------------------------------------------------
+
+    def grant(
+        self, asked: LeaseRequest, *, lease: str, key: str, holder: str, peer: str, request: str, now: float
+    ) -> Lease:
+        """Reserve what is asked, under the new id `lease`. The same `request` of the same peer again gives the lease
+        that it got the first time (an answer may have been lost).
+
+        Raises:
+            DoesNotFit: no place now; the message says what each server lacks.
+            Unavailable: the same, but a server is away and may be back at any moment: ask again.
+            Refused: the holder has too many leases, or the pool has.
+        """
+        known = self.of_request(peer, request)
+        if known is not None and known.state != "ending":
+            return known
+        if len(self.leases) >= MAX_LEASES:
+            raise Refused(f"the pool has {MAX_LEASES} leases, its bound; release some, or run another pool")
+        if self.count(holder) >= MAX_LEASES_PER_HOLDER:
+            raise Refused(f"{holder} has {MAX_LEASES_PER_HOLDER} leases, the most that one holder may have")
+        self.ranking.see(f"{peer}/{request}", _request(asked, asked.cards))
+        parts: dict[str, Part] = {}
+        for server, shares in self._place(asked).items():
+            parts[server] = Part(shares, self.next_version(server))
+        made = Lease(
+            id=lease, holder=holder, peer=peer, request=request, key=key, state="granted", parts=parts,
+            expected_parts=len(parts), deadline=now + TTL_SECONDS,
+        )  # fmt: skip
+        self.add(made)
+        return made
+
+    def renew(self, lease: str, now: float) -> Lease:
+        """The holder lives. Raises NotFound for a lease that is not there or is ending."""
+        renewed = replace(self.live(lease), deadline=now + TTL_SECONDS)
+        self.leases[lease] = renewed
+        return renewed
+
+    def let_go(self, lease: str, now: float) -> None:
+        """The holder's connection was closed: it has RECONNECT_SECONDS to renew."""
+        found = self.leases.get(lease)
+        if found is not None and found.state != "ending":
+            self.leases[lease] = replace(found, deadline=min(found.deadline, now + RECONNECT_SECONDS))
+
+    def resize(
+        self, lease: str, *, core: int | None = None, memory_mib: int | None = None, fit_by: float | None = None
+    ) -> Lease:
+        """Other limits for every card of a live lease; None keeps what it has. Who uses more memory than that gets no
+        more, and its lease is ended at `fit_by` (by the clock of `now`) if it still does then.
+
+        Raises:
+            NotFound: no such lease.
+            InvalidInput: no card can have that.
+            DoesNotFit: a card has not that much free; nothing was changed.
+        """
+        found = self.live(lease)
+        wanted = {
+            server: tuple(_resized(share, core, memory_mib) for share in part.wanted)
+            for server, part in found.parts.items()
+        }
+        for server, shares in wanted.items():
+            self._check_room(found, server, shares)
+        keep_by = None if fit_by is None else self.unix_at_zero + fit_by
+        other = keep_by != found.fit_by
+        found = replace(found, fit_by=keep_by)
+        for server, shares in wanted.items():
+            if other or shares != found.parts[server].wanted:
+                found = self.with_part(found, server, replace(found.parts[server], wanted=shares), order=True)
+        self.leases[lease] = found
+        return found
+
+    # --- what servers say ---------------------------------------------------------------------------------------------
+
+    def report(self, report: Report, now: float) -> None:
+        """Raises Refused for one server too many."""
+        reports.take_in(report, self, epoch=self.epoch, deadline=now + TTL_SECONDS)
+
+    def server_away(self, name: str, now: float) -> None:
+        """The connection of a server was closed: nothing new is put there until it reports again."""
+        server = self.servers.get(name)
+        if server is not None and server.away_since is None:
+            server.away_since = now
+            self.ledger.set_node(NodeCards(name, tuple(replace(card, healthy=False) for card in server.cards)))
+
+    def orders(self, server: str) -> tuple[int, tuple[LeaseRecord, ...]]:
+        """(version, everything that shall run on `server`): what is not in it shall end."""
+        known = self.servers[server]
+        wanted = [self.leases[lease] for lease in sorted(known.leases) if self.leases[lease].parts[server].wanted]
+        return known.version, tuple(lease.record(server) for lease in wanted)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """End what nobody renewed, and give up servers that stay away. Call it several times a second."""
+        for lease in [one.id for one in self.leases.values() if one.state != "ending" and one.deadline <= now]:
+            self.end(lease, "its holder was not heard of")
+        unix = self.unix_at_zero + now
+        for found in [one for one in self.leases.values() if one.fit_by is not None and one.fit_by <= unix]:
+            if found.shrunk and found.over_limit:
+                self.end(found.id, OVER_LIMIT)
+            elif found.shrunk and found.state == "active":
+                self._kept_its_deadline(found)
+        for server in list(self.servers.values()):
+            if server.away_since is not None and now - server.away_since >= SERVER_GRACE_SECONDS:
+                self._forget_server(server)
+
+    def _kept_its_deadline(self, lease: Lease) -> None:
+        """It gave back in time, so the deadline is over, and the servers are told: one that was kept would hold for
+        what the program does later."""
+        kept = replace(lease, fit_by=None)
+        for server, part in lease.parts.items():
+            kept = self.with_part(kept, server, part, order=True)
+        self.leases[lease.id] = kept
+
+    def _forget_server(self, server: Server) -> None:
+        for lease in list(server.leases):
+            self.end(lease, f"server {server.name} was away for {SERVER_GRACE_SECONDS:g} s")
+            if lease in self.leases:
+                self.drop_part(self.leases[lease], server)
+        del self.servers[server.name]
+        self.ledger.remove_node(server.name)
+        self.changed.discard(server.name)
+
+    # --- places -------------------------------------------------------------------------------------------------------
+
+    def _place(self, wish: LeaseRequest) -> dict[str, tuple[CardShare, ...]]:
+        """Shares by server: all on one server where that is possible, otherwise on as few as the order gives.
+
+        Order: the program's own machine, then the fastest link, then as the policy ranks them.
+        """
+        order = self._order(wish, wish.cards)
+        whole = fits(_request(wish, wish.cards), self.ledger, [server.name for server in order])
+        for server, possible in zip(order, whole, strict=True):
+            if possible:
+                return {server.name: self._shares(wish, wish.cards, server.name)}
+        placed: dict[str, tuple[CardShare, ...]] = {}
+        left = wish.cards
+        for server in self._order(wish, 1):
+            for count in range(min(left, len(server.cards)), 0, -1):
+                if len(placed) < MAX_PARTS and fits(_request(wish, count), self.ledger, [server.name])[0]:
+                    placed[server.name] = self._shares(wish, count, server.name)
+                    left -= count
+                    break
+            if not left:
+                return placed
+        if away := sorted(server.name for server in self.servers.values() if server.away_since is not None):
+            raise Unavailable(f"{self._refusal(wish, order)}; {', '.join(away[:8])} may be back in a moment")
+        raise DoesNotFit(self._refusal(wish, order))
+
+    def _order(self, wish: LeaseRequest, cards: int) -> list[Server]:
+        """The servers that are here, best first for so many of the cards."""
+        here = [server for server in self.servers.values() if server.away_since is None]
+        scores = self.ranking.scores(_request(wish, cards), [server.name for server in here], self._policies)
+
+        def order(server: Server) -> tuple[bool, int, float, str]:
+            return (not wish.host or server.host != wish.host, -server.link_mbps, -scores[server.name], server.name)
+
+        return sorted(here, key=order)
+
+    def _shares(self, wish: LeaseRequest, cards: int, server: str) -> tuple[CardShare, ...]:
+        return self.ranking.choose(_request(wish, cards), server, self._policies).containers[CONTAINER].cards
+
+    def _refusal(self, wish: LeaseRequest, servers: Sequence[Server]) -> str:
+        if not servers:
+            return "no server is connected to this pool now"
+        reasons = [
+            f"{server.name}: {refusal(_request(wish, 1), self.ledger, server.name).text()}"
+            if not fits(_request(wish, 1), self.ledger, [server.name])[0]
+            else f"{server.name}: has room for some of the cards, not for all"
+            for server in servers[:8]
+        ]
+        more = f"; and {len(servers) - 8} servers more" if len(servers) > 8 else ""
+        asked = f"{wish.cards} × {wish.core} % and {wish.memory_mib} MiB"
+        return f"no place for {asked} now: " + "; ".join(reasons) + more
+
+    def _check_room(self, lease: Lease, server: str, shares: tuple[CardShare, ...]) -> None:
+        row = self.ledger.row(server)
+        cards = {card.uuid: column for column, card in enumerate(self.ledger.cards(server))}
+        held = {share.uuid: share for share in lease.parts[server].held}
+        for share in shares:
+            if row is None or share.uuid not in cards:
+                raise DoesNotFit(f"card {share.uuid} of {server} is away; try again when it is back")
+            cell = (row, cards[share.uuid])
+            now = held[share.uuid]
+            core = int(self.ledger.core_free[cell]) + now.core
+            memory_mib = int(self.ledger.memory_free[cell]) + now.memory_mib
+            if share.core > core or share.memory_mib > memory_mib:
+                raise DoesNotFit(
+                    f"card {share.index} of {server} has {core} % and {memory_mib} MiB for this lease, "
+                    f"{share.core} % and {share.memory_mib} MiB are asked for"
+                )
+
+
+def _request(wish: LeaseRequest, cards: int) -> Request:
+    # Each server is asked for its own cards, as a node is for a container beside them.
+    demand = ContainerDemand(provisioner=names.QGPU, cards=cards, core=wish.core, memory_mib=wish.memory_mib)
+    return Request(PodDemand(containers={CONTAINER: demand}))
+
+
+def _resized(share: CardShare, core: int | None, memory_mib: int | None) -> CardShare:
+    changed = msgspec.structs.replace(
+        share,
+        core=share.core if core is None else core,
+        memory_mib=share.memory_mib if memory_mib is None else memory_mib,
+    )
+    check_amounts(changed.core, changed.memory_mib)
+    return changed

@@ -1,0 +1,103 @@
+"""What a server's report changes in the pool: parts run, parts are gone, and leases that the pool did not know.
+
+A report counts as saying that something is *gone* only when the server had read the order to end it: otherwise it may
+be about to start it. Cards come to the pool in the same report as the leases on them, so nothing can be given out twice
+while a pool that has just started still learns.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
+from egpu.core.leasing.state import Lease, Part, Server
+from egpu.core.leasing.table import LeaseTable
+from egpu.core.placement.ledger import NodeCards
+from egpu.errors import Refused
+
+MAX_SERVERS: Final = 1024
+
+
+def take_in(report: Report, table: LeaseTable, *, epoch: str, deadline: float) -> None:
+    """Adopt leases that the pool does not know, which then live until `deadline` unless they are renewed, end those
+    that it knows to have ended, and forget parts that are gone. Raises Refused beyond MAX_SERVERS."""
+    server = _server(report, table)
+    read = report.version if report.epoch == epoch else 0
+    running = {one.record.lease: one for one in report.leases}
+    # Leases before cards: at no moment is a card known and what runs on it not.
+    for one in running.values():
+        _running(table, server, one, deadline)
+    for lease in server.leases - running.keys():
+        _absent(table, server, lease, read)
+    table.ledger.set_node(NodeCards(server.name, server.cards))
+
+
+def _server(report: Report, table: LeaseTable) -> Server:
+    """The one that reports, with what it says of itself."""
+    server = table.servers.get(report.server)
+    if server is None:
+        if len(table.servers) >= MAX_SERVERS:
+            raise Refused(f"the pool has {MAX_SERVERS} servers, its bound")
+        server = table.servers[report.server] = Server(
+            report.server, report.address, report.host, report.link_mbps, report.instance, report.cards
+        )
+        table.changed.add(server.name)
+    if server.away_since is not None or server.instance != report.instance:
+        table.changed.add(server.name)  # orders that were on their way are lost
+    server.says(report)
+    return server
+
+
+def _running(table: LeaseTable, server: Server, one: RunningLease, deadline: float) -> None:
+    lease = one.record.lease
+    found = table.leases.get(lease) or _adopted(table, server, one.record, deadline)
+    part = found.parts.get(server.name)
+    if part is not None and part.running == one:
+        return
+    table.touched.add(lease)
+    if part is None:
+        part = Part((), table.next_version(server.name))
+        if found.state != "ending":
+            part = replace(part, wanted=one.record.cards)
+            found = replace(found, fit_by=_sooner(found.fit_by, one.record.fit_by))
+    found = table.with_part(found, server.name, replace(part, running=one))
+    if (
+        found.state == "granted"
+        and len(found.parts) == found.expected_parts
+        and all(each.running is not None and each.running.ready for each in found.parts.values())
+    ):
+        found = replace(found, state="active")
+    table.leases[lease] = found
+    if one.failure:
+        table.end(lease, one.failure)
+
+
+def _adopted(table: LeaseTable, server: Server, record: LeaseRecord, deadline: float) -> Lease:
+    """A lease that only its server knows: of the time before this pool started, or ended while it was away."""
+    ended = table.ended.get(record.lease)
+    adopted = Lease(
+        id=record.lease, holder=record.holder, peer=record.peer, request=record.request, key=record.key,
+        state="granted" if ended is None else "ending", parts={}, expected_parts=record.parts, deadline=deadline,
+        reason=ended or "",
+    )  # fmt: skip
+    table.add(adopted)
+    if ended is not None:
+        table.changed.add(server.name)
+    return adopted
+
+
+def _absent(table: LeaseTable, server: Server, lease: str, read: int) -> None:
+    """The server does not run a part (any more). Believed only of what it had read the order for."""
+    found = table.leases[lease]
+    part = found.parts[server.name]
+    if read < part.ordered:
+        return
+    if part.wanted:
+        # The order changes with this: only a report made after it is believed to say that nothing runs.
+        table.end(lease, f"its executor on {server.name} is gone")
+        return
+    table.drop_part(found, server)
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    """The first of two deadlines, of which there may be none."""
+    return other if one is None else one if other is None else min(one, other)

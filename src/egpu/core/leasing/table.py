@@ -1,0 +1,120 @@
+"""All leases over all servers, and with each the share that the ledger holds for it: neither changes without the
+other."""
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Final
+
+from egpu.api import names
+from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.core.leasing.state import Lease, Part, Server
+from egpu.core.placement.ledger import Holder, Ledger
+from egpu.errors import NotFound
+
+MAX_TOMBSTONES: Final = 4096
+"""Ended leases that are remembered, so that a server that comes back late is told to end them."""
+CONTAINER: Final = "lease"
+"""What a lease's one container is called in the ledger."""
+
+
+class LeaseTable:
+    """Who has which part of which lease; it decides nothing. `changed` collects the servers whose orders changed, and
+    `touched` the leases that did."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.leases: dict[str, Lease] = {}
+        self.servers: dict[str, Server] = {}
+        self.changed: set[str] = set()
+        self.touched: set[str] = set()
+        self.ended: OrderedDict[str, str] = OrderedDict()
+        """Why each lease ended, of the last MAX_TOMBSTONES."""
+        self._by_request: dict[tuple[str, str], str] = {}
+        self._per_holder: dict[str, int] = {}
+
+    def live(self, lease: str) -> Lease:
+        """Raises NotFound for a lease that is not there or is ending."""
+        found = self.leases.get(lease)
+        if found is None or found.state == "ending":
+            reason = self.why_ended(lease)
+            raise NotFound(f"there is no lease {lease}" + (f": it ended, {reason}" if reason else ""))
+        return found
+
+    def of_request(self, peer: str, request: str) -> Lease | None:
+        """The lease that this request of this peer got."""
+        return self.leases.get(self._by_request.get((peer, request), ""))
+
+    def count(self, holder: str) -> int:
+        """How many leases it has."""
+        return self._per_holder.get(holder, 0)
+
+    def why_ended(self, lease: str) -> str:
+        """Why a lease that is not there any more ended; "" when nobody remembers it."""
+        return self.ended.get(lease, "")
+
+    def add(self, lease: Lease) -> None:
+        self.leases[lease.id] = lease
+        self._by_request[lease.peer, lease.request] = lease.id
+        self._per_holder[lease.holder] = self.count(lease.holder) + 1
+        for server, part in lease.parts.items():
+            self._hold(lease, server, part)
+
+    def with_part(self, lease: Lease, server: str, part: Part, *, order: bool = False) -> Lease:
+        """`lease` with this part; the ledger holds what it takes. `order`: the server has to be told."""
+        if order:
+            part = replace(part, ordered=self.next_version(server))
+        self._hold(lease, server, part)
+        return lease.with_part(server, part)
+
+    def next_version(self, server: str) -> int:
+        """The version of the server's next order; it has to be told."""
+        known = self.servers.get(server)
+        if known is None:
+            return 0
+        known.version += 1
+        self.changed.add(server)
+        return known.version
+
+    def end(self, lease: str, reason: str) -> None:
+        """Release, revoke or expire; nothing happens when it is ending already, or is not there."""
+        found = self.leases.get(lease)
+        if found is None or found.state == "ending":
+            return
+        ending = replace(found, state="ending", reason=reason)
+        for server, part in found.parts.items():
+            ending = self.with_part(ending, server, replace(part, wanted=()), order=True)
+        self.leases[lease] = ending
+        self.touched.add(lease)
+        self.ended[lease] = reason
+        self.ended.move_to_end(lease)
+        while len(self.ended) > MAX_TOMBSTONES:
+            self.ended.popitem(last=False)
+
+    def drop_part(self, lease: Lease, server: Server) -> None:
+        """Nothing of it runs on the server any more; the last part takes the lease with it."""
+        self.touched.add(lease.id)
+        self.ledger.release(_holder(lease.id, server.name))
+        server.leases.discard(lease.id)
+        parts = {name: part for name, part in lease.parts.items() if name != server.name}
+        if parts:
+            self.leases[lease.id] = replace(lease, parts=parts)
+            return
+        del self.leases[lease.id]
+        if self._by_request.get((lease.peer, lease.request)) == lease.id:
+            del self._by_request[lease.peer, lease.request]
+        self._per_holder[lease.holder] -= 1
+        if not self._per_holder[lease.holder]:
+            del self._per_holder[lease.holder]
+
+    def _hold(self, lease: Lease, server: str, part: Part) -> None:
+        known = self.servers.get(server)
+        if known is None:
+            return
+        known.leases.add(lease.id)
+        if shares := part.held:
+            granted = ContainerAllocation(provisioner=names.QGPU, mode="shared", cards=shares)
+            self.ledger.hold(_holder(lease.id, server), PodAllocation(node=server, containers={CONTAINER: granted}))
+
+
+def _holder(lease: str, server: str) -> Holder:
+    return Holder("lease", f"{lease}@{server}")

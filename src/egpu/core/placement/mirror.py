@@ -1,0 +1,71 @@
+"""The cards of a ledger and their hosts as a `Fleet`: what policies look at, in a cluster as in a simulation.
+
+Row by row as rows change; where nodes or cards come and go, the fleet is built anew. Its rows are the ledger's.
+"""
+
+import numpy as np
+
+from egpu.core.placement.hosts import Hosts, Room
+from egpu.core.placement.ledger import CONFLICT, EXCLUSIVE, Ledger
+from egpu.core.policies.fleet import Fleet
+from egpu.core.policies.shapes import WHOLE_CARD, Machine
+
+MILLI_PER_PERCENT = WHOLE_CARD // 100
+
+
+class Mirror:
+    """A fleet that is made equal to ledger and hosts when it is asked for."""
+
+    def __init__(self, ledger: Ledger, hosts: Hosts) -> None:
+        self._ledger = ledger
+        self._hosts = hosts
+        self._fleet = Fleet([])
+        self._changes = ledger.changes.copy()
+        self._hosts_version = hosts.version
+
+    def fleet(self) -> Fleet:
+        """As of now. Another object than the last time when nodes or cards came or went."""
+        ledger, hosts, fleet = self._ledger, self._hosts, self._fleet
+        if len(ledger.changes) != len(fleet):
+            return self._build()
+        rows = set(np.flatnonzero(ledger.changes != self._changes).tolist())
+        for name in hosts.changed_since(self._hosts_version):
+            row = ledger.row(name)
+            if row is not None and self._room(row) != (fleet.cpu[row], fleet.ram[row]):
+                rows.add(row)
+        self._hosts_version = hosts.version
+        if any(self._machine(row) != fleet.machines[row] for row in rows):
+            return self._build()
+        if rows:
+            for row in rows:
+                self._copy(row)
+            self._changes = ledger.changes.copy()
+        return fleet
+
+    def _build(self) -> Fleet:
+        rows = range(len(self._ledger.changes))
+        departures = self._fleet.departures
+        self._fleet = Fleet([self._machine(row) for row in rows])
+        for row in rows:
+            self._copy(row)
+        self._fleet.departures = departures
+        self._changes = self._ledger.changes.copy()
+        self._hosts_version = self._hosts.version
+        return self._fleet
+
+    def _machine(self, row: int) -> Machine:
+        name = self._ledger.names[row]
+        cards, total = self._ledger.cards(name), self._hosts.total(name)
+        memory = max((card.memory_mib for card in cards), default=0)
+        return Machine(name, total.cpu_milli, total.ram_mib, len(cards), cards[0].model if cards else "", memory)
+
+    def _room(self, row: int) -> Room:
+        name = self._ledger.names[row]
+        return self._hosts.free(name) if name else Room(0, 0)
+
+    def _copy(self, row: int) -> None:
+        ledger, fleet, room = self._ledger, self._fleet, self._room(row)
+        usable = ledger.healthy[row] & (ledger.mode[row] != EXCLUSIVE) & (ledger.mode[row] != CONFLICT)
+        core = np.where(usable, ledger.core_free[row] * MILLI_PER_PERCENT, 0)
+        memory = np.where(usable, ledger.memory_free[row], 0)
+        fleet.set_row(row, core[: fleet.width], memory[: fleet.width], room.cpu_milli, room.ram_mib)

@@ -1,0 +1,56 @@
+"""What published objects say to the ledger: cards, slices, and nodes of the pool."""
+
+from egpu.api import names
+from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
+from egpu.api.kubernetes import Node
+from egpu.api.objects import ElasticGPU
+from egpu.core.placement.ledger import Card, PoolNode
+from egpu.core.placement.requests import CLAIM_CONTAINER
+
+
+def pool_node(node: Node) -> PoolNode | None:
+    """What a node that takes part in the pool does for it: one that is away or cordoned serves nothing new."""
+    if not node.annotations.get(names.POOL_ADDRESS):
+        return None
+    link = node.annotations.get(names.POOL_LINK, "")
+    ready = all(one.status == "True" for one in node.status.conditions or [] if one.type == "Ready")
+    serving = ready and not node.spec.unschedulable and node.metadata.deletion_timestamp is None
+    return PoolNode(int(link) if link.isdecimal() else 0, serving)
+
+
+def is_card(gpu: ElasticGPU) -> bool:
+    """Whether it is a card that an agent published; otherwise it is a slice of one."""
+    return gpu.spec.physical_gpu is not None and gpu.spec.claim_ref is None
+
+
+def card_of(gpu: ElasticGPU) -> Card:
+    """The ledger's record of a published card."""
+    physical = gpu.spec.physical_gpu
+    assert physical is not None
+    return Card(
+        uuid=physical.uuid,
+        index=physical.index,
+        minor=physical.minor,
+        memory_mib=physical.memory_mib,
+        model=physical.model,
+        tflops=physical.tflops,
+        numa=physical.numa,
+        healthy=gpu.healthy and gpu.metadata.deletion_timestamp is None,
+        links={link.uuid: link.kind for link in physical.links},
+    )
+
+
+def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
+    """What a slice holds of its card."""
+    source = gpu.spec.slice
+    assert source is not None
+    share = CardShare(
+        uuid=source.uuid,
+        index=source.index,
+        minor=source.minor,
+        core=source.core,
+        memory_mib=source.memory_mib,
+        model=source.model,
+    )
+    container = ContainerAllocation(provisioner=source.provisioner, mode=source.mode, cards=(share,))
+    return PodAllocation(node=gpu.spec.node_name, containers={CLAIM_CONTAINER: container})
