@@ -8,15 +8,18 @@ says how many there are of each module; more than `MOST_SURVIVORS_PERCENT` of th
     make mutants MUTANTS="gangs fit"   modules whose path contains one of these words
     .venv/bin/mutmut show NAME         what a survivor is
 
-What is not changed: text, that is what a `raise` says, f-strings, and literals with a space in them. Text is for
-people. mutmut itself leaves out annotations, decorated functions and module constants.
+What is not changed: text, that is what a `raise` says, f-strings, and literals with a space in them, for it is for
+people; and what checks itself, that is asserts, and zip with `strict`, for no test can see them fail. mutmut itself
+leaves out annotations, decorated functions and module constants.
 """
 
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 import libcst as cst
+from libcst import matchers as m
 from mutmut.__main__ import cli
 from mutmut.configuration import config
 from mutmut.mutation.data import SourceFileMutationData
@@ -28,25 +31,29 @@ MOST_SURVIVORS_PERCENT: Final = 5.0
 
 WORKERS: Final = 2
 
+_DECIDES_NOTHING: Final = (cst.Raise, cst.FormattedString, cst.Assert)
+_ZIP_STRICT: Final = m.Call(func=m.Name("zip"), args=[m.ZeroOrMore(), m.Arg(keyword=m.Name("strict"))])
+
 
 def main(words: Sequence[str]) -> int:
-    _leave_out_text()
+    _leave_out_what_decides_nothing()
     # An editable install finds egpu before the path does: the changed copy has to come first.
     sys.meta_path[:] = [one for one in sys.meta_path if "editable" not in type(one).__module__]
     modules = [path for path in config().only_mutate if not words or any(word in path for word in words)]
     config().only_mutate[:] = modules
+    shutil.rmtree("mutants", ignore_errors=True)  # a file that was copied unchanged before would stay so
     cli.main(["run", "--max-children", str(WORKERS)], standalone_mode=False)
     return report(modules)
 
 
-def _leave_out_text() -> None:
+def _leave_out_what_decides_nothing() -> None:
     skips = MutationVisitor._skip_node_and_children
 
-    def skips_text(self: MutationVisitor, node: cst.CSTNode) -> bool:
+    def skips_more(self: MutationVisitor, node: cst.CSTNode) -> bool:
         text = isinstance(node, cst.SimpleString) and " " in node.value
-        return text or isinstance(node, cst.Raise | cst.FormattedString) or skips(self, node)
+        return text or isinstance(node, _DECIDES_NOTHING) or m.matches(node, _ZIP_STRICT) or skips(self, node)
 
-    MutationVisitor._skip_node_and_children = skips_text
+    MutationVisitor._skip_node_and_children = skips_more
 
 
 def report(modules: Sequence[str]) -> int:

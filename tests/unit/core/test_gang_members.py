@@ -128,3 +128,12 @@ def test_only_members_that_succeeded_count_as_done() -> None:
     gang = gangs.of(gang_pod("b", size=3))
     assert gang is not None
     assert (gang.succeeded, gang.existing) == (1, 3)
+
+
+def test_a_member_whose_cards_are_held_counts_as_bound_before_the_watch_shows_it() -> None:
+    gangs = Gangs(is_held=lambda uid: uid == "uid-b")
+    for name in ("a", "b"):
+        gangs.pod_changed(gang_pod(name))
+    gang = gangs.of(gang_pod("a"))
+    assert gang is not None
+    assert ([pod.name for pod in gang.bound], [pod.name for pod in gang.waiting]) == (["b"], ["a"])
