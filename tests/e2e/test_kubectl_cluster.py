@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,18 +25,9 @@ OWN = shutil.which("kubectl", path="/usr/local/bin:/usr/bin:/bin")
 class Tool(Kubectl):
     """kubectl with `egpu` as a plugin on its path."""
 
-    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        path = f"{self.home}/bin:/usr/bin:/bin"
-        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": path}
-        return subprocess.run(
-            [str(self.binary), *arguments],
-            input=stdin,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+    @property
+    def path(self) -> str:
+        return f"{self.home}/bin:{super().path}"
 
     def json(self, *arguments: str) -> dict[str, Any]:
         return json.loads(self(*arguments, "-o", "json"))

@@ -23,6 +23,7 @@ from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.simulator.machine import Machine, SimulatedCard
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
+from support.mixed_load import COUNT
 from support.remote_gpu import Executor, client_dir, remote
 from support.simulated_gpu import Program, environment, machine, run
 from support.waiting import DEADLINE_SECONDS, wait_until
@@ -32,21 +33,6 @@ CARDS = ("T4", 2)
 ROOT: Final = Path(__file__).resolve().parents[2]
 TRANSPORTS: Final = ("shm", "tcp", "bridge")
 MIB: Final = 1 << 20
-
-COUNT = r"""
-.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry count(.param .u64 at, .param .u32 by)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [at];
-    ld.param.u32 %r1, [by];
-    atom.global.add.u32 %r2, [%d1], %r1;
-    ret;
-}
-"""
 
 
 def sample(driver_dir: Path, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -292,7 +278,6 @@ def test_a_dead_executor_is_an_error_at_once(sim: Machine, tmp_path: Path, trans
     with remote(sim, tmp_path, transport) as (client, executor, _), Program(client, code) as program:
         assert program.hear() == "begun"
         other = sample(client, "vectoradd")
-        time.sleep(0.1)  # it waits for the GPU by now
         wait_until(lambda: len(executor.children()) == 1)  # the other's is through
         (pid,) = executor.children()
         os.kill(pid if victim == "session" else executor.process.pid, signal.SIGKILL)

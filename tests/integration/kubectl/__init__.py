@@ -76,9 +76,14 @@ class Kubectl:
     kubeconfig: Path
     home: Path
 
-    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    @property
+    def path(self) -> str:
+        """Where it finds plugins."""
+        return "/usr/bin:/bin"
+
+    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run it; the caller looks at the exit code."""
-        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": "/usr/bin:/bin", "TZ": "UTC"}
+        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": self.path, "TZ": "UTC"}
         return subprocess.run(
             [str(self.binary), *arguments],
             input=stdin,
