@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help fuzz sanitize demo test test-python test-native check bench bench-scheduling format generate clean
+.PHONY: help fuzz mutants sanitize demo test test-python test-native check bench bench-scheduling format generate clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -81,6 +81,14 @@ fuzz: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=$(CLANG) -DEGPU_FUZZ=ON -DFUZZ_SECONDS=$(FUZZ_SECONDS) > /dev/null
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/fuzz --target fuzz
 
+# Do the tests notice when a rule of core is changed? See scripts/mutants.py; a part of it: make mutants MUTANTS="gangs claims"
+$(VENV)/.mutants: requirements/mutants.txt $(VENV)/.dev
+	@$(PIP) install --require-hashes -r requirements/mutants.txt
+	@touch $@
+
+mutants: $(VENV)/.mutants $(VENV)/.installed
+	@$(BIN)/python scripts/mutants.py $(MUTANTS)
+
 check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -116,4 +124,4 @@ bench-scheduling: $(VENV)/.dev $(VENV)/.installed  ## the tables and plots of do
 	@$(BIN)/python -m benchmarks.scheduling $(STAGES)
 
 clean:
-	rm -rf build $(VENV) .cache
+	rm -rf build mutants $(VENV) .cache

@@ -1,4 +1,4 @@
-"""Shared by all tests. Its place puts this folder on the import path: `worlds` can be imported from anywhere.
+"""Shared by all tests. Its place puts this folder on the import path: `support` can be imported from anywhere.
 
 No example is held to a time: on a busy machine any of them can take long.
 """

@@ -24,9 +24,8 @@ from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.messages import Granted
 from egpu.adapters.pool.security import Credentials
 from egpu.errors import DoesNotFit
-from support import levels
-from support import pool_processes as pools
-from support.deadlines import PATIENCE_SECONDS
+from support import local_pool, process_table
+from support.waiting import DEADLINE_SECONDS
 
 MEMORY_MIB: Final = 64
 MOST_CARDS: Final = 16
@@ -60,18 +59,18 @@ class Crowd:
 class Hall:
     """A broker and two servers with room for `leases`."""
 
-    def __init__(self, world: pools.World, leases: int) -> None:
-        self.world = world
+    def __init__(self, pool: local_pool.LocalPool, leases: int) -> None:
+        self.pool = pool
         self.core = 2 if leases <= 50 * MOST_CARDS * len(SERVERS) else 1
         self.each = -(-leases // (100 // self.core * len(SERVERS)))
         self.crowd = Crowd(leases, cards=self.each * len(SERVERS))
 
     async def run(self) -> Crowd:
-        await asyncio.to_thread(self.world.broker)
+        await asyncio.to_thread(self.pool.broker)
         for server in SERVERS:
-            await asyncio.to_thread(self.world.serve, server, self.each)
-        self.credentials = Credentials(secret_file=self.world.directory / "secret")
-        client = await PoolClient.connect(parse_address(f"127.0.0.1:{self.world.port}"), self.credentials)
+            await asyncio.to_thread(self.pool.serve, server, self.each)
+        self.credentials = Credentials(secret_file=self.pool.directory / "secret")
+        client = await PoolClient.connect(parse_address(f"127.0.0.1:{self.pool.port}"), self.credentials)
         try:
             await self.fill(client)
             await self.look(client)
@@ -114,7 +113,7 @@ class Hall:
         assert sum(one.memory_mib - one.memory_free_mib for one in servers) == self.crowd.leases * MEMORY_MIB
         running = self.executors()
         assert len(running) == self.crowd.leases
-        own = [levels.level(pid).own_kib / 1024 for pid in running]
+        own = [process_table.level(pid).own_kib / 1024 for pid in running]
         self.crowd.executor_own_mib = round(statistics.median(own), 2)
         self.crowd.held_mib = self.memory()
         began = time.monotonic()
@@ -140,14 +139,14 @@ class Hall:
     async def empty(self, client: PoolClient) -> None:
         began = time.monotonic()
         await asyncio.gather(*(client.release(one.lease.lease) for one in self.granted))
-        while time.monotonic() - began < PATIENCE_SECONDS + self.crowd.leases / 10:
+        while time.monotonic() - began < DEADLINE_SECONDS + self.crowd.leases / 10:
             servers = await client.servers()
             if not await client.leases() and all(one.core_free == one.core for one in servers):
                 break
             await asyncio.sleep(0.05)
         self.crowd.releasing_seconds = round(time.monotonic() - began, 2)
         self.crowd.left = [
-            *(str(path) for path in self.world.directory.glob("*/leases/*")),
+            *(str(path) for path in self.pool.directory.glob("*/leases/*")),
             *(f"process {pid}" for pid in self.executors()),
         ]
         self.crowd.after_mib = self.memory()
@@ -155,20 +154,21 @@ class Hall:
     def executors(self) -> list[int]:
         return [
             one.pid
-            for one in levels.of_place(self.world.directory, "EGPU_TEST_CROWD=none")
+            for one in process_table.of_place(self.pool.directory, "EGPU_TEST_CROWD=none")
             if "egpu-executor" in one.command
         ]
 
     def memory(self) -> dict[str, float]:
         return {
-            name: round(levels.level(process.pid).own_kib / 1024, 1) for name, process in self.world.processes.items()
+            name: round(process_table.level(process.pid).own_kib / 1024, 1)
+            for name, process in self.pool.processes.items()
         }
 
     def processors(self) -> dict[str, float]:
         """Seconds of processor time that each has used."""
         tick = os.sysconf("SC_CLK_TCK")
         used: dict[str, float] = {}
-        for name, process in self.world.processes.items():
+        for name, process in self.pool.processes.items():
             fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             used[name] = (int(fields[11]) + int(fields[12])) / tick
         return used
@@ -176,8 +176,8 @@ class Hall:
 
 async def crowd(leases: int) -> Crowd:
     """All of it, in a place of its own."""
-    with pools.place(tls=False) as world:
-        return await Hall(world, leases).run()
+    with local_pool.local_pool(tls=False) as pool:
+        return await Hall(pool, leases).run()
 
 
 def main() -> None:

@@ -33,11 +33,10 @@ from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.simulator import machine as simulator
 from egpu.errors import ElasticGPUError
-from support import levels, mixed_load
-from support import pool_processes as pools
-from support import simulated_gpu as simgpu
-from support.cuttable import Cuttable
-from support.deadlines import PATIENCE_SECONDS
+from support import local_pool, mixed_load, process_table, simulated_gpu
+from support.cuttable_proxy import CuttableProxy
+from support.ports import free_port
+from support.waiting import DEADLINE_SECONDS
 
 CLIENTS: Final = 4
 CARDS: Final = 2
@@ -111,14 +110,14 @@ class Tally:
 class Soak:
     """`open` it, `run` it, `close` it; what was wrong is in `tally.problems`."""
 
-    def __init__(self, world: pools.World, seed: int) -> None:
-        self.world = world
+    def __init__(self, pool: local_pool.LocalPool, seed: int) -> None:
+        self.pool = pool
         self.chance = random.Random(seed)
         self.tally = Tally(seed)
         self.mark = f"EGPU_TEST_SOAK={os.getpid()}-{time.monotonic_ns()}"
         self.servers = tuple(f"soak-{os.getpid()}-{number}" for number in (1, 2))
-        self.program = world.directory / "mixed_load.py"
-        self.runtime = world.directory / "run"
+        self.program = pool.directory / "mixed_load.py"
+        self.runtime = pool.directory / "run"
         self.running: set[Run] = set()
         self.away: set[str] = set()
         self.repairs: set[asyncio.Task[None]] = set()
@@ -131,27 +130,27 @@ class Soak:
     # --- the place ----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        world = self.world
+        pool = self.pool
         self.runtime.mkdir()
-        (world.directory / "tmp").mkdir()
+        (pool.directory / "tmp").mkdir()
         self.program.write_text(mixed_load.PROGRAM)
         name, _, value = self.mark.partition("=")
-        world.environment.update(
-            {name: value, "XDG_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(world.directory / "tmp")}
+        pool.environment.update(
+            {name: value, "XDG_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(pool.directory / "tmp")}
         )
-        await asyncio.to_thread(world.broker)
-        self.to_broker = {who: Cuttable(pools.free_port(), world.port) for who in ("clients", "servers")}
+        await asyncio.to_thread(pool.broker)
+        self.to_broker = {who: CuttableProxy(free_port(), pool.port) for who in ("clients", "servers")}
         for way in self.to_broker.values():
             await way.open()
-        self.to_server: dict[str, Cuttable] = {}
+        self.to_server: dict[str, CuttableProxy] = {}
         for server in self.servers:
-            port = pools.free_port()
-            way = self.to_server[server] = Cuttable(pools.free_port(), port)
+            port = free_port()
+            way = self.to_server[server] = CuttableProxy(free_port(), port)
             await way.open()
             more = ("--listen", f"127.0.0.1:{port}", "--advertise", f"127.0.0.1:{way.port}", "--link-mbps", "1000")
             broker = f"127.0.0.1:{self.to_broker['servers'].port}"
-            await asyncio.to_thread(world.serve, server, CARDS, *more, broker=broker)
-        flags = world.flags("admin", "op")
+            await asyncio.to_thread(pool.serve, server, CARDS, *more, broker=broker)
+        flags = pool.flags("admin", "op")
         self.credentials = Credentials(ca=Path(flags[1]), certificate=Path(flags[3]), key=Path(flags[5]))
 
     async def close(self) -> None:
@@ -160,23 +159,23 @@ class Soak:
         await asyncio.gather(*self.repairs, return_exceptions=True)
         for way in (*self.to_broker.values(), *self.to_server.values()):
             await way.close()
-        await asyncio.to_thread(self.world.close)
+        await asyncio.to_thread(self.pool.close)
         for one in self.mine():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
 
-    def mine(self) -> list[levels.Process]:
-        return levels.of_place(self.world.directory, self.mark)
+    def mine(self) -> list[process_table.Process]:
+        return process_table.of_place(self.pool.directory, self.mark)
 
     def problem(self, text: str) -> None:
         if len(self.tally.problems) < MOST_PROBLEMS:
             self.tally.problems.append(f"{datetime.now(UTC):%H:%M:%S}: {text}")
-        for path in self.world.directory.glob("*.log"):
+        for path in self.pool.directory.glob("*.log"):
             self.tally.logs[path.stem] = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
 
     async def ask(self, question: Callable[[PoolClient], Awaitable[T]]) -> T:
         """Raises ElasticGPUError while no broker answers."""
-        client = await PoolClient.connect(parse_address(f"127.0.0.1:{self.world.port}"), self.credentials)
+        client = await PoolClient.connect(parse_address(f"127.0.0.1:{self.pool.port}"), self.credentials)
         try:
             return await question(client)
         finally:
@@ -193,7 +192,7 @@ class Soak:
         far = chance.random() < 0.5
         if chance.random() < 0.3:
             name = chance.choice(SAMPLES)
-            return name, [pools.sample(name)], options, far
+            return name, [local_pool.sample(name)], options, far
         works = chance.sample(mixed_load.WORKS, chance.randrange(3, 7))
         works += ["cards"] if gpus > 1 else []
         works += ["child"] if chance.random() < 0.2 else []
@@ -205,11 +204,11 @@ class Soak:
         while not until():
             what, command, options, far = self.wish()
             number = self.numbers = self.numbers + 1
-            words = self.world.run_command(command, *options)
+            words = self.pool.run_command(command, *options)
             if far:
-                words[1:3] = ["-c", pools.FAR]
+                words[1:3] = ["-c", local_pool.FAR]
             process = await asyncio.create_subprocess_exec(
-                *words, env={**os.environ, **self.world.environment, "EGPU_TEST_RUN": str(number)},
+                *words, env={**os.environ, **self.pool.environment, "EGPU_TEST_RUN": str(number)},
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
             gpus = int(options[1])
@@ -228,7 +227,7 @@ class Soak:
         ended = asyncio.create_task(self.ended(run))
         while not (said.done() and ended.done()):
             since = run.hurt_at or run.started
-            left = since + PATIENCE_SECONDS * (1 if run.hurt else 2) - time.monotonic()
+            left = since + DEADLINE_SECONDS * (1 if run.hurt else 2) - time.monotonic()
             if left <= 0:
                 await self.hangs(run, said, ended)
                 return
@@ -281,7 +280,7 @@ class Soak:
         hurt = f", struck by {run.hurt}" if run.hurt else ""
         return f"program {run.number} ({run.what}, {run.gpus} cards, {run.lease or 'no lease'}{hurt})"
 
-    def is_of(self, process: levels.Process, run: Run) -> bool:
+    def is_of(self, process: process_table.Process, run: Run) -> bool:
         with contextlib.suppress(OSError):
             return f"EGPU_TEST_RUN={run.number}".encode() in Path(f"/proc/{process.pid}/environ").read_bytes().split(
                 b"\0"
@@ -328,6 +327,11 @@ class Soak:
                 return self.restart("broker")
             case "daemon":
                 return self.restart(self.chance.choice(self.servers))
+            case _:
+                return await self.strike_a_program(kind)
+
+    async def strike_a_program(self, kind: str) -> bool:
+        """Whether one held a lease."""
         holding = sorted((run for run in self.running if run.holds), key=lambda run: run.number)
         if not holding:
             return False
@@ -362,13 +366,13 @@ class Soak:
                 if ours and self.is_of(one, run):
                     yield one.pid
         else:
-            for directory in self.world.directory.glob(f"*/leases/{run.lease}"):
+            for directory in self.pool.directory.glob(f"*/leases/{run.lease}"):
                 with contextlib.suppress(OSError, ValueError):
                     parent = int((directory / "pid").read_text().split()[0])
-                    yield from [parent] if kind == "executor" else levels.children(parent)
+                    yield from [parent] if kind == "executor" else process_table.children(parent)
 
     def kill_relay(self) -> bool:
-        daemons = {self.world.processes[server].pid for server in self.servers}
+        daemons = {self.pool.processes[server].pid for server in self.servers}
         relays = [one.pid for one in self.mine() if one.parent in daemons and "egpu-relay" in one.command]
         if relays:
             os.kill(self.chance.choice(relays), signal.SIGKILL)
@@ -378,11 +382,11 @@ class Soak:
         if name in self.away:
             return False
         self.away.add(name)
-        self.world.kill(name)
+        self.pool.kill(name)
 
         async def again() -> None:
             await asyncio.sleep(self.chance.uniform(0, 1.5))
-            self.world.again(name)
+            self.pool.again(name)
             began = time.monotonic()
             self.away.discard(name)
             await self.eventually(self.connected, f"{name} started again")
@@ -403,8 +407,8 @@ class Soak:
 
     async def resize(self, run: Run, *options: str) -> None:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "egpu", "resize", run.lease, *options, "--pool", f"127.0.0.1:{self.world.port}",
-            *self.world.flags("admin", "op"), env={**os.environ, **self.world.environment},
+            sys.executable, "-m", "egpu", "resize", run.lease, *options, "--pool", f"127.0.0.1:{self.pool.port}",
+            *self.pool.flags("admin", "op"), env={**os.environ, **self.pool.environment},
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         _, errors = await process.communicate()
@@ -431,12 +435,12 @@ class Soak:
                 found = str(error)
             if not found:
                 return
-            if time.monotonic() - began > PATIENCE_SECONDS:
+            if time.monotonic() - began > DEADLINE_SECONDS:
                 self.problem(f"{what}: {found}")
                 return
             await asyncio.sleep(0.1)
 
-    async def settle(self) -> dict[str, levels.Level]:
+    async def settle(self) -> dict[str, process_table.Level]:
         """Everything is as it was before the first program; what each process holds then."""
         began = time.monotonic()
         await asyncio.gather(*list(self.repairs))
@@ -450,23 +454,23 @@ class Soak:
         self.files = self.files or self.listed()
         if self.descriptors:
             await self.eventually(self.open_descriptors, "descriptors are left open")
-        found = {name: levels.level(process.pid) for name, process in self.world.processes.items()}
+        found = {name: process_table.level(process.pid) for name, process in self.pool.processes.items()}
         for server in self.servers:
             for relay in self.relays(server):
-                found[f"{server} relay"] = levels.level(relay.pid)
+                found[f"{server} relay"] = process_table.level(relay.pid)
         self.descriptors = self.descriptors or {
-            name: found[name].descriptors - len(self.relays(name)) for name in self.world.processes
+            name: found[name].descriptors - len(self.relays(name)) for name in self.pool.processes
         }
         self.tally.slow("settling", time.monotonic() - began)
         self.tally.settled.append(
-            {"programs": self.numbers, "pid": {n: p.pid for n, p in self.world.processes.items()}}
+            {"programs": self.numbers, "pid": {n: p.pid for n, p in self.pool.processes.items()}}
             | {name: {"ownKiB": one.own_kib, "descriptors": one.descriptors} for name, one in found.items()}
         )
         return found
 
     async def run_once(self, command: list[str]) -> int:
-        words = self.world.run_command(command)
-        process = await asyncio.create_subprocess_exec(*words, env={**os.environ, **self.world.environment})
+        words = self.pool.run_command(command)
+        process = await asyncio.create_subprocess_exec(*words, env={**os.environ, **self.pool.environment})
         return await process.wait()
 
     async def not_free(self) -> str:
@@ -478,12 +482,12 @@ class Soak:
                 return str(one)
         return await self.connected()
 
-    def relays(self, server: str) -> list[levels.Process]:
-        daemon = self.world.processes[server].pid
+    def relays(self, server: str) -> list[process_table.Process]:
+        daemon = self.pool.processes[server].pid
         return [one for one in self.mine() if one.parent == daemon and "egpu-relay" in one.command]
 
     async def too_many(self) -> str:
-        expected = {process.pid for process in self.world.processes.values()}
+        expected = {process.pid for process in self.pool.processes.values()}
         relays = {self.relays(server)[0].pid for server in self.servers if self.relays(server)}
         left = [one for one in self.mine() if one.pid not in expected | relays]
         return "; ".join(f"{one.pid} (of {one.parent}, {one.state}) {one.command[:200]}" for one in left)
@@ -494,18 +498,18 @@ class Soak:
             "for i in range(n.nvmlDeviceGetCount())])"
         )
         for server in self.servers:
-            machine = simulator.open_machine(self.world.directory / server / "machine")
-            used = await asyncio.to_thread(simgpu.run, machine, asking)
+            machine = simulator.open_machine(self.pool.directory / server / "machine")
+            used = await asyncio.to_thread(simulated_gpu.run, machine, asking)
             if used != [0] * CARDS:
                 return f"{server}: {used} bytes"
         return ""
 
     def listed(self) -> set[str]:
         """Every path of the place, and in shared memory, where a daemon that starts again may make its machine anew."""
-        places = [self.world.directory / server for server in self.servers]
+        places = [self.pool.directory / server for server in self.servers]
         shared = [str(path) for path in Path("/dev/shm").iterdir() if f"soak-{os.getpid()}-" in path.name]
         machines = [str(simulator.open_machine(place / "machine").state) for place in places]
-        return levels.files(*places, self.runtime, self.world.directory / "tmp") | {*shared} - {*machines}
+        return process_table.files(*places, self.runtime, self.pool.directory / "tmp") | {*shared} - {*machines}
 
     async def new_files(self) -> str:
         return ", ".join(sorted(self.listed() - self.files)[:10])
@@ -513,8 +517,8 @@ class Soak:
     async def open_descriptors(self) -> str:
         more: list[str] = []
         for name, before in self.descriptors.items():
-            pid = self.world.processes[name].pid
-            now = levels.level(pid).descriptors
+            pid = self.pool.processes[name].pid
+            now = process_table.level(pid).descriptors
             # A relay is started when it is first needed, and takes one.
             if now > before + (name in self.servers):
                 more.append(f"{name}: {now}, were {before}: {_open(pid)}")
@@ -524,16 +528,16 @@ class Soak:
         """The most that was there at once, while it runs."""
         while True:
             await asyncio.sleep(0.5)
-            held: Counter[str] = Counter()
+            together = 0.0
+            highest = self.tally.highest_rss_mib
             for one in await asyncio.to_thread(self.mine):
                 with contextlib.suppress(OSError):
-                    kind = next((n for n, p in self.world.processes.items() if p.pid == one.pid), _kind(one.command))
-                    mib = levels.level(one.pid).resident_kib / 1024
-                    held["all together"] += mib  # type: ignore[assignment]
+                    kind = next((n for n, p in self.pool.processes.items() if p.pid == one.pid), _kind(one.command))
+                    mib = process_table.level(one.pid).resident_kib / 1024
+                    together += mib
                     kind = kind.replace(f"soak-{os.getpid()}", "daemon")
-                    highest = self.tally.highest_rss_mib
                     highest[kind] = round(max(highest.get(kind, 0.0), mib), 1)
-            highest["all together"] = round(max(highest.get("all together", 0.0), held["all together"]), 1)
+            highest["all together"] = round(max(highest.get("all together", 0.0), together), 1)
             self.tally.most_leases = max(self.tally.most_leases, sum(bool(run.lease) for run in self.running))
 
     # --- all of it ----------------------------------------------------------------------------------------------------
@@ -554,9 +558,10 @@ class Soak:
             warm = time.monotonic()  # a busy machine takes its time for that
             pause = min(1.0, seconds / 60)
             halves = ((STRIKES, 0.5), (tuple(kind for kind in STRIKES if kind not in LASTING), 1.0))
+            first = 0
             for kinds, share in halves:
                 first = len(self.tally.settled)
-                late = warm + share * seconds + 2 * PATIENCE_SECONDS
+                late = warm + share * seconds + 2 * DEADLINE_SECONDS
                 while not self.tally.problems and (
                     time.monotonic() - warm < share * seconds
                     or ({*kinds} - {*self.tally.strikes} and time.monotonic() < late)
@@ -627,8 +632,8 @@ def _open(pid: int) -> list[str]:
 
 async def soak(seconds: float, seed: int) -> Tally:
     """All of it, in a place of its own."""
-    with pools.place(tls=True) as world:
-        made = Soak(world, seed)
+    with local_pool.local_pool(tls=True) as pool:
+        made = Soak(pool, seed)
         try:
             await made.open()
             return await made.run(seconds)

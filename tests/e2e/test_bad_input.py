@@ -1,6 +1,5 @@
 """Whatever is wrong is refused when it is made, by field and reason, and changes nothing: no object, no card."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,7 +18,7 @@ from egpu.embedded.apiserver.access import service_account
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import NotFound, Refused
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,12 +44,12 @@ async def running() -> AsyncIterator[Cluster]:
 async def client(running: Cluster) -> AsyncIterator[Client]:
     """Sees to it that the test leaves everything as it was."""
     async with running.client() as one:
-        before = await world(one)
+        before = await state_of(one)
         yield one
-        assert await world(one) == before
+        assert await state_of(one) == before
 
 
-async def world(client: Client) -> dict[str, Any]:
+async def state_of(client: Client) -> dict[str, Any]:
     """Objects of ours and what is free on every card."""
     gpus, pods = await client.list(ElasticGPU), await client.list(Pod)
     claims, classes = await client.list(ElasticGPUClaim), await client.list(ElasticGPUClass)
@@ -209,21 +208,21 @@ async def placed(client: Client, name: str) -> Pod:
     pod = a_pod({CORE: 10, MEMORY: 1024}, terminationGracePeriodSeconds=0)
     pod["metadata"]["name"], pod["spec"]["containers"][0]["command"] = name, ["sleep", "1000"]
     await manifests.create(client, [pod])
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            one = await client.get(Pod, name, namespace="default")
-            if one.status.phase == "Running":
-                return one
-            await asyncio.sleep(0.05)
+
+    async def running() -> Pod | None:
+        one = await client.get(Pod, name, namespace="default")
+        return one if one.status.phase == "Running" else None
+
+    return await until(running)
 
 
 async def removed(client: Client, name: str) -> None:
     await client.delete(Pod, name, namespace="default")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            if await client.find(Pod, name, namespace="default") is None:
-                return
-            await asyncio.sleep(0.05)
+
+    async def gone() -> bool:
+        return await client.find(Pod, name, namespace="default") is None
+
+    await until(gone)
 
 
 @pytest.mark.parametrize("key", [names.ALLOCATION, names.DEMAND, names.CARDS_PREFIX + "app", CLAIM + "app"])

@@ -17,7 +17,7 @@ from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from egpu.embedded.apiserver import Config, serve
 from support.commands import Place, up
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import until
 
 
 @dataclass
@@ -55,11 +55,11 @@ async def _fill(kubeconfig: Path) -> None:
     async with Client.from_kubeconfig(kubeconfig) as client:
         claim = [one for one in manifests.read(manifests.examples() / "claim.yaml") if one["kind"] != "Pod"]
         await manifests.create(client, [*claim, a_pod("runs", 60)])
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                if (await client.get(Pod, "runs", namespace="default")).status.phase == "Running":
-                    break
-                await asyncio.sleep(0.1)
+
+        async def running() -> bool:
+            return (await client.get(Pod, "runs", namespace="default")).status.phase == "Running"
+
+        await until(running)
         await manifests.create(client, [a_pod("waits", 50)])
 
 

@@ -15,7 +15,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from support.commands import Place, up
-from support.control_plane import until
+from support.waiting import until
 
 
 def a_pod(name: str, limits: dict[str, int], **spec: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ async def fill(kubeconfig: Path) -> None:
         async def placed() -> bool:
             return all(pod.spec.node_name for pod in await client.list(Pod, namespace="default"))
 
-        await until(placed, 90)
+        await until(placed, seconds=90)
         await manifests.create(client, [a_pod("big", {names.NVIDIA_GPU: 2})])
 
 

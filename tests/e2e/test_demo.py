@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from egpu.embedded.demo import SCENES
 from support.commands import Place
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 PROMISED = (
     # each example manifest, and what came of it
@@ -48,7 +47,7 @@ def demo() -> Iterator[tuple[Place, subprocess.CompletedProcess[str]]]:
         for line in process.stdout:
             place.look()
             lines.append(line)
-        process.wait(PATIENCE_SECONDS)
+        process.wait(DEADLINE_SECONDS)
         process.stdout.close()
         yield place, subprocess.CompletedProcess("demo", process.returncode, "".join(lines), place.stderr())
 
@@ -91,14 +90,11 @@ def test_an_unknown_profile_is_a_usage_error(place: Place):
 @pytest.mark.parametrize("step", ["API server", "starting controller", "waiting until"])
 def test_ctrl_c_in_the_middle_of_the_start_leaves_nothing(place: Place, step: str):
     process = place.start("demo")
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while step not in place.stderr():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: step in place.stderr() or process.poll() is not None)
+    assert process.poll() is None
     place.look()
     process.send_signal(signal.SIGINT)
-    code = process.wait(PATIENCE_SECONDS)
+    code = process.wait(DEADLINE_SECONDS)
     assert process.stdout is not None
     process.stdout.close()
     assert "Traceback" not in place.stderr(), place.stderr()

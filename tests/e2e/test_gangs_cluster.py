@@ -19,7 +19,7 @@ from egpu.core.policies.registry import Policies
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError
-from support.control_plane import until
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CARDS = 3
@@ -63,7 +63,7 @@ async def remove(client: Client, *pods: str) -> None:
     async def gone() -> bool:
         return not [pod for pod in await client.list(Pod, namespace="default") if pod.name in pods]
 
-    await until(gone, 90)
+    await until(gone, seconds=90)
 
 
 async def said(client: Client, pod: str) -> str:
@@ -78,7 +78,7 @@ async def test_a_gang_waits_for_its_last_member_and_then_runs_whole(client: Clie
     async def told() -> bool:
         return "gang t: 2 of 3 members exist" in await said(client, "t-0")
 
-    await until(told, 90)
+    await until(told, seconds=90)
     assert await bound(client, "t") == []
     explanation = explain_in(await load(client), "default", "t-1", policies=Policies.named())
     assert explanation is not None
@@ -89,7 +89,7 @@ async def test_a_gang_waits_for_its_last_member_and_then_runs_whole(client: Clie
         pods = await client.list(Pod, namespace="default")
         return [pod.status.phase for pod in pods] == ["Running"] * 3
 
-    await until(run, 90)
+    await until(run, seconds=90)
     cards = [
         share.uuid
         for pod in await client.list(Pod, namespace="default")
@@ -104,7 +104,7 @@ async def test_a_gang_that_is_too_big_holds_no_card_and_one_behind_it_runs(clien
     async def told() -> bool:
         return "gang big: all 4 members exist, 3 fit at once; big-3 with 3 of the others" in await said(client, "big-3")
 
-    await until(told, 90)
+    await until(told, seconds=90)
     explanation = explain_in(await load(client), "default", "big-0", policies=Policies.named())
     assert explanation is not None
     assert [card.reason for card in explanation.refusals[0].cards] == ["is given out whole"] * 3
@@ -113,7 +113,7 @@ async def test_a_gang_that_is_too_big_holds_no_card_and_one_behind_it_runs(clien
     async def run() -> bool:
         return len(await bound(client, "small")) == 3
 
-    await until(run, 90)
+    await until(run, seconds=90)
     assert await bound(client, "big") == []
 
 
@@ -130,7 +130,7 @@ async def test_gangs_are_whole_again_and_again_while_the_extender_is_killed(runn
         async def one_runs_and_the_other_does_not(gangs: list[str] = gangs) -> bool:
             return sorted([len(await bound(client, gang)) for gang in gangs]) == [0, 2]
 
-        await until(one_runs_and_the_other_does_not, 90)
+        await until(one_runs_and_the_other_does_not, seconds=90)
         given = [
             share.uuid
             for pod in await client.list(Pod, namespace="default")
@@ -154,7 +154,7 @@ async def test_cards_that_nvlink_joins_are_published_required_and_shown(client: 
     async def run() -> bool:
         return (await client.get(Pod, "two", namespace="default")).status.phase == "Running"
 
-    await until(run, 90)
+    await until(run, seconds=90)
     explanation = explain_in(await load(client), "default", "two", policies=Policies.named())
     assert explanation is not None
     assert "container app's 2 cards are joined by NVLink" in explanation.details

@@ -3,10 +3,8 @@
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import yaml
 from egpu.api import names
 from integration.kubectl import Kubectl, debian_kubectl
 from support.commands import Place, up
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OURS = "egpu,egpuc,egpuclass"
@@ -27,18 +25,9 @@ OWN = shutil.which("kubectl", path="/usr/local/bin:/usr/bin:/bin")
 class Tool(Kubectl):
     """kubectl with `egpu` as a plugin on its path."""
 
-    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        path = f"{self.home}/bin:/usr/bin:/bin"
-        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": path}
-        return subprocess.run(
-            [str(self.binary), *arguments],
-            input=stdin,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+    @property
+    def path(self) -> str:
+        return f"{self.home}/bin:{super().path}"
 
     def json(self, *arguments: str) -> dict[str, Any]:
         return json.loads(self(*arguments, "-o", "json"))
@@ -47,12 +36,7 @@ class Tool(Kubectl):
         return self("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
 
     def until(self, what: str, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (answer := condition()):
-            state = self.run("get", f"pods,{OURS}", "-o", "wide").stdout
-            assert time.monotonic() < deadline, f"{what} did not happen:\n{state}"
-            time.sleep(0.2)
-        return answer
+        return wait_until(condition, lambda: f"{what}\n{self.run('get', f'pods,{OURS}', '-o', 'wide').stdout}")
 
     def phase(self, kind: str, name: str) -> str:
         return self("get", kind, name, "-o", "jsonpath={.status.phase}")
@@ -243,7 +227,7 @@ def test_however_the_cluster_ends_nothing_is_left(place: Place, how: signal.Sign
         tool.until("the container's word", lambda: tool.run("logs", "stubborn").stdout == "up\n")
         assert place.shared
         process.send_signal(how)
-        assert process.wait(PATIENCE_SECONDS) == (-how if how is signal.SIGKILL else 0)
+        assert process.wait(DEADLINE_SECONDS) == (-how if how is signal.SIGKILL else 0)
         if how is signal.SIGKILL:
             place.until_nothing_is_left()
         assert place.left_behind() == []

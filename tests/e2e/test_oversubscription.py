@@ -10,7 +10,8 @@ from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPUClaim
 from egpu.embedded import manifests
 from egpu.embedded.cluster import ClusterConfig, cluster
-from support.commands import PATIENCE_SECONDS, Place
+from support.commands import Place
+from support.waiting import until
 
 MIB = 1024 * 1024
 SHARE, MOST = 1024 * MIB, 1536 * MIB
@@ -18,12 +19,11 @@ SAMPLE = [str(native.path("samples/egpu-sample-memory")), "--smallest", "512", "
 
 
 async def ended(client: Client, name: str) -> Pod:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            pod = await client.get(Pod, name, namespace="default")
-            if pod.finished:
-                return pod
-            await asyncio.sleep(0.1)
+    async def finished() -> Pod | None:
+        pod = await client.get(Pod, name, namespace="default")
+        return pod if pod.finished else None
+
+    return await until(finished)
 
 
 def without(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,80 +8,80 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
 from egpu.adapters.executors.leftovers import processes_of
 from egpu.core.leasing.pool import TTL_SECONDS
-from support.deadlines import PATIENCE_SECONDS
-from support.pool_processes import FAR, World, built, place, sample, until
+from support.local_pool import FAR, LocalPool, built, local_pool, sample
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(not built(), reason="the executor and the remote client are not built")
 
 
-def _world(tls: bool) -> Iterator[World]:
-    with place(tls=tls) as world:
-        world.broker()
-        world.serve("one")
-        world.serve("two")
-        yield world
+def _with_two_servers(tls: bool) -> Iterator[LocalPool]:
+    with local_pool(tls=tls) as pool:
+        pool.broker()
+        pool.serve("one")
+        pool.serve("two")
+        yield pool
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    yield from _world(tls=False)
+def pool() -> Iterator[LocalPool]:
+    yield from _with_two_servers(tls=False)
 
 
 @pytest.fixture(scope="module")
-def secure() -> Iterator[World]:
-    yield from _world(tls=True)
+def secure() -> Iterator[LocalPool]:
+    yield from _with_two_servers(tls=True)
 
 
 @pytest.mark.parametrize("name", ["vectoradd", "saxpy", "reduce", "matmul"])
-def test_samples_give_the_right_answers_on_the_pool(world: World, name: str) -> None:
-    done = world.run([sample(name)])
+def test_samples_give_the_right_answers_on_the_pool(pool: LocalPool, name: str) -> None:
+    done = pool.run([sample(name)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith(": ok")
-    until(lambda: world.leases() == [])
+    wait_until(lambda: pool.leases() == [])
 
 
 @pytest.mark.parametrize("name", ["vectoradd", "matmul"])
-def test_samples_give_the_right_answers_from_elsewhere_through_mutual_tls(secure: World, name: str) -> None:
+def test_samples_give_the_right_answers_from_elsewhere_through_mutual_tls(secure: LocalPool, name: str) -> None:
     command = secure.run_command([sample(name)])
     command[1:3] = ["-c", FAR]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith(": ok")
-    until(lambda: secure.leases() == [])
+    wait_until(lambda: secure.leases() == [])
 
 
-def test_memory_stops_exactly_at_the_limit(world: World) -> None:
-    done = world.run([sample("memory")])
+def test_memory_stops_exactly_at_the_limit(pool: LocalPool) -> None:
+    done = pool.run([sample("memory")])
     assert f"given {2 << 30} bytes" in done.stdout
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
     assert done.returncode == 0, done.stderr
 
 
-def test_cards_of_two_servers_are_ordinals_of_one_program(world: World) -> None:
-    done = world.run([sample("info")], "--gpus", "2", "-o", "json")
+def test_cards_of_two_servers_are_ordinals_of_one_program(pool: LocalPool) -> None:
+    done = pool.run([sample("info")], "--gpus", "2", "-o", "json")
     assert "2 devices" in done.stdout
     summary = json.loads(done.stderr.splitlines()[-1])
     assert sorted(card["server"] for card in summary["cards"]) == ["one", "two"]
     assert done.stdout.index(summary["cards"][0]["uuid"]) < done.stdout.index(summary["cards"][1]["uuid"])
 
 
-def test_a_command_that_uses_no_gpu_takes_no_lease_and_its_status_is_passed_on(world: World) -> None:
-    done = world.run(["sh", "-c", "exit 7"], "-o", "json")
+def test_a_command_that_uses_no_gpu_takes_no_lease_and_its_status_is_passed_on(pool: LocalPool) -> None:
+    done = pool.run(["sh", "-c", "exit 7"], "-o", "json")
     assert done.returncode == 7
     assert json.loads(done.stderr.splitlines()[-1])["lease"] is None
 
 
-def test_what_does_not_fit_is_said_and_the_program_gets_an_error_not_a_hang(world: World) -> None:
-    done = world.run([sample("info")], "--gpus", "3")
+def test_what_does_not_fit_is_said_and_the_program_gets_an_error_not_a_hang(pool: LocalPool) -> None:
+    done = pool.run([sample("info")], "--gpus", "3")
     assert done.returncode != 0
     assert "no place for 3" in done.stderr
-    assert world.leases() == []
+    assert pool.leases() == []
 
 
 HOLDING = """
@@ -110,10 +110,10 @@ for line in sys.stdin:
 
 @contextlib.contextmanager
 def holding(
-    world: World, *options: str, far: bool = False
-) -> Iterator[tuple[subprocess.Popen[str], Callable[[str], str]]]:
+    pool: LocalPool, *options: str, far: bool = False
+) -> Generator[tuple[subprocess.Popen[str], Callable[[str], str]]]:
     """A program that holds a lease and does what it is told."""
-    command = world.run_command([sys.executable, "-c", HOLDING], *options)
+    command = pool.run_command([sys.executable, "-c", HOLDING], *options)
     if far:
         command[1:3] = ["-c", FAR]
     process = subprocess.Popen(
@@ -140,48 +140,48 @@ def holding(
         for pipe in (process.stdin, process.stdout, process.stderr):
             with contextlib.suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-        until(lambda: world.leases() == [])
+        wait_until(lambda: pool.leases() == [])
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["shared memory", "mutual TLS"])
 def test_a_live_lease_grows_and_shrinks_and_ends_where_it_was_not_given_back(
-    world: World, secure: World, far: bool
+    pool: LocalPool, secure: LocalPool, far: bool
 ) -> None:
-    here = secure if far else world
+    here = secure if far else pool
     with holding(here, far=far) as (process, tell):
         (lease,) = here.leases()
         assert [tell("take") for _ in range(3)] == ["CUDA_SUCCESS", "CUDA_SUCCESS", "CUDA_ERROR_OUT_OF_MEMORY"]
-        pool = ("--pool", f"127.0.0.1:{here.port}")
-        here.egpu("resize", lease["lease"], "--memory", "3GiB", "--core", "70", *pool)
+        address = ("--pool", f"127.0.0.1:{here.port}")
+        here.egpu("resize", lease["lease"], "--memory", "3GiB", "--core", "70", *address)
         assert [tell("take"), tell("take")] == ["CUDA_SUCCESS", "CUDA_ERROR_OUT_OF_MEMORY"]
-        done = here.egpu("resize", lease["lease"], "--memory", "1GiB", *pool)
+        done = here.egpu("resize", lease["lease"], "--memory", "1GiB", *address)
         assert "still uses more memory" in done.stderr
         (shrunk,) = here.leases()
         assert (shrunk["memoryMiB"], shrunk["overLimit"], shrunk["corePercent"]) == (1024, True, 70)
         assert tell("take") == "CUDA_ERROR_OUT_OF_MEMORY"
         assert [tell("free"), tell("free")] == ["freed", "freed"]
-        until(lambda: not here.leases()[0]["overLimit"])
+        wait_until(lambda: not here.leases()[0]["overLimit"])
         assert tell("take") == "CUDA_ERROR_OUT_OF_MEMORY", "exactly its new limit is in use"
 
-        here.egpu("resize", lease["lease"], "--memory", "512MiB", "--within", "1", *pool)
-        until(lambda: here.leases() == [])
+        here.egpu("resize", lease["lease"], "--memory", "512MiB", "--within", "1", *address)
+        wait_until(lambda: here.leases() == [])
         assert tell("sync") in ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN")
         process.stdin.close()  # type: ignore[union-attr]
-        process.wait(PATIENCE_SECONDS)
+        process.wait(DEADLINE_SECONDS)
         assert "the lease was taken away: over_limit" in process.stderr.read()  # type: ignore[union-attr]
 
 
-def test_a_killed_client_s_slice_is_back_in_the_pool(world: World) -> None:
-    with holding(world) as (process, tell):
+def test_a_killed_client_s_slice_is_back_in_the_pool(pool: LocalPool) -> None:
+    with holding(pool) as (process, tell):
         assert tell("take") == "CUDA_SUCCESS"
         process.kill()
-        until(lambda: world.held_lease_directories() == [], TTL_SECONDS / 2)  # noticed, not timed out
+        wait_until(lambda: pool.held_lease_directories() == [], seconds=TTL_SECONDS / 2)  # noticed, not timed out
 
 
-def test_a_killed_executor_is_an_error_and_not_a_hang_and_others_go_on(world: World) -> None:
-    with holding(world) as (_, tell):
-        (directory,) = world.held_lease_directories()
-        with holding_other(world) as other:
+def test_a_killed_executor_is_an_error_and_not_a_hang_and_others_go_on(pool: LocalPool) -> None:
+    with holding(pool) as (_, tell):
+        (directory,) = pool.held_lease_directories()
+        with holding_other(pool) as other:
             for pid in processes_of(directory):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -193,9 +193,9 @@ def test_a_killed_executor_is_an_error_and_not_a_hang_and_others_go_on(world: Wo
 
 
 @contextlib.contextmanager
-def holding_other(world: World) -> Iterator[Callable[[str], str]]:
+def holding_other(pool: LocalPool) -> Generator[Callable[[str], str]]:
     process = subprocess.Popen(
-        world.run_command([sys.executable, "-c", HOLDING]),
+        pool.run_command([sys.executable, "-c", HOLDING]),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stdin is not None
@@ -217,38 +217,38 @@ def holding_other(world: World) -> Iterator[Callable[[str], str]]:
         stdout.close()
 
 
-def test_a_lease_survives_broker_and_daemon_killed_and_started_again(world: World) -> None:
-    with holding(world) as (_, tell):
-        (before,) = world.leases()
+def test_a_lease_survives_broker_and_daemon_killed_and_started_again(pool: LocalPool) -> None:
+    with holding(pool) as (_, tell):
+        (before,) = pool.leases()
         assert tell("take") == "CUDA_SUCCESS"
         for name in ("broker", "one", "two"):
-            world.kill(name)
+            pool.kill(name)
         assert tell("sync") == "CUDA_SUCCESS"
         for name in ("broker", "one", "two"):
-            world.again(name)
-        until(lambda: sum(one["connected"] for one in world.servers()) == 2)
-        until(lambda: [one["lease"] for one in world.leases()] == [before["lease"]])
+            pool.again(name)
+        wait_until(lambda: sum(one["connected"] for one in pool.servers()) == 2)
+        wait_until(lambda: [one["lease"] for one in pool.leases()] == [before["lease"]])
         time.sleep(2)  # longer than a holder has to come back
-        assert [one["lease"] for one in world.leases()] == [before["lease"]]
+        assert [one["lease"] for one in pool.leases()] == [before["lease"]]
         assert tell("take") == "CUDA_SUCCESS"
         assert tell("sync") == "CUDA_SUCCESS"
 
 
-def test_a_deadline_of_a_shrunk_lease_is_kept_though_broker_and_daemons_are_killed(world: World) -> None:
-    with holding(world) as (process, tell):
-        (lease,) = world.leases()
+def test_a_deadline_of_a_shrunk_lease_is_kept_though_broker_and_daemons_are_killed(pool: LocalPool) -> None:
+    with holding(pool) as (process, tell):
+        (lease,) = pool.leases()
         assert [tell("take"), tell("take")] == ["CUDA_SUCCESS"] * 2
-        pool = ("--pool", f"127.0.0.1:{world.port}")
-        done = world.egpu("resize", lease["lease"], "--memory", "1GiB", "--within", "3", *pool)
+        address = ("--pool", f"127.0.0.1:{pool.port}")
+        done = pool.egpu("resize", lease["lease"], "--memory", "1GiB", "--within", "3", *address)
         assert "in 3 s the lease ends" in done.stderr
         for name in ("broker", "one", "two"):
-            world.kill(name)
+            pool.kill(name)
         for name in ("broker", "one", "two"):
-            world.again(name)
-        until(lambda: sum(one["connected"] for one in world.servers()) == 2)
-        until(lambda: world.get("leases") == [])
+            pool.again(name)
+        wait_until(lambda: sum(one["connected"] for one in pool.servers()) == 2)
+        wait_until(lambda: pool.get("leases") == [])
         assert tell("sync") in ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN")
         process.stdin.close()  # type: ignore[union-attr]
-        process.wait(PATIENCE_SECONDS)
+        process.wait(DEADLINE_SECONDS)
         # Told when it ended, or when its holder, back after that, asked for it.
         assert re.search("the lease was taken away: .*over_limit: ", process.stderr.read())  # type: ignore[union-attr]

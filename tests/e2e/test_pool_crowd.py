@@ -5,11 +5,11 @@ import os
 import pytest
 from pool_crowd import crowd
 
-from support import pool_processes as pools
+from support import local_pool
 
 LEASES = int(os.environ.get("EGPU_TEST_CROWD_LEASES", "100"))
 
-pytestmark = pytest.mark.skipif(not pools.built(), reason="the executor and the remote client are not built")
+pytestmark = pytest.mark.skipif(not local_pool.built(), reason="the executor and the remote client are not built")
 
 
 @pytest.mark.timeout(300 + LEASES)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from egpu.api.allocation import decode_allocation
 from egpu.api.kubernetes import Node, Pod
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from support.commands import PATIENCE_SECONDS, Place
+from support.commands import Place
+from support.waiting import until
 
 MIB = 1024 * 1024
 WITHOUT_GPUS = {"elasticgpu.io/gpu-count": "0"}
@@ -36,20 +36,12 @@ def a_pod(name: str, command: list[str], *, core: int = 30, memory_mib: int = 51
     }
 
 
-async def until(what: str, condition: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await condition()):
-        assert asyncio.get_running_loop().time() < deadline, f"{what} did not happen"
-        await asyncio.sleep(0.1)
-    return found
-
-
 async def phase(client: Client, name: str, *wanted: str) -> Pod:
     async def look() -> Pod | None:
         pod = await client.get(Pod, name, namespace="default")
         return pod if pod.status.phase in wanted else None
 
-    return await until(f"pod {name} {' or '.join(wanted)}", look)
+    return await until(look, f"pod {name} {' or '.join(wanted)}")
 
 
 async def log(client: Client, name: str) -> str:
@@ -95,7 +87,7 @@ async def test_a_pod_without_a_gpu_near_it_computes_on_another_nodes_card(place:
         async def answered() -> bool:
             return "NVIDIA A100" in await log(client, "steady")
 
-        await until("the program's first words", answered)
+        await until(answered, "the program's first words")
 
         # what does not fit waits, and says which card of which node is short of what
         await manifests.create(client, [a_pod("late", MEMORY)])
@@ -111,7 +103,7 @@ async def test_a_pod_without_a_gpu_near_it_computes_on_another_nodes_card(place:
         async def ended() -> bool:
             return not list(served.iterdir()) and not processes_of(executor)
 
-        await until("the end of the executors", ended)
+        await until(ended, "the end of the executors")
         (card,) = await given_out(place, running)
         assert card["heldBy"] == ["claim default/far-card"]
 
@@ -144,7 +136,7 @@ async def test_a_node_that_serves_is_lost_and_comes_back(place: Place) -> None:
         async def computes() -> bool:
             return bool(sessions())
 
-        await until("the program's session", computes)
+        await until(computes, "the program's session")
 
         # The machine is gone: its agent, its kubelet, its executors, all at once.
         lost = ("kubelet-node-1", "agent-node-1")
@@ -162,7 +154,7 @@ async def test_a_node_that_serves_is_lost_and_comes_back(place: Place) -> None:
             assert found.status.phase in ("Running", "Pending"), found.status
             return status is not None and not status.ready and "CUDA_ERROR_DEVICE_UNAVAILABLE" in said
 
-        await until("the program's end with CUDA_ERROR_DEVICE_UNAVAILABLE", restarting)
+        await until(restarting, "the program's end with CUDA_ERROR_DEVICE_UNAVAILABLE")
 
         # Nothing new is put there, and what waits says why; what was given out stays so.
         await manifests.create(client, [a_pod("late", MEMORY, core=20)])
@@ -172,7 +164,7 @@ async def test_a_node_that_serves_is_lost_and_comes_back(place: Place) -> None:
             assert waiting.spec.node_name == ""
             return any(one.type == "PodScheduled" and one.status == "False" for one in waiting.status.conditions or [])
 
-        await until("the scheduler's look at what waits", refused)
+        await until(refused, "the scheduler's look at what waits")
         told = await asyncio.to_thread(place.run, "explain", "pod", "late", KUBECONFIG=str(running.kubeconfig))
         assert "no node serves cards to the pool now" in told.stdout
         (card,) = await given_out(place, running)
@@ -187,7 +179,7 @@ async def test_a_node_that_serves_is_lost_and_comes_back(place: Place) -> None:
             (status,) = found.status.container_statuses or (None,)
             return status is not None and status.ready and bool(sessions())
 
-        await until("the program's next session", again)
+        await until(again, "the program's next session")
         (card,) = await given_out(place, running)
         assert (card["corePercentGiven"], card["heldBy"]) == (50, ["pod default/steady"])
 
@@ -199,4 +191,4 @@ async def test_a_node_that_serves_is_lost_and_comes_back(place: Place) -> None:
             (card,) = await given_out(place, running)
             return not card["heldBy"] and card["corePercentGiven"] == 0 and not list(served.iterdir())
 
-        await until("the card's freedom", free)
+        await until(free, "the card's freedom")

@@ -5,13 +5,13 @@ import os
 import pytest
 from pool_soak import STRIKES, soak
 
-from support import pool_processes as pools
+from support import local_pool
 
 SECONDS = float(os.environ.get("EGPU_TEST_SOAK_SECONDS", "20"))
 """600 is the full run."""
 SEED = int(os.environ.get("EGPU_TEST_SOAK_SEED", "1"))
 
-pytestmark = pytest.mark.skipif(not pools.built(), reason="the executor and the remote client are not built")
+pytestmark = pytest.mark.skipif(not local_pool.built(), reason="the executor and the remote client are not built")
 
 
 @pytest.mark.timeout(SECONDS + 600)

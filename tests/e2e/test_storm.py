@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from egpu.embedded import manifests as files
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError
 from support.storm import Witness, check_container, manifests
+from support.waiting import until
 
 SEEDS = [int(seed) for seed in os.environ.get("EGPU_STORM_SEEDS", "11").split(",")]
 """One in every run of the suite; more by EGPU_STORM_SEEDS=11,12,13."""
@@ -30,15 +30,18 @@ GIVEN_BACK_SECONDS = 40.0
 
 
 async def _until_done(client: Client, count: int) -> list[Pod]:
-    deadline = time.monotonic() + STORM_SECONDS
-    while True:
+    pods: list[Pod] = []
+
+    async def finished() -> bool:
         with contextlib.suppress(ElasticGPUError):
-            pods = list(await client.list(Pod, namespace="default"))
-            if len(pods) == count and all(pod.finished for pod in pods):
-                return pods
-            waiting = {pod.name: _state(pod) for pod in pods if not pod.finished}
-            assert time.monotonic() < deadline, f"{len(waiting)} pods did not finish: {waiting}"
-        await asyncio.sleep(0.2)
+            pods[:] = await client.list(Pod, namespace="default")
+        return len(pods) == count and all(pod.finished for pod in pods)
+
+    def waiting() -> str:
+        return f"the end of {[f'{pod.name}: {_state(pod)}' for pod in pods if not pod.finished]}"
+
+    await until(finished, waiting, seconds=STORM_SECONDS)
+    return pods
 
 
 def _state(pod: Pod) -> str:
@@ -75,10 +78,11 @@ async def _check_given_back(running: Cluster, client: Client) -> None:
     assert all(free[:1] == (100,) for free in cache.ledger.snapshot().values())
     for pod in pods:
         await client.delete(Pod, pod.name, namespace=pod.namespace)
-    deadline = time.monotonic() + GIVEN_BACK_SECONDS
-    while left := _left_on_nodes(running):
-        assert time.monotonic() < deadline, f"not given back on the nodes: {left[:10]}"
-        await asyncio.sleep(0.2)
+    await until(
+        lambda: not _left_on_nodes(running),
+        lambda: f"nodes give back {_left_on_nodes(running)[:10]}",
+        seconds=GIVEN_BACK_SECONDS,
+    )
 
 
 def _left_on_nodes(running: Cluster) -> list[str]:

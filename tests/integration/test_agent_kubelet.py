@@ -11,24 +11,38 @@ import pytest_asyncio
 
 from egpu.adapters.slices.pages import read_policy
 from egpu.api import names
-from egpu.api.allocation import PodAllocation, encode
+from egpu.api.allocation import ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
 from egpu.core.provisioners import gpushare
-from support.node import NODE, World, card, processes_of, share, shell, until, vcuda, whole, world
+from egpu.embedded.kubelet.objects import Pod
+from support.local_node import (
+    NODE,
+    LocalNode,
+    card,
+    ended,
+    local_node,
+    restarts,
+    share,
+    shell,
+    vcuda,
+    whole,
+)
+from support.process_table import with_command
+from support.waiting import until
 
 MIB = 1024 * 1024
 
 
 @pytest_asyncio.fixture
-async def node() -> AsyncGenerator[World]:
+async def node() -> AsyncGenerator[LocalNode]:
     # A short path: a unix socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="egn-") as directory:
-        async with world(Path(directory)) as here:
+        async with local_node(Path(directory)) as here:
             yield here
 
 
-async def test_a_container_gets_its_slice(node: World) -> None:
+async def test_a_container_gets_its_slice(node: LocalNode) -> None:
     script = "cat /etc/ld.so.preload; wc -c < /opt/egpu/policy; cat /dev/nvidia0; echo; cat /dev/nvidia1; echo $X"
     pod = await node.create("one", [shell("main", script)], {"main": vcuda(share(1, core=30, memory_mib=2048))})
     pod = await node.phase("one", "Succeeded", "Failed")
@@ -40,14 +54,14 @@ async def test_a_container_gets_its_slice(node: World) -> None:
     assert pod.status.phase == "Succeeded", log
 
 
-def limits(node: World, pod: object, container: str) -> dict[str, tuple[int, int]]:
+def limits(node: LocalNode, pod: Pod, container: str) -> dict[str, tuple[int, int]]:
     """The policy page of a container: (compute in ppm, memory in MiB) by card."""
     record = node.slot_of(pod, container)
     policy = read_policy(node.state_dir / "slots" / record.slot_id / "policy")
     return {each.uuid: (each.core_ppm, each.memory_limit_bytes // MIB) for each in policy.devices}
 
 
-async def test_containers_of_one_pod_are_told_apart(node: World) -> None:
+async def test_containers_of_one_pod_are_told_apart(node: LocalNode) -> None:
     show = "cat /dev/nvidia0 /dev/nvidia1; sleep 100"
     pod = await node.create(
         "two",
@@ -55,15 +69,15 @@ async def test_containers_of_one_pod_are_told_apart(node: World) -> None:
         {"a": vcuda(share(0, core=10, memory_mib=100)), "b": vcuda(share(1, core=20, memory_mib=200))},
     )
     await node.phase("two", "Running")
-    await until("both run", lambda: node.slot_of(pod, "a") and node.slot_of(pod, "b"))
+    await until(lambda: node.slot_of(pod, "a") and node.slot_of(pod, "b"), "both run")
     assert limits(node, pod, "a") == {card(0).uuid: (100_000, 100)}
     assert limits(node, pod, "b") == {card(1).uuid: (200_000, 200)}
-    await until("output", lambda: card(0).uuid in node.log(pod, "a") and card(1).uuid in node.log(pod, "b"))
+    await until(lambda: card(0).uuid in node.log(pod, "a") and card(1).uuid in node.log(pod, "b"), "output")
     assert card(1).uuid not in node.log(pod, "a")
-    await until("output", lambda: "No such file" in node.log(pod, "plain"))
+    await until(lambda: "No such file" in node.log(pod, "plain"), "output")
 
 
-async def test_equal_pods_at_once_get_exactly_their_own(node: World) -> None:
+async def test_equal_pods_at_once_get_exactly_their_own(node: LocalNode) -> None:
     pods = {}
     for number in range(6):
         given = vcuda(share(number % 2, core=10 + number, memory_mib=100 + number))
@@ -77,7 +91,7 @@ async def test_equal_pods_at_once_get_exactly_their_own(node: World) -> None:
     assert len(slot_ids) == 6
 
 
-async def test_slots_come_back_and_carry_nothing_over(node: World) -> None:
+async def test_slots_come_back_and_carry_nothing_over(node: LocalNode) -> None:
     """Eight slots, twenty-four pods: slots are used again, by whole cards too, which have no policy at all."""
     for wave in range(3):
         made = {}
@@ -96,10 +110,10 @@ async def test_slots_come_back_and_carry_nothing_over(node: World) -> None:
         for name in made:
             await node.gone(name)
     assert node.agent is not None
-    await until("slots swept", lambda: not node.agent.slots.ids())
+    await until(lambda: not node.agent.slots.ids(), "slots swept")
 
 
-async def test_init_containers_get_their_own_slice_on_a_shared_slot(node: World) -> None:
+async def test_init_containers_get_their_own_slice_on_a_shared_slot(node: LocalNode) -> None:
     look = "wc -c < /opt/egpu/policy; cat /dev/nvidia0 /dev/nvidia1"
     pod = await node.create(
         "staged",
@@ -111,19 +125,19 @@ async def test_init_containers_get_their_own_slice_on_a_shared_slot(node: World)
         },
         inits=[shell("first", f"{look}; sleep 0.3"), shell("between", "true", gpu=False)],
     )
-    await until("init prepared", lambda: node.slot_of(pod, "first"))
+    await until(lambda: node.slot_of(pod, "first"), "init prepared")
     assert limits(node, pod, "first") == {card(1).uuid: (700_000, 700)}
     await node.phase("staged", "Running")
-    await until("main prepared", lambda: node.slot_of(pod, "main"))
+    await until(lambda: node.slot_of(pod, "main"), "main prepared")
     assert limits(node, pod, "main") == {card(0).uuid: (100_000, 100)}
     assert limits(node, pod, "second") == {card(1).uuid: (200_000, 200)}
     assert card(1).uuid in node.log(pod, "first")
     assert card(0).uuid not in node.log(pod, "first")
-    await until("main's output", lambda: card(0).uuid in node.log(pod, "main"))
+    await until(lambda: card(0).uuid in node.log(pod, "main"), "main's output")
     assert node.slot_of(pod, "first") is None, "the slot went on to an app container"
 
 
-async def test_an_init_container_that_fails_once_is_prepared_again(node: World) -> None:
+async def test_an_init_container_that_fails_once_is_prepared_again(node: LocalNode) -> None:
     pod = await node.create(
         "retry",
         [shell("main", "sleep 100")],
@@ -134,37 +148,38 @@ async def test_an_init_container_that_fails_once_is_prepared_again(node: World) 
     )
     await node.phase("retry", "Running")
     pod = await node.read("retry")
-    assert pod.status.init_container_statuses[0].restart_count == 1
-    await until("main prepared", lambda: node.slot_of(pod, "main"))
+    assert [one.restart_count for one in pod.status.init_container_statuses or []] == [1]
+    await until(lambda: node.slot_of(pod, "main"), "main prepared")
     assert limits(node, pod, "main") == {card(0).uuid: (100_000, 100)}
 
 
 SCRATCH = {"name": "scratch", "mountPath": "/scratch"}
 
 
-async def test_a_restart_repeats_prestart_with_the_same_slot(node: World) -> None:
+async def test_a_restart_repeats_prestart_with_the_same_slot(node: LocalNode) -> None:
     script = "echo x > /opt/egpu/usage; cat /dev/nvidia1; exit 1"
     pod = await node.create(
         "crash", [shell("main", script)], {"main": vcuda(share(1, core=30))}, restartPolicy="Always"
     )
-    first = await until("prepared", lambda: node.slot_of(pod, "main"))
+    first = await until(lambda: node.slot_of(pod, "main"), "prepared")
 
     async def restarted() -> bool:
         statuses = (await node.read("crash")).status.container_statuses
         return bool(statuses) and statuses[0].restart_count >= 2
 
-    await until("restarted", restarted)
+    await until(restarted, "restarted")
     again = node.slot_of(pod, "main")
     assert again.slot_id == first.slot_id
     assert again.generation > first.generation
     assert limits(node, pod, "main") == {card(1).uuid: (300_000, 1024)}
     assert card(1).uuid in node.log(pod, "main", 1)
-    status = (await node.read("crash")).status.container_statuses[0]
+    (status,) = (await node.read("crash")).status.container_statuses or []
+    assert status.last_state is not None
+    assert status.last_state.terminated is not None
     assert status.last_state.terminated.exit_code == 1
 
 
-async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: World) -> None:
-    assert node.agent is not None
+async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: LocalNode) -> None:
     pod = await node.create("stays", [shell("main", "echo $$; exec sleep 987654")], {"main": vcuda(share(0, core=30))})
     ends = await node.create("ends", [shell("main", "sleep 1; exit 3")], {"main": vcuda(share(1, core=30))})
     await node.phase("stays", "Running")
@@ -172,20 +187,20 @@ async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: World
     before = node.slot_of(pod, "main")
     registrations = node.agent.registrar.registrations
     await node.kill_kubelet()
-    await until("it ends unseen", lambda: list((node.kubelet_dir / "run" / ends.uid).glob("main/0/exit")))
+    await until(lambda: list((node.kubelet_dir / "run" / ends.uid).glob("main/0/exit")), "it ends unseen")
     await node.start_kubelet()
-    await until("registered again", lambda: node.agent.registrar.registrations > registrations)
+    await until(lambda: node.agent.registrar.registrations > registrations, "registered again")
     after = await node.phase("ends", "Failed")
-    assert after.status.container_statuses[0].state.terminated.exit_code == 3
+    assert ended(after).exit_code == 3
     late = await node.create("late", [shell("main", "true")], {"main": vcuda(share(1, core=30))})
     await node.phase("late", "Succeeded")
-    assert len(processes_of("sleep 987654")) == 1
-    assert (await node.read("stays")).status.container_statuses[0].restart_count == 0
+    assert len(with_command("sleep 987654")) == 1
+    assert restarts(await node.read("stays")) == 0
     assert node.slot_of(pod, "main") == before, "its slot was not touched"
     assert node.slot_of(late, "main") is None or node.slot_of(late, "main").slot_id != before.slot_id
 
 
-async def test_a_restarted_agent_goes_on(node: World) -> None:
+async def test_a_restarted_agent_goes_on(node: LocalNode) -> None:
     pod = await node.create("runs", [shell("main", "sleep 100")], {"main": vcuda(share(0, core=30))})
     await node.phase("runs", "Running")
     before = node.slot_of(pod, "main")
@@ -200,14 +215,14 @@ async def test_a_restarted_agent_goes_on(node: World) -> None:
     assert waits.uid != pod.uid
 
 
-async def waiting_message(node: World, name: str, part: str) -> str:
+async def waiting_message(node: LocalNode, name: str, part: str) -> str:
     async def look() -> str:
         for status in (await node.read(name)).status.container_statuses or []:
             if status.state and status.state.waiting and part in status.state.waiting.message:
                 return status.state.waiting.message
         return ""
 
-    return await until(f"{name} says {part!r}", look)
+    return await until(look, f"{name} says {part!r}")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +233,9 @@ async def waiting_message(node: World, name: str, part: str) -> str:
         ({"main": vcuda(share(7))}, f"card {card(7).uuid} is not on this node"),
     ],
 )
-async def test_what_cannot_be_prepared_does_not_start(node: World, allocation: object, reason: str) -> None:
+async def test_what_cannot_be_prepared_does_not_start(
+    node: LocalNode, allocation: dict[str, ContainerAllocation] | None, reason: str
+) -> None:
     pod = await node.create("refused", [shell("main", "true")], allocation)
     message = await waiting_message(node, "refused", reason)
     assert "pod default/refused, container main" in message
@@ -226,7 +243,7 @@ async def test_what_cannot_be_prepared_does_not_start(node: World, allocation: o
     assert not list((node.kubelet_dir / "run" / pod.uid).glob("main/*/pid"))
 
 
-async def test_an_unhealthy_card_holds_a_container_until_it_is_back(node: World) -> None:
+async def test_an_unhealthy_card_holds_a_container_until_it_is_back(node: LocalNode) -> None:
     node.cards.cards = (card(0), card(1, healthy=False, reason="XID 79"))
 
     async def published(healthy: bool) -> bool:
@@ -234,42 +251,41 @@ async def test_an_unhealthy_card_holds_a_container_until_it_is_back(node: World)
         capacity = (await node.client.get(Node, NODE)).status.allocatable or {}
         return found.status.healthy is healthy and str(capacity[names.NVIDIA_GPU]) == ("2" if healthy else "1")
 
-    await until("published as unhealthy", lambda: published(False))
+    await until(lambda: published(False), "published as unhealthy")
     await node.create("held", [shell("main", "true")], {"main": vcuda(share(1))})
     node.cards.cards = (card(0), card(1))
     await node.phase("held", "Succeeded")
-    await until("published as healthy", lambda: published(True))
+    await until(lambda: published(True), "published as healthy")
 
 
-async def test_a_card_under_another_minor_is_found_by_uuid(node: World) -> None:
+async def test_a_card_under_another_minor_is_found_by_uuid(node: LocalNode) -> None:
     (node.directory / "dev/nvidia0").write_text(f"EGPUSIM1 {card(1).uuid}")
     (node.directory / "dev/nvidia1").write_text(f"EGPUSIM1 {card(0).uuid}")
     node.cards.cards = (card(1, index=0, minor=0), card(0, index=1, minor=1))
-    assert node.agent is not None
-    await until("read again", lambda: node.agent.inventory.cards[card(1).uuid].minor == 0)
+    await until(lambda: node.agent.inventory.cards[card(1).uuid].minor == 0, "read again")
     pod = await node.create("moved", [shell("main", "cat /dev/nvidia0")], {"main": vcuda(share(1))})
     pod = await node.phase("moved", "Succeeded")
     assert card(1).uuid in node.log(pod, "main")
 
 
-async def test_deletion_ends_the_process_and_sweeps_the_slot(node: World) -> None:
+async def test_deletion_ends_the_process_and_sweeps_the_slot(node: LocalNode) -> None:
     script = "trap 'echo bye; exit 0' TERM; sleep 876543 & wait"
     pod = await node.create("leaves", [shell("main", script)], {"main": vcuda(share(0))})
     await node.phase("leaves", "Running")
-    await until("slot", lambda: node.slot_of(pod, "main"))
+    await until(lambda: node.slot_of(pod, "main"), "slot")
     await node.client.delete(type(pod), "leaves", namespace="default")
     await node.gone("leaves")
-    assert not processes_of("sleep 876543")
-    await until("slot swept", lambda: node.slot_of(pod, "main") is None)
+    assert not with_command("sleep 876543")
+    await until(lambda: node.slot_of(pod, "main") is None, "slot swept")
 
 
-async def test_the_node_publishes_every_vocabulary(node: World) -> None:
+async def test_the_node_publishes_every_vocabulary(node: LocalNode) -> None:
     async def complete() -> Node | None:
         found = await node.client.get(Node, NODE)
         return found if names.SLOT in (found.status.capacity or {}) else None
 
-    found = await until("slots published", complete)
-    capacity = {key: str(value) for key, value in found.status.capacity.items()}
+    found = await until(complete, "slots published")
+    capacity = {key: str(value) for key, value in (found.status.capacity or {}).items()}
     assert capacity[names.SLOT] == "8"
     assert capacity[names.NVIDIA_GPU] == "2"
     assert capacity[names.DOCKER_VCUDA_CORE] == "200"
@@ -280,7 +296,7 @@ async def test_the_node_publishes_every_vocabulary(node: World) -> None:
     assert {each.spec.physical_gpu.uuid for each in cards if each.spec.physical_gpu} == {card(0).uuid, card(1).uuid}
 
 
-async def test_gpushare_pods_are_marked_as_assigned(node: World) -> None:
+async def test_gpushare_pods_are_marked_as_assigned(node: LocalNode) -> None:
     given = vcuda(share(0, core=0, memory_mib=2048))
     pod = await node.create("shared", [shell("main", "sleep 100")], bind=False)
     annotations = {
@@ -292,4 +308,4 @@ async def test_gpushare_pods_are_marked_as_assigned(node: World) -> None:
     async def marked() -> bool:
         return (await node.read("shared")).annotations[gpushare.ASSIGNED] == "true"
 
-    await until("marked", marked)
+    await until(marked, "marked")

@@ -20,18 +20,19 @@ from egpu.adapters.simulator.machine import Machine, create_machine, destroy
 from egpu.adapters.slices.pages import read_policy
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
-from support.node import NODE, World, shell, until, world
+from support.local_node import NODE, LocalNode, local_node, restarts, shell
+from support.waiting import until
 
 MIB = 1024 * 1024
 GPU = {"limits": {names.SLOT: "1"}}
 
 
 @pytest_asyncio.fixture
-async def simulated() -> AsyncGenerator[tuple[World, Machine]]:
+async def simulated() -> AsyncGenerator[tuple[LocalNode, Machine]]:
     with tempfile.TemporaryDirectory(prefix="egn-") as directory:
         machine = create_machine(Path(directory) / "m", "T4", 2, NODE)
         try:
-            async with world(Path(directory), machine=machine) as here:
+            async with local_node(Path(directory), machine=machine) as here:
                 yield here, machine
         finally:
             destroy(machine)
@@ -44,7 +45,7 @@ def given(machine: Machine, index: int, provisioner: str, *, core: int, memory_m
     return ContainerAllocation(provisioner=provisioner, mode=mode, cards=(share,))
 
 
-async def test_a_sample_computes_the_right_answer_by_image_alone(simulated: tuple[World, Machine]) -> None:
+async def test_a_sample_computes_the_right_answer_by_image_alone(simulated: tuple[LocalNode, Machine]) -> None:
     node, machine = simulated
     one = {"name": "main", "image": "k8s.gcr.io/cuda-vector-add:v0.1", "resources": GPU}
     whole = given(machine, 1, names.PHYSICAL, core=100, memory_mib=15360)
@@ -53,7 +54,7 @@ async def test_a_sample_computes_the_right_answer_by_image_alone(simulated: tupl
     assert "0 wrong: ok" in node.log(pod, "main")
 
 
-async def test_a_container_sees_only_its_slice_of_its_card(simulated: tuple[World, Machine]) -> None:
+async def test_a_container_sees_only_its_slice_of_its_card(simulated: tuple[LocalNode, Machine]) -> None:
     """Also with its environment cleared, and in a child of a child."""
     node, machine = simulated
     info = native.path("samples/egpu-sample-info")
@@ -66,7 +67,7 @@ async def test_a_container_sees_only_its_slice_of_its_card(simulated: tuple[Worl
     assert "2048" in log or str(2048 * MIB) in log, log
 
 
-async def test_over_its_limit_and_no_further(simulated: tuple[World, Machine]) -> None:
+async def test_over_its_limit_and_no_further(simulated: tuple[LocalNode, Machine]) -> None:
     node, machine = simulated
     memory = native.path("samples/egpu-sample-memory")
     slice_ = given(machine, 0, names.VCUDA, core=30, memory_mib=512)
@@ -75,7 +76,7 @@ async def test_over_its_limit_and_no_further(simulated: tuple[World, Machine]) -
     assert "CUDA_ERROR_OUT_OF_MEMORY" in node.log(pod, "main"), node.log(pod, "main")
 
 
-async def test_metrics_name_what_containers_may_use(simulated: tuple[World, Machine]) -> None:
+async def test_metrics_name_what_containers_may_use(simulated: tuple[LocalNode, Machine]) -> None:
     node, machine = simulated
     slice_ = given(machine, 0, names.VCUDA, core=30, memory_mib=512)
     await node.create("metered", [shell("main", "sleep 100")], {"main": slice_})
@@ -85,7 +86,7 @@ async def test_metrics_name_what_containers_may_use(simulated: tuple[World, Mach
         found = [x for x in (await node.agent_page("/metrics")).splitlines() if x.startswith(METRIC)]
         return found[0] if found else ""
 
-    limit = await until("metric", line)
+    limit = await until(line, "metric")
     assert f'uuid="{machine.cards[0].uuid}"' in limit
     assert 'pod="metered"' in limit
     assert float(limit.rsplit(" ", 1)[1]) == 512 * MIB
@@ -94,7 +95,7 @@ async def test_metrics_name_what_containers_may_use(simulated: tuple[World, Mach
 METRIC = "elasticgpu_container_memory_limit_bytes{"
 
 
-async def test_a_killed_agent_comes_back_to_the_same_slots(simulated: tuple[World, Machine]) -> None:
+async def test_a_killed_agent_comes_back_to_the_same_slots(simulated: tuple[LocalNode, Machine]) -> None:
     node, machine = simulated
     slice_ = given(machine, 0, names.VCUDA, core=30, memory_mib=512)
     await node.create("before", [shell("main", "sleep 100")], {"main": slice_})
@@ -104,7 +105,7 @@ async def test_a_killed_agent_comes_back_to_the_same_slots(simulated: tuple[Worl
     await node.start_agent_process(machine)
     after = await node.phase("after", "Succeeded")
     assert node.log(after, "main") == "8192\n"
-    assert (await node.read("before")).status.container_statuses[0].restart_count == 0
+    assert restarts(await node.read("before")) == 0
 
 
 def test_inventory_reads_the_simulated_nvml(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_a_card_in_mig_mode_is_not_given_out(tmp_path: Path) -> None:
         destroy(machine)
 
 
-async def test_a_storm_with_agent_and_kubelet_killed(simulated: tuple[World, Machine]) -> None:
+async def test_a_storm_with_agent_and_kubelet_killed(simulated: tuple[LocalNode, Machine]) -> None:
     """Every container keeps a copy of the policy page that it found: each must be what was written for it alone."""
     node, machine = simulated
     chance = random.Random(11)

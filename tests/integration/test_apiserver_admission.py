@@ -13,11 +13,11 @@ import pytest
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from test_apiserver_http import MAPS, PODS, api, binding, created, patched, pod  # noqa: F401
+from test_apiserver_http import MAPS, PODS, binding, created, patched, pod
 
 from egpu.adapters.certificates import issue
 from egpu.embedded.apiserver import Config, ServerHandle, serve
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import until
 
 Decide = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -68,9 +68,7 @@ async def hook(tmp_path: Path) -> AsyncIterator[Hook]:
     )
     server = Quiet(config)
     running = asyncio.create_task(server.serve())
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
-            await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     app.port = server.servers[0].sockets[0].getsockname()[1]
     yield app
     server.should_exit = True
@@ -112,11 +110,11 @@ def configuration(hook: Hook, kind: str = "Mutating", **more: Any) -> dict[str, 
     }
 
 
-async def install(api: httpx2.AsyncClient, made: dict[str, Any]) -> None:  # noqa: F811
+async def install(api: httpx2.AsyncClient, made: dict[str, Any]) -> None:
     await created(api, f"/apis/admissionregistration.k8s.io/v1/{made['kind'].lower()}s", made)
 
 
-async def test_a_mutating_webhook_changes_the_object(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_a_mutating_webhook_changes_the_object(api: httpx2.AsyncClient, hook: Hook) -> None:
     await install(api, configuration(hook))
     limits = {"limits": {"elasticgpu.io/slot": 2000}}
     hook.patching(
@@ -136,7 +134,7 @@ async def test_a_mutating_webhook_changes_the_object(api: httpx2.AsyncClient, ho
     assert asked["oldObject"] is None
 
 
-async def test_a_patch_is_validated_like_everything_else(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_a_patch_is_validated_like_everything_else(api: httpx2.AsyncClient, hook: Hook) -> None:
     await install(api, configuration(hook))
     hook.patching({"op": "remove", "path": "/spec/containers/0"})
     assert (await api.post(PODS, json=pod("a"))).status_code == 422
@@ -145,7 +143,7 @@ async def test_a_patch_is_validated_like_everything_else(api: httpx2.AsyncClient
     assert (await api.get(PODS)).json()["items"] == []
 
 
-async def test_a_validating_webhook_denies_every_operation(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_a_validating_webhook_denies_every_operation(api: httpx2.AsyncClient, hook: Hook) -> None:
     await created(api, PODS, pod("old"))
     await install(api, configuration(hook, "Validating"))
     hook.decide = lambda request: {"allowed": False, "status": {"code": 422, "message": "no such class"}}
@@ -167,7 +165,7 @@ async def test_a_validating_webhook_denies_every_operation(api: httpx2.AsyncClie
     assert "nodeName" not in survivor["spec"]
 
 
-async def test_selectors_decide_who_is_asked(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_selectors_decide_who_is_asked(api: httpx2.AsyncClient, hook: Hook) -> None:
     namespaces = {
         "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]
     }
@@ -183,7 +181,7 @@ async def test_selectors_decide_who_is_asked(api: httpx2.AsyncClient, hook: Hook
 
 
 @pytest.mark.parametrize(("policy", "code"), [("Fail", 500), ("Ignore", 201)])
-async def test_failure_policy(api: httpx2.AsyncClient, hook: Hook, policy: str, code: int) -> None:  # noqa: F811
+async def test_failure_policy(api: httpx2.AsyncClient, hook: Hook, policy: str, code: int) -> None:
     await install(api, configuration(hook, failurePolicy=policy, timeoutSeconds=1))
     hook.delay_seconds = 5
     answer = await api.post(PODS, json=pod("a"))
@@ -193,7 +191,7 @@ async def test_failure_policy(api: httpx2.AsyncClient, hook: Hook, policy: str, 
     assert (await api.get(f"{PODS}/a")).status_code == (200 if code == 201 else 404)
 
 
-async def test_a_server_with_another_authority_is_not_trusted(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_a_server_with_another_authority_is_not_trusted(api: httpx2.AsyncClient, hook: Hook) -> None:
     hook.bundle = issue(["127.0.0.1"], now=datetime.datetime.now(datetime.UTC)).ca_bundle
     await install(api, configuration(hook))
     answer = await api.post(PODS, json=pod("a"))
@@ -201,7 +199,7 @@ async def test_a_server_with_another_authority_is_not_trusted(api: httpx2.AsyncC
     assert hook.asked == []
 
 
-async def test_services_are_resolved_by_the_cluster(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_services_are_resolved_by_the_cluster(api: httpx2.AsyncClient, hook: Hook) -> None:
     bundle = base64.b64encode(hook.bundle).decode()
     service = {"name": "hook", "namespace": "default", "path": "/mutate"}
     await install(api, configuration(hook, clientConfig={"service": service, "caBundle": bundle}))
@@ -209,7 +207,7 @@ async def test_services_are_resolved_by_the_cluster(api: httpx2.AsyncClient, hoo
     assert len(hook.asked) == 1
 
 
-async def test_a_change_during_admission_is_not_lost(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_a_change_during_admission_is_not_lost(api: httpx2.AsyncClient, hook: Hook) -> None:
     await created(api, PODS, pod("a"))
     await install(api, configuration(hook))
     hook.delay_seconds = 0.1
@@ -219,14 +217,15 @@ async def test_a_change_during_admission_is_not_lost(api: httpx2.AsyncClient, ho
     assert set((await api.get(f"{PODS}/a")).json()["metadata"]["labels"]) == {"l0", "l1", "l2", "l3"}
 
 
-async def test_a_wrong_configuration_is_refused(api: httpx2.AsyncClient, hook: Hook) -> None:  # noqa: F811
+async def test_a_wrong_configuration_is_refused(api: httpx2.AsyncClient, hook: Hook) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    for change, field in (
+    changes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"sideEffects": "Unknown"}, "webhooks[0].sideEffects"),
         ({"admissionReviewVersions": ["v1beta1"]}, "webhooks[0].admissionReviewVersions"),
         ({"timeoutSeconds": 99}, "webhooks[0].timeoutSeconds"),
         ({"clientConfig": {"url": "http://127.0.0.1/"}}, "webhooks[0].clientConfig.url"),
-    ):
+    )
+    for change, field in changes:
         answer = await api.post(path, json=configuration(hook, **change))
         assert answer.status_code == 422
         assert [c["field"] for c in answer.json()["details"]["causes"]] == [field]

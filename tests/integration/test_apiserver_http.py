@@ -11,10 +11,9 @@ import httpx2
 import pytest
 
 from egpu.embedded.apiserver import Config, ServerHandle, serve
-from egpu.embedded.apiserver.access import ADMIN
 from egpu.embedded.apiserver.app import BODY_LIMIT
 from egpu.errors import InvalidInput
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, until
 
 PODS = "/api/v1/namespaces/default/pods"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -77,16 +76,6 @@ async def server(tmp_path: Path) -> AsyncIterator[ServerHandle]:
         yield handle
 
 
-@pytest.fixture
-async def api(server: ServerHandle) -> AsyncIterator[httpx2.AsyncClient]:
-    context = ssl.create_default_context(cadata=server.ca.decode())
-    headers = {"authorization": f"Bearer {server._tokens.issue(ADMIN)}"}
-    async with httpx2.AsyncClient(
-        base_url=server.url, verify=context, headers=headers, timeout=PATIENCE_SECONDS
-    ) as client:
-        yield client
-
-
 async def created(api: httpx2.AsyncClient, path: str, obj: dict[str, Any]) -> dict[str, Any]:
     answer = await api.post(path, json=obj)
     assert answer.status_code == 201, answer.text
@@ -115,18 +104,9 @@ class Events:
         await self._stream.__aexit__(*error)
 
     async def next(self) -> tuple[str, dict[str, Any]]:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             event = json.loads(await anext(self._lines))
         return event["type"], event["object"]
-
-
-async def until(check: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Poll an async check until it answers something true."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if found := await check():
-                return found
-            await asyncio.sleep(0.01)
 
 
 # -- who, where, how much ------------------------------------------------------------------------------------------
@@ -250,7 +230,7 @@ async def test_wrong_types_and_unknown_fields(api: httpx2.AsyncClient) -> None:
     wrong = pod("a")
     wrong["spec"]["containers"][0]["command"] = "sh"
     assert (await api.post(PODS, json=wrong)).status_code == 400
-    unknown = {**pod("b"), "extra": 1}
+    unknown: dict[str, Any] = {**pod("b"), "extra": 1}
     unknown["spec"]["contaners"] = []
     answer = await api.post(PODS, json=unknown, params={"fieldValidation": "Strict"})
     assert answer.status_code == 400
@@ -423,10 +403,10 @@ async def test_logs(api: httpx2.AsyncClient, tmp_path: Path) -> None:
         assert await anext(lines) == "three"
         with file.open("a") as more:
             more.write("four\n")
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             assert await anext(lines) == "four"
         await patched(api, f"{PODS}/a/status", "merge", {"status": {"phase": "Succeeded"}})
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             assert [line async for line in lines] == []
 
 

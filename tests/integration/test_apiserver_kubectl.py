@@ -18,7 +18,7 @@ import pytest
 import yaml
 from kubectl import ROOT, Kubectl, debian_kubectl
 
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 SEEDS = ["gpushare", "qgpu", "vcuda", "whole-card"]
 
@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield kubeconfig
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.wait(DEADLINE_SECONDS) == 0
 
 
 @pytest.fixture(params=[path for _, path in binaries()], ids=[name for name, _ in binaries()])
@@ -251,11 +251,11 @@ def test_wait_and_watch(kubectl: Kubectl) -> None:
         kubectl("patch", "pod", "web", "-p", '{"metadata":{"labels":{"x":"1"}}}')
         assert watch.stdout.readline().split()[0] == "web"
         kubectl("delete", "pod", "web")
-        _, errors = waiter.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = waiter.communicate(timeout=DEADLINE_SECONDS)
         assert waiter.returncode == 0, errors
     finally:
         watch.terminate()
-        watch.wait(PATIENCE_SECONDS)
+        watch.wait(DEADLINE_SECONDS)
         if waiter.poll() is None:
             waiter.kill()
 

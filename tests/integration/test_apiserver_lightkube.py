@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
 from egpu.embedded.apiserver import Config, ServerHandle, node_user, serve
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ async def test_create_list_watch_patch_delete(server: ServerHandle) -> None:
                 return
 
     watching = asyncio.create_task(watch())
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await begun.wait()
     await api.patch(Pod, "a", {"metadata": {"labels": {"app": "z"}}}, patch_type=PatchType.MERGE)
     await api.delete(Pod, "a")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await watching
     assert seen[-1] == ("DELETED", "a")
     assert ("ADDED", "b") in seen

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,9 +19,11 @@ from egpu.adapters.simulator.machine import Machine
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.serving.slots import link_into
 from egpu.apps.agent.slots.directories import Slots
-from support.deadlines import PATIENCE_SECONDS
 from support.remote_gpu import client_dir
 from support.simulated_gpu import environment, machine
+from support.waiting import DEADLINE_SECONDS
+
+CARDS = ("T4", 1)
 
 NOBODY = 65534
 
@@ -34,6 +35,7 @@ from pathlib import Path
 from egpu.adapters.executors.cgroups import DAEMON, Group, Hierarchy, Limits
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.process import find
+from support.waiting import wait_until
 from test_confinement import Owner, sample, start, supervisor
 
 class Plain(Limits):
@@ -92,12 +94,6 @@ class Owner(msgspec.Struct, frozen=True):
     """Nobody in particular."""
 
 
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("confined"), "T4", 1) as made:
-        yield made
-
-
 def supervisor(
     directory: Path, driver_dir: Path, confinement: Confinement, *, private: bool = False
 ) -> ExecutorSupervisor[Owner]:
@@ -117,7 +113,7 @@ def sample(executor: Executor[Owner], folder: Path) -> str:
     (client / "lease.sock").symlink_to(executor.socket)
     command = [str(native.path("samples/egpu-sample-vectoradd"))]
     done = subprocess.run(
-        command, env=environment(client), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        command, env=environment(client), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
     log = (executor.directory / "log").read_text()
     assert done.returncode == 0, done.stdout + done.stderr + log
@@ -138,7 +134,7 @@ def test_a_lease_is_a_group_that_ends_with_it(sim: Machine, tmp_path: Path) -> N
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "EGPU_TEST_CARD": sim.cards[0].uuid},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_SECONDS,
+        timeout=2 * DEADLINE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

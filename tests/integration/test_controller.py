@@ -9,7 +9,8 @@ from egpu.api import names
 from egpu.api.kubernetes import Event, Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.apps.controller import Controller, ControllerConfig
-from support.control_plane import World, binding, extender, nodes_known, running, until, world
+from support.control_plane import ControlPlane, binding, control_plane, extender, nodes_known, running
+from support.waiting import until
 
 API = "elasticgpu.io/v1alpha1"
 
@@ -45,25 +46,25 @@ def user(name: str, of: str) -> dict[str, Any]:
     }
 
 
-async def phase(w: World, name: str) -> str | None:
+async def phase(w: ControlPlane, name: str) -> str | None:
     found = await w.client.find(ElasticGPUClaim, name, namespace="default")
     return None if found is None else found.status.phase
 
 
-async def is_phase(w: World, name: str, wanted: str) -> bool:
+async def is_phase(w: ControlPlane, name: str, wanted: str) -> bool:
     return await phase(w, name) == wanted
 
 
-async def slices(w: World) -> list[ElasticGPU]:
+async def slices(w: ControlPlane) -> list[ElasticGPU]:
     return [gpu for gpu in await w.client.list(ElasticGPU) if gpu.spec.slice is not None]
 
 
-def controller(w: World) -> Controller:
+def controller(w: ControlPlane) -> Controller:
     return Controller(ControllerConfig(listen="127.0.0.1:0"), w.client)
 
 
 async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (one, http), running(controller(w)):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http), running(controller(w)):
         await w.node("n0")
         await nodes_known(one, 1)
         await w.create(klass("now"))
@@ -91,7 +92,7 @@ async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
 
 
 async def test_a_retained_slice_stays_and_keeps_its_card_until_somebody_deletes_it(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
+    async with control_plane(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
         await w.node("n0")
         await nodes_known(one, 1)
         await w.create(klass("keep", policy="Retain"))
@@ -107,7 +108,7 @@ async def test_a_retained_slice_stays_and_keeps_its_card_until_somebody_deletes_
 
 
 async def test_a_waiting_claim_stays_pending_until_its_first_pod(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (one, http), running(controller(w)):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http), running(controller(w)):
         await w.node("n0")
         await nodes_known(one, 1)
         await w.create(klass("later", mode="WaitForFirstConsumer"))
@@ -122,7 +123,7 @@ async def test_a_waiting_claim_stays_pending_until_its_first_pod(tmp_path: Path)
 
 async def test_a_claim_whose_slice_or_node_is_gone_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("egpu.core.claims.absence.MISSING_SECONDS", 0.1)
-    async with world(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
+    async with control_plane(tmp_path) as w, extender(w) as (one, _), running(controller(w)):
         await w.node("n0", cards=2)
         await nodes_known(one, 1)
         await w.create(klass("now"))
@@ -139,7 +140,7 @@ async def test_a_claim_whose_slice_or_node_is_gone_is_lost(tmp_path: Path, monke
 
 
 async def test_leftovers_of_a_dead_controller_are_swept_at_the_start(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (one, _):
+    async with control_plane(tmp_path) as w, extender(w) as (one, _):
         await w.node("n0")
         await nodes_known(one, 1)
         await w.create(klass("now"))
@@ -157,7 +158,7 @@ async def test_leftovers_of_a_dead_controller_are_swept_at_the_start(tmp_path: P
 
 
 async def test_a_class_of_a_technology_that_is_not_there_says_so(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w), running(controller(w)):
+    async with control_plane(tmp_path) as w, extender(w), running(controller(w)):
         await w.create({**klass("q"), "provisioner": names.VGPU})
         await w.create(claim("c", "q"))
 
@@ -169,22 +170,22 @@ async def test_a_class_of_a_technology_that_is_not_there_says_so(tmp_path: Path)
         assert await phase(w, "c") in (None, "Pending")
 
 
-async def _slice_phase(w: World, wanted: str) -> bool:
+async def _slice_phase(w: ControlPlane, wanted: str) -> bool:
     return [gpu.status.phase for gpu in await slices(w)] == [wanted]
 
 
-async def _used_by(w: World, name: str, wanted: list[str]) -> bool:
+async def _used_by(w: ControlPlane, name: str, wanted: list[str]) -> bool:
     found = await w.client.get(ElasticGPUClaim, name, namespace="default")
     return list(found.status.used_by) == wanted
 
 
-async def _gone(w: World, name: str) -> bool:
+async def _gone(w: ControlPlane, name: str) -> bool:
     return await w.client.find(ElasticGPUClaim, name, namespace="default") is None
 
 
-async def _no_slices(w: World) -> bool:
+async def _no_slices(w: ControlPlane) -> bool:
     return not await slices(w)
 
 
-async def _no_gpus(w: World) -> bool:
+async def _no_gpus(w: ControlPlane) -> bool:
     return not await w.client.list(ElasticGPU)

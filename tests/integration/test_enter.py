@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from egpu.adapters import native
 from egpu.adapters.processes import Process, start_time
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 FAILED, NOT_FOUND = 125, 127
 
@@ -21,7 +20,7 @@ def enter(*arguments: object, **options: object) -> subprocess.CompletedProcess[
         [native.path("egpu-enter"), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=DEADLINE_SECONDS,
         check=False,
         **options,  # type: ignore[call-overload]
     )
@@ -32,13 +31,6 @@ def mounts() -> None:
     probe = enter("--probe")
     if probe.returncode != 0:
         pytest.skip(probe.stdout.strip())
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not within the deadline"
-        time.sleep(0.005)
 
 
 def test_the_probe_says_what_is_possible() -> None:
@@ -173,7 +165,7 @@ class TestSupervise:
         return Process(fields[0], fields[1]), Process(fields[2], fields[3])
 
     def ended(self, directory: Path) -> tuple[int, int]:
-        eventually((directory / "exit").exists)
+        wait_until((directory / "exit").exists)
         status, number, when = (directory / "exit").read_text().split()
         assert abs(int(when) / 1e9 - time.time()) < 60
         return int(status), int(number)
@@ -199,7 +191,7 @@ class TestSupervise:
             "-c",
             "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done",
         )
-        eventually(lambda: "ready" in (tmp_path / "c" / "log").read_text())
+        wait_until(lambda: "ready" in (tmp_path / "c" / "log").read_text())
         os.kill(self.pid(tmp_path / "c")[1].pid, signal.SIGTERM)
         assert self.ended(tmp_path / "c") == (3, 0)
 
@@ -219,7 +211,7 @@ class TestSupervise:
         command, supervisor = self.pid(tmp_path / "c")
         assert command.is_alive()
         os.kill(supervisor.pid, signal.SIGKILL)
-        eventually(lambda: not command.is_alive())
+        wait_until(lambda: not command.is_alive())
         assert not (tmp_path / "c" / "exit").exists(), "no exit file: nobody saw how it ended"
 
     def test_a_directory_that_cannot_be_written_is_an_error_at_once(self) -> None:

@@ -20,8 +20,8 @@ from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender, ExtenderConfig, scheduler_config
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
-from support.control_plane import World, binding, extender, nodes_known, running, until, world
-from support.deadlines import PATIENCE_SECONDS
+from support.control_plane import ControlPlane, binding, control_plane, extender, nodes_known, running
+from support.waiting import DEADLINE_SECONDS, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -56,7 +56,7 @@ async def given_out(client: Client) -> dict[str, tuple[int, int]]:
 
 
 async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, extender(w) as (one, http):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http):
         await w.node("n0", memory_mib=1024)
         await w.node("n1")
         await nodes_known(one, 2)
@@ -87,7 +87,7 @@ async def test_the_vgpu_articles_policy_file_finds_what_it_asks_for(tmp_path: Pa
     (wanted,) = json.loads((EXAMPLES / "seed-scheduler-policy.json").read_text())["extenders"]
     path = f"{urlsplit(wanted['urlPrefix']).path}/{wanted['filterVerb']}"
     assert not wanted["nodeCacheCapable"], "so it sends, and wants back, whole nodes"
-    async with world(tmp_path) as w, extender(w) as (one, http):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http):
         await w.node("n0", memory_mib=1024)
         await w.node("n1")
         await nodes_known(one, 2)
@@ -97,7 +97,7 @@ async def test_the_vgpu_articles_policy_file_finds_what_it_asks_for(tmp_path: Pa
 
 
 async def test_prioritize_follows_the_policy_and_its_class(tmp_path: Path):
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         for node in ("n0", "n1"):
             await w.node(node)
         busy = await w.create(shared("busy"))
@@ -115,7 +115,7 @@ async def test_prioritize_follows_the_policy_and_its_class(tmp_path: Path):
 
 
 async def test_malformed_requests_get_a_400_that_says_why(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (_, http):
+    async with control_plane(tmp_path) as w, extender(w) as (_, http):
         for path in ("/filter", "/prioritize", "/bind", "/preempt"):
             for body in (b"", b"{", b"[]", b'{"Pod": 7}', b'{"PodName": null}', b"\xff\xfe"):
                 answer = await http.post(path, content=body)
@@ -125,7 +125,7 @@ async def test_malformed_requests_get_a_400_that_says_why(tmp_path: Path):
 
 
 async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, extender(w) as (one, http):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http):
         await w.node("n0")
         await nodes_known(one, 1)
         first, second = [await w.create(shared(name, core=80)) for name in ("a", "b")]
@@ -139,7 +139,7 @@ async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: 
         assert (await http.post("/bind", json={**binding(second, "n0"), "Node": ""})).status_code == 400
         waiting = (await http.get("/explain", params={"namespace": "default", "pod": "b"})).json()
         assert waiting["state"] == "waiting"
-        await until(lambda: one.view.pods.get("a", "default").spec.node_name)
+        await until(lambda: (found := one.view.pods.get("a", "default")) and found.spec.node_name)
         placed = (await http.get("/explain", params={"namespace": "default", "pod": "a"})).json()
         assert placed["state"] == "placed"
         assert (await http.get("/explain", params={"pod": "nobody"})).status_code == 404
@@ -149,7 +149,7 @@ async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: 
 
 
 async def test_preempt_keeps_the_nodes_where_the_victims_make_room(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (one, http):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http):
         for node in ("n0", "n1"):
             await w.node(node)
         await nodes_known(one, 2)
@@ -170,7 +170,7 @@ async def test_preempt_keeps_the_nodes_where_the_victims_make_room(tmp_path: Pat
 
 
 async def test_not_ready_until_the_caches_are_in_and_refusing_to_bind_until_then(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (one, _):
+    async with control_plane(tmp_path) as w, extender(w) as (one, _):
         second = Extender(ExtenderConfig(listen="127.0.0.1:0", leader_elect=True), w.client)
         task = asyncio.create_task(second.run(Supervisor(signals=())))
         try:
@@ -195,7 +195,7 @@ async def _answers(http: httpx2.AsyncClient) -> bool:
         return False
 
 
-async def storm(w: World, http: httpx2.AsyncClient, pods: list[dict[str, Any]], nodes: list[str]) -> int:
+async def storm(w: ControlPlane, http: httpx2.AsyncClient, pods: list[dict[str, Any]], nodes: list[str]) -> int:
     """A careless scheduler: filters and binds all pods at once, each on a random node that the filter granted."""
 
     async def one(pod: dict[str, Any]) -> int:
@@ -212,7 +212,7 @@ async def storm(w: World, http: httpx2.AsyncClient, pods: list[dict[str, Any]], 
 
 
 async def test_concurrent_binds_over_http_never_over_commit_and_give_everything_back(tmp_path: Path):
-    async with world(tmp_path) as w, extender(w) as (one, http):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http):
         nodes = [f"n{number}" for number in range(3)]
         for node in nodes:
             await w.node(node, cards=2)
@@ -231,7 +231,7 @@ async def test_concurrent_binds_over_http_never_over_commit_and_give_everything_
 
 
 async def test_extenders_killed_in_the_middle_of_a_storm_never_double_book(tmp_path: Path):
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         for node in ("n0", "n1"):
             await w.node(node, cards=2)
         pods = [await w.create(shared(f"p{number}", core=30)) for number in range(24)]
@@ -252,7 +252,7 @@ async def test_extenders_killed_in_the_middle_of_a_storm_never_double_book(tmp_p
 
 
 async def test_two_extenders_alive_at_once_never_double_book(tmp_path: Path):
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         for node in ("n0", "n1"):
             await w.node(node, cards=2)
         pods = [await w.create(shared(f"p{number}", core=60)) for number in range(24)]
@@ -263,7 +263,7 @@ async def test_two_extenders_alive_at_once_never_double_book(tmp_path: Path):
             async with (
                 running(second),
                 httpx2.AsyncClient(
-                    base_url=f"http://{second.address}", trust_env=False, timeout=PATIENCE_SECONDS
+                    base_url=f"http://{second.address}", trust_env=False, timeout=DEADLINE_SECONDS
                 ) as new,
             ):
                 await storm(w, new, list(reversed(pods)), ["n0", "n1"])
@@ -273,7 +273,7 @@ async def test_two_extenders_alive_at_once_never_double_book(tmp_path: Path):
 
 
 async def test_beyond_loopback_only_clients_with_a_certificate_are_let_in(tmp_path: Path):
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         open_to_all = Extender(ExtenderConfig(listen="0.0.0.0:0"), w.client)
         with pytest.raises(InvalidInput, match="client-ca"):
             await open_to_all.run(Supervisor(signals=()))

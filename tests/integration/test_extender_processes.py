@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from egpu.api.kubernetes import Lease, MutatingWebhookConfiguration, Node
 from egpu.api.objects import ElasticGPU, ObjectMeta
 from egpu.apps.extender.mix import ANNOTATION
 from egpu.embedded import apiserver
-from support.control_plane import World, free_port, install, until, world
+from support.control_plane import ControlPlane, control_plane, install
 from support.objects import card
+from support.ports import free_port
+from support.waiting import until
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
 
 
 @asynccontextmanager
-async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     one = await asyncio.create_subprocess_exec(
         *EGPU, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
@@ -45,7 +47,7 @@ async def ready(port: int) -> bool:
 
 
 async def test_each_process_gets_ready_and_stops_on_sigterm(tmp_path: Path):
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         kubeconfig = f"--kubeconfig={w.kubeconfig}"
         admission, *ports = (free_port() for _ in range(4))
         listens = [f"--listen=127.0.0.1:{port}" for port in ports]
@@ -63,7 +65,7 @@ async def test_each_process_gets_ready_and_stops_on_sigterm(tmp_path: Path):
 
 
 async def test_a_process_that_cannot_listen_ends_with_one_clear_line(tmp_path: Path):
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = taken.sockets[0].getsockname()[1]
         async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{port}") as one:
@@ -75,7 +77,7 @@ async def test_a_process_that_cannot_listen_ends_with_one_clear_line(tmp_path: P
 
 
 async def test_an_extender_that_is_taken_over_ends_with_an_error(tmp_path: Path):
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         ports = [free_port(), free_port()]
         async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{ports[0]}") as old:
             await until(lambda: ready(ports[0]))
@@ -129,14 +131,14 @@ async def decisions(port: int) -> list[list[int]]:
     return found
 
 
-async def kept_arrivals(w: World) -> int:
+async def kept_arrivals(w: ControlPlane) -> int:
     lease = await w.client.get(Lease, "elastic-gpu-extender", namespace="elastic-gpu-system")
     return json.loads((lease.metadata.annotations or {}).get(ANNOTATION, '{"arrivals": 0}'))["arrivals"]
 
 
 async def test_an_extender_killed_and_started_again_decides_as_before(tmp_path: Path):
     """It has learned which shapes come and which of them are bound to a model; SIGKILL does not make it forget."""
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         for number, node in enumerate(NODES):
             made = Node(metadata=ObjectMeta(name=node, labels={"gpu": f"m{number % 2}"}))
             await w.client.create(Node, made)
@@ -145,25 +147,25 @@ async def test_an_extender_killed_and_started_again_decides_as_before(tmp_path: 
         port = free_port()
         started = (f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{port}")
         async with process("extender", *started) as one:
-            await until(lambda: ready(port), 60)
+            await until(lambda: ready(port), seconds=60)
             ignorant = await decisions(port)
             async with httpx2.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
                 for number in range(40):
                     pod = asks(f"p{number}", 70, 9000) if number % 4 else asks(f"p{number}", 30, 6000, "m0")
                     await http.post("/filter", json={"Pod": pod, "NodeNames": list(NODES)})
-            await until(lambda: arrived(w, 40), 60)
+            await until(lambda: arrived(w, 40), seconds=60)
             learned = await decisions(port)
             assert learned != ignorant, "what was learned makes a difference here"
             one.kill()
             await one.wait()
         async with process("extender", *started):
-            await until(lambda: ready(port), 60)
+            await until(lambda: ready(port), seconds=60)
 
             async def as_before() -> bool:
                 return await decisions(port) == learned
 
-            await until(as_before, 60)  # prices are computed beside the service
+            await until(as_before, seconds=60)  # prices are computed beside the service
 
 
-async def arrived(w: World, count: int) -> bool:
+async def arrived(w: ControlPlane, count: int) -> bool:
     return await kept_arrivals(w) == count

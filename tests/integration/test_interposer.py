@@ -4,13 +4,10 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from egpu.adapters import native
-from support.deadlines import PATIENCE_SECONDS
 from support.slices import (
     LIBRARY,
     LIMIT,
@@ -19,18 +16,8 @@ from support.slices import (
     OUT_OF_MEMORY,
     SOURCES,
     Slice,
-    driver_directory,
-    eventually,
 )
-
-driver = pytest.fixture(scope="module")(driver_directory)
-
-
-@pytest.fixture
-def box(driver: Path, tmp_path: Path) -> Iterator[Slice]:
-    box = Slice(driver, tmp_path)
-    yield box
-    box.close()
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 
 def test_memory_information_is_the_slice(box: Slice) -> None:
@@ -122,7 +109,7 @@ def test_the_bytes_of_a_killed_process_come_back(box: Slice) -> None:
 def test_nothing_drifts_when_processes_are_killed_anywhere(box: Slice) -> None:
     for victim in range(12):
         churning = [box.start("churn", 4096) for _ in range(2)]
-        eventually(lambda: len([p for p in box.usage().processes if p.device_bytes or p.start_time]) >= 2)
+        wait_until(lambda: len([p for p in box.usage().processes if p.device_bytes or p.start_time]) >= 2)
         time.sleep(0.003 * victim)  # so that the signal meets each of them somewhere else
         for child in churning:
             child.kill()
@@ -182,7 +169,7 @@ def test_without_a_sound_slice_nothing_may_be_used(box: Slice, damaged: str, how
     if how != "missing":
         path.write_bytes(b"" if how == "empty" else b"\xa5" * size)
     child = box.start("info")
-    output, errors = child.communicate(timeout=PATIENCE_SECONDS)
+    output, errors = child.communicate(timeout=DEADLINE_SECONDS)
     assert output == f"init {NOT_PERMITTED}\n"
     assert errors.startswith(f"egpu: this process may not use the GPU: {path}: ")
     assert errors.count("\n") == 1
@@ -209,7 +196,7 @@ def test_two_processes_share_one_cap(box: Slice) -> None:
     box.limit(core=40)
     # Long enough for what both launch before either has timed its kernels to be paid back.
     first, second = box.start("burn", 500, 3.0), box.start("burn", 500, 3.0)
-    got = sum(float(child.communicate(timeout=PATIENCE_SECONDS)[0].split()[1]) for child in (first, second))
+    got = sum(float(child.communicate(timeout=DEADLINE_SECONDS)[0].split()[1]) for child in (first, second))
     assert 0 < got <= 0.40 + 0.04
 
 

@@ -13,7 +13,9 @@ import pytest
 from egpu.adapters import native
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
-from support.simulated_gpu import Program, machine, run
+from support.simulated_gpu import Program, run
+
+CARDS = ("A100-40G", 1)
 
 LIMIT = 64 << 20
 LIBRARY = "libegpu-interposer.so"
@@ -116,12 +118,6 @@ class Inside:
     def start(self, code: str) -> Program:
         self.programs.append(Program(self.machine, PRELUDE + textwrap.dedent(code), self.environment))
         return self.programs[-1]
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("sim"), "A100-40G", 1) as made:
-        yield made
 
 
 @pytest.fixture

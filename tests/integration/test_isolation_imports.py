@@ -12,11 +12,11 @@ from egpu.adapters import native
 from egpu.adapters.nvml import CardProcess
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, create_usage, read_policy, write_policy
-from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.allocation import CardShare
 from egpu.apps.agent.limits.memory import LOOKS, MemoryReconciler
-from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.apps.agent.slots.directories import Slots
 from support.simulated_gpu import Program, machine
-from support.slices import LIBRARY, MIB
+from support.slices import LIBRARY, MIB, slot_record
 
 SIZE = 64 * MIB
 EXPORTER = f"""
@@ -67,17 +67,7 @@ def slots(on: Machine, tmp_path: Path) -> Slots:
     """One container with 512 MiB."""
     slots = Slots(tmp_path / "slots")
     share = CardShare(uuid=on.cards[0].uuid, index=0, minor=0, core=50, memory_mib=512)
-    record = SlotRecord(
-        slot_id="one",
-        namespace="default",
-        pod="one",
-        pod_uid="one",
-        container="main",
-        generation=slots.next_generation(),
-        boot_id="",
-        allocation=ContainerAllocation(provisioner="vcuda", mode="shared", cards=(share,)),
-        minors={},
-    )
+    record = slot_record(slots, "one", share)
 
     def fill(directory: Path) -> None:
         (directory / LIBRARY).symlink_to(native.path(LIBRARY))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
-from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.allocation import CardShare
 from egpu.apps.agent.limits.compute import BUSY_SECONDS, ComputeSharing
-from egpu.apps.agent.slots.directories import SlotRecord, Slots
-from support.slices import NATIVE, SOURCES, compile_c, uuid
+from egpu.apps.agent.slots.directories import Slots
+from support.slices import NATIVE, SOURCES, compile_c, slot_record, uuid
 
 SHARES = (30, 70)
 #: What a look itself takes, and the thread's way to it.
@@ -44,19 +44,7 @@ class Case:
 def a_slot(slots: Slots, index: int) -> Path:
     core, shares = SHARES[index], index == 0
     share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=1024)
-    record = SlotRecord(
-        slot_id=str(index),
-        namespace="default",
-        pod=str(index),
-        pod_uid=str(index),
-        container="main",
-        generation=slots.next_generation(),
-        boot_id="",
-        allocation=ContainerAllocation(
-            provisioner="vcuda", mode="shared", cards=(share,), core_limit=100 if shares else 0
-        ),
-        minors={},
-    )
+    record = slot_record(slots, str(index), share, core_limit=100 if shares else 0)
     slots.replace(record, lambda directory: None)
     place, mode = slots.path(record.slot_id), Mode.SHARE if shares else Mode.CAP
     line = DevicePolicy(uuid=uuid("1"), minor=0, mode=mode, core_ppm=core * 10_000, memory_limit_bytes=1 << 30)

@@ -11,13 +11,13 @@ from prometheus_client import generate_latest
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.pages import create_usage, read_policy
-from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import LOOKS, MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.apps.agent.slots.directories import Slots
 from egpu.errors import Unavailable
-from support.slices import LIMIT, MIB, Slice, driver_directory, empty_slots, uuid
+from support.slices import LIMIT, MIB, Slice, slot_record, uuid
 
 CARD = uuid("1")
 
@@ -41,10 +41,6 @@ class Driver:
         return {CARD: tuple(CardProcess(pid, used) for pid, used in self.held.items())}
 
 
-driver = pytest.fixture(scope="module")(driver_directory)
-slots = pytest.fixture(empty_slots)
-
-
 @pytest.fixture
 def boxes(slots: Slots, driver: Path) -> Iterator[dict[str, Slice]]:
     """Two containers on one card."""
@@ -56,17 +52,7 @@ def boxes(slots: Slots, driver: Path) -> Iterator[dict[str, Slice]]:
 
 def a_slot(slots: Slots, driver: Path, slot_id: str) -> Slice:
     share = CardShare(uuid=CARD, index=0, minor=0, core=30, memory_mib=LIMIT // MIB)
-    record = SlotRecord(
-        slot_id=slot_id,
-        namespace="default",
-        pod=slot_id,
-        pod_uid=slot_id,
-        container="main",
-        generation=slots.next_generation(),
-        boot_id="",
-        allocation=ContainerAllocation(provisioner="vcuda", mode="shared", cards=(share,)),
-        minors={},
-    )
+    record = slot_record(slots, slot_id, share)
     slots.replace(record, lambda directory: None)
     box = Slice(driver, slots.path(slot_id))
     box.limit(core=30)

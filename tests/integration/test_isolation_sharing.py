@@ -11,34 +11,19 @@ from prometheus_client import generate_latest
 
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices.pages import Mode, Policy, UsageReader, create_usage, read_policy
-from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.slots.directories import SlotRecord, Slots
-from support.slices import LIMIT, Slice, driver_directory, empty_slots, eventually, uuid
-
-driver = pytest.fixture(scope="module")(driver_directory)
-slots = pytest.fixture(empty_slots)
+from egpu.apps.agent.slots.directories import Slots
+from support.slices import LIMIT, Slice, slot_record, uuid
+from support.waiting import wait_until
 
 
 def a_slot(slots: Slots, driver: Path, slot_id: str, *, core: int, core_limit: int = 0) -> Slice:
     share = CardShare(uuid=uuid("1"), index=0, minor=0, core=core, memory_mib=LIMIT >> 20, model="test")
-    allocation = ContainerAllocation(
-        provisioner="vcuda", mode="shared", class_name="", claim="", cards=(share,), core_limit=core_limit
-    )
-    record = SlotRecord(
-        slot_id=slot_id,
-        namespace="default",
-        pod=slot_id,
-        pod_uid=slot_id,
-        container="main",
-        generation=slots.next_generation(),
-        boot_id="",
-        allocation=allocation,
-        minors={},
-    )
+    record = slot_record(slots, slot_id, share, core_limit=core_limit)
     slots.replace(record, lambda directory: None)
     box = Slice(driver, slots.path(slot_id))
     box.limit(core=core, mode=Mode.SHARE if core_limit else Mode.CAP)
@@ -81,14 +66,14 @@ def test_idle_time_is_handed_out_and_taken_back(
     sharing, capped = a_slot(slots, driver, "one", core=30, core_limit=100), a_slot(slots, driver, "two", core=40)
     stepping(ComputeSharing(slots))
     worker = sharing.start("burn", 200, 60)
-    eventually(lambda: granted(sharing) == 100)
+    wait_until(lambda: granted(sharing) == 100)
     assert read_policy(sharing.directory / "policy").devices[0].window is None
     other = capped.start("burn", 200, 60)
-    eventually(lambda: [window_us(box) for box in (sharing, capped)] == [12_000, 8_000])
+    wait_until(lambda: [window_us(box) for box in (sharing, capped)] == [12_000, 8_000])
     assert (granted(sharing), granted(capped)) == (60, 40)
     other.kill()
     other.wait()
-    eventually(lambda: granted(sharing) == 100)
+    wait_until(lambda: granted(sharing) == 100)
     worker.kill()
     worker.wait()
     for box in (sharing, capped):

@@ -15,13 +15,15 @@ import pytest_asyncio
 
 from egpu.api import names
 from egpu.api.kubernetes import Event, Lease, Node
-from support.node import NODE, World, processes_of, shell, until, world
+from support.local_node import NODE, LocalNode, ended, local_node, restarts, shell
+from support.process_table import with_command
+from support.waiting import until
 
 
 @pytest_asyncio.fixture
-async def node() -> AsyncGenerator[World]:
+async def node() -> AsyncGenerator[LocalNode]:
     with tempfile.TemporaryDirectory(prefix="egn-") as directory:
-        async with world(Path(directory), agent=False) as here:
+        async with local_node(Path(directory), agent=False) as here:
             yield here
 
 
@@ -29,12 +31,12 @@ def plain(name: str, script: str, **more: Any) -> dict[str, Any]:
     return shell(name, script, gpu=False, **more)
 
 
-async def events(node: World, pod: str) -> dict[str, str]:
+async def events(node: LocalNode, pod: str) -> dict[str, str]:
     found = await node.client.list(Event, namespace="default")
     return {each.reason: each.message for each in found if each.involved_object.name == pod}
 
 
-async def test_the_node_is_ready_and_renews_its_lease(node: World) -> None:
+async def test_the_node_is_ready_and_renews_its_lease(node: LocalNode) -> None:
     async def ready() -> Node | None:
         try:
             found = await node.client.get(Node, NODE)
@@ -42,40 +44,39 @@ async def test_the_node_is_ready_and_renews_its_lease(node: World) -> None:
             return None
         return found if any(c.type == "Ready" and c.status == "True" for c in found.status.conditions or []) else None
 
-    found = await until("node ready", ready)
+    found = await until(ready, "node ready")
     assert (found.status.capacity or {})["cpu"] == "8"
 
     async def leased() -> bool:
         return bool(await node.client.find(Lease, NODE, namespace="kube-node-lease"))
 
-    await until("lease", leased)
+    await until(leased, "lease")
 
 
-async def test_output_exit_code_and_events(node: World) -> None:
+async def test_output_exit_code_and_events(node: LocalNode) -> None:
     pod = await node.create("talks", [plain("main", "echo hello; echo oops >&2; exit 4")])
     pod = await node.phase("talks", "Failed")
-    ended = pod.status.container_statuses[0].state.terminated
-    assert (ended.exit_code, ended.reason) == (4, "Error")
+    assert (ended(pod).exit_code, ended(pod).reason) == (4, "Error")
     assert node.log(pod, "main") == "hello\noops\n"
     assert await node.client.text("/api/v1/namespaces/default/pods/talks/log") == "hello\noops\n"
 
     async def told() -> bool:
         return {"Created", "Started"} <= (await events(node, "talks")).keys()
 
-    await until("events", told)
+    await until(told, "events")
 
 
-async def test_on_failure_runs_until_it_succeeds(node: World) -> None:
+async def test_on_failure_runs_until_it_succeeds(node: LocalNode) -> None:
     script = "echo $$ >> /s/tries; test $(wc -l < /s/tries) -ge 3"
     volumes = [{"name": "s", "emptyDir": {}}]
     one = plain("main", script, volumeMounts=[{"name": "s", "mountPath": "/s"}])
     await node.create("tries", [one], restartPolicy="OnFailure", volumes=volumes)
     pod = await node.phase("tries", "Succeeded")
-    assert pod.status.container_statuses[0].restart_count == 2
+    assert restarts(pod) == 2
     assert not os.path.exists("/s"), "its mount point is its own"  # noqa: ASYNC240
 
 
-async def test_an_image_nobody_knows(node: World) -> None:
+async def test_an_image_nobody_knows(node: LocalNode) -> None:
     await node.create("unknown", [{"name": "main", "image": "busybox:1"}])
 
     async def said() -> str:
@@ -83,20 +84,20 @@ async def test_an_image_nobody_knows(node: World) -> None:
         state = statuses[0].state if statuses else None
         return state.waiting.message if state and state.waiting and "Image" in state.waiting.reason else ""
 
-    assert "busybox:1" in await until("ErrImagePull", said)
+    assert "busybox:1" in await until(said, "ErrImagePull")
 
 
-async def test_sidecars_start_before_and_end_after(node: World) -> None:
+async def test_sidecars_start_before_and_end_after(node: LocalNode) -> None:
     where = [{"name": "s", "mountPath": "/s"}]
     sidecar = plain("side", "touch /s/up; exec sleep 765432", restartPolicy="Always", volumeMounts=where)
     main = plain("main", "for i in $(seq 100); do test -e /s/up && exit 0; sleep 0.1; done; exit 1", volumeMounts=where)
     await node.create("pair", [main], inits=[sidecar], volumes=[{"name": "s", "emptyDir": {}}])
     pod = await node.phase("pair", "Succeeded", "Failed")
     assert pod.status.phase == "Succeeded"
-    assert not processes_of("sleep 765432")
+    assert not with_command("sleep 765432")
 
 
-async def test_a_pod_too_many_is_turned_away(node: World) -> None:
+async def test_a_pod_too_many_is_turned_away(node: LocalNode) -> None:
     needs = {"limits": {"cpu": "5", "memory": "1Gi"}}
     await node.create("first", [plain("main", "sleep 100", resources=needs)])
     await node.phase("first", "Running")
@@ -106,36 +107,36 @@ async def test_a_pod_too_many_is_turned_away(node: World) -> None:
     assert "requested: 5000, used: 5000, capacity: 8000" in pod.status.message
 
 
-async def test_a_term_that_is_ignored_becomes_a_kill(node: World) -> None:
+async def test_a_term_that_is_ignored_becomes_a_kill(node: LocalNode) -> None:
     stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done"
     pod = await node.create("stubborn", [plain("main", stubborn)], terminationGracePeriodSeconds=1)
     await node.phase("stubborn", "Running")
-    await until("trap set", lambda: node.log(pod, "main"))
+    await until(lambda: node.log(pod, "main"), "trap set")
     await node.client.delete(type(pod), "stubborn", namespace="default")
     await node.gone("stubborn")
-    await until("directory gone", lambda: not (node.kubelet_dir / "run" / pod.uid).exists())
+    await until(lambda: not (node.kubelet_dir / "run" / pod.uid).exists(), "directory gone")
 
 
-async def test_forced_deletion_ends_the_process_too(node: World) -> None:
+async def test_forced_deletion_ends_the_process_too(node: LocalNode) -> None:
     pod = await node.create("forced", [plain("main", "exec sleep 654321")])
     await node.phase("forced", "Running")
     await node.client.delete(type(pod), "forced", namespace="default", grace_period_seconds=0)
-    await until("process gone", lambda: not processes_of("sleep 654321"))
-    await until("directory gone", lambda: not (node.kubelet_dir / "run" / pod.uid).exists())
+    await until(lambda: not with_command("sleep 654321"), "process gone")
+    await until(lambda: not (node.kubelet_dir / "run" / pod.uid).exists(), "directory gone")
 
 
-async def test_pods_deleted_while_the_kubelet_is_away(node: World) -> None:
+async def test_pods_deleted_while_the_kubelet_is_away(node: LocalNode) -> None:
     pod = await node.create("orphan", [plain("main", "exec sleep 543210")])
     await node.phase("orphan", "Running")
     await node.kill_kubelet()
     await node.client.delete(type(pod), "orphan", namespace="default", grace_period_seconds=0)
-    assert processes_of("sleep 543210")
+    assert with_command("sleep 543210")
     await node.start_kubelet()
-    await until("process gone", lambda: not processes_of("sleep 543210"))
-    await until("directory gone", lambda: not (node.kubelet_dir / "run" / pod.uid).exists())
+    await until(lambda: not with_command("sleep 543210"), "process gone")
+    await until(lambda: not (node.kubelet_dir / "run" / pod.uid).exists(), "directory gone")
 
 
-async def test_killed_again_and_again_nothing_runs_twice(node: World) -> None:
+async def test_killed_again_and_again_nothing_runs_twice(node: LocalNode) -> None:
     """Each container appends a line when it starts: exactly one line each, whatever happens to the kubelet."""
     tally = node.directory / "tally"
     tally.mkdir()
@@ -149,11 +150,11 @@ async def test_killed_again_and_again_nothing_runs_twice(node: World) -> None:
             await node.start_kubelet()
     for number in range(12):
         pod = await node.phase(f"t-{number}", "Failed" if number % 2 else "Succeeded")
-        assert pod.status.container_statuses[0].restart_count == 0
+        assert restarts(pod) == 0
     assert [(tally / str(number)).read_text() for number in range(12)] == ["run\n"] * 12
 
 
-async def test_a_resource_that_no_plugin_registered_is_not_allocated(node: World) -> None:
+async def test_a_resource_that_no_plugin_registered_is_not_allocated(node: LocalNode) -> None:
     """As in a real kubelet: it is the scheduler that does not send such a pod here."""
     pod = await node.create("early", [shell("main", "ls /opt/egpu; true")])
     pod = await node.phase("early", "Succeeded")

@@ -8,7 +8,7 @@ import pytest
 
 from egpu.embedded.kubelet import runtime
 from egpu.embedded.kubelet.runtime import NeverStarted, Runtime
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ async def test_a_run_that_is_still_being_started_is_waited_for(tmp_path: Path) -
     starting.kill()
     await starting.wait()
     with pytest.raises(NeverStarted):
-        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        await asyncio.wait_for(waiting, DEADLINE_SECONDS)
 
 
 async def test_a_supervisor_that_is_gone_has_taken_its_command_with_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from egpu.api.kubernetes import Container, Lease, LeaseSpec, Node, Pod, PodSpec
 from egpu.api.objects import ObjectMeta
 from egpu.embedded import apiserver
 from egpu.errors import AlreadyExists, Conflict, Gone, InvalidInput, NotFound, Refused, Unavailable
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import until
 
 
 def pod(name: str) -> Pod:
@@ -105,9 +105,7 @@ async def test_a_reflector_that_fell_behind_is_told_the_difference(tmp_path: Pat
             async for _ in client.watch(Pod, resource_version=old):
                 pass
         task = asyncio.create_task(reflector.run())
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(seen) < 23:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: len(seen) >= 23)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert sorted(seen[:2]) == [("added", "gone"), ("added", "kept")]

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,24 +29,22 @@ from egpu.apps.agent.serving.bridges import SlotBridges, link
 from egpu.apps.agent.serving.pods import PodService, ServedContainer
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import NotFound, Refused, Unavailable
-from support import node as nodeworld
-from support import objects as worlds
-from support import pool as poolworld
+from support import local_node, objects
+from support.waiting import until
 
 SERVER, HERE, ELSEWHERE = "gpu-1", "cpu-1", "cpu-2"
 
 
-stand_in = pytest.fixture(autouse=True)(poolworld.stand_in)
-short = pytest.fixture(poolworld.short)
+pytestmark = pytest.mark.usefixtures("executor_that_runs_nothing")
 
 
 def given(index: int = 0, *, server: str = SERVER) -> ContainerAllocation:
-    return ContainerAllocation(provisioner=names.POOL, mode="shared", server=server, cards=(nodeworld.share(index),))
+    return ContainerAllocation(provisioner=names.POOL, mode="shared", server=server, cards=(local_node.share(index),))
 
 
 def a_pod(name: str, on: str = HERE, allocation: ContainerAllocation | None = None) -> Pod:
     containers = {"main": allocation or given()}
-    return worlds.placed(worlds.pod(name, worlds.container("main")), PodAllocation(node=on, containers=containers))
+    return objects.placed(objects.pod(name, objects.container("main")), PodAllocation(node=on, containers=containers))
 
 
 @dataclass
@@ -84,7 +82,7 @@ class Nodes:
 
 
 @dataclass
-class World:
+class Agents:
     directory: Path
     pods: Pods
     serving: PodService
@@ -113,10 +111,10 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path, pods: Pods | None = None) -> AsyncIterator[World]:
+async def agents(directory: Path, pods: Pods | None = None) -> AsyncGenerator[Agents]:
     """The serving half of the agent of SERVER."""
     pods = pods or Pods()
-    inventory = Inventory(nodeworld.Cards(2), interval_seconds=60)
+    inventory = Inventory(local_node.Cards(2), interval_seconds=60)
     await inventory.refresh()
     serving = PodService(
         SERVER,
@@ -129,28 +127,28 @@ async def world(directory: Path, pods: Pods | None = None) -> AsyncIterator[Worl
     await serving.open()
     tasks = [asyncio.create_task(serving.listener.serve()), asyncio.create_task(serving.run())]
     try:
-        yield World(directory, pods, serving)
+        yield Agents(directory, pods, serving)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_pods_node_gets_its_executor_and_asking_again_the_same_one(short: Path) -> None:
-    async with world(short) as here:
+async def test_a_pods_node_gets_its_executor_and_asking_again_the_same_one(state_dir: Path) -> None:
+    async with agents(state_dir) as here:
         pod = here.pods.add(a_pod("p"))
         granted = await here.ask(pod)
         lease = granted.lease.lease
         connection = await here.join(lease, granted.token)
         greeting = (await connection.reader.readline()).decode().split()
-        assert greeting == [lease, nodeworld.card(0).uuid]
+        assert greeting == [lease, local_node.card(0).uuid]
         await connection.close()
         assert (await here.ask(pod)).lease.lease == lease
         assert here.running() == {lease}
 
 
-async def test_nobody_gets_what_the_scheduler_did_not_give_to_a_pod_of_their_node(short: Path) -> None:
-    async with world(short) as here:
+async def test_nobody_gets_what_the_scheduler_did_not_give_to_a_pod_of_their_node(state_dir: Path) -> None:
+    async with agents(state_dir) as here:
         pod = here.pods.add(a_pod("p"))
         local = here.pods.add(a_pod("local", allocation=replace(given(), server="", provisioner=names.QGPU)))
         third = here.pods.add(a_pod("third", allocation=given(server="gpu-2")))
@@ -168,14 +166,14 @@ async def test_nobody_gets_what_the_scheduler_did_not_give_to_a_pod_of_their_nod
         ):
             with pytest.raises(Refused, match=why):
                 await asking
-        foreign = authority.issue(short / "foreign", "server", HERE)
+        foreign = authority.issue(state_dir / "foreign", "server", HERE)
         with pytest.raises((Refused, Unavailable)):
             await dial(here.serving.listener.address, foreign, messages.Hello(role="pod"), expect=f"server/{SERVER}")
         assert here.running() == set()
 
 
-async def test_a_token_is_good_for_one_pods_lease_in_the_hands_of_its_node(short: Path) -> None:
-    async with world(short) as here:
+async def test_a_token_is_good_for_one_pods_lease_in_the_hands_of_its_node(state_dir: Path) -> None:
+    async with agents(state_dir) as here:
         one, other = here.pods.add(a_pod("one")), here.pods.add(a_pod("other", on=ELSEWHERE))
         first, second = await here.ask(one), await here.ask(other, ELSEWHERE)
         with pytest.raises(Refused, match="not issued for"):
@@ -187,25 +185,25 @@ async def test_a_token_is_good_for_one_pods_lease_in_the_hands_of_its_node(short
         await (await here.join(second.lease.lease, second.token, ELSEWHERE)).close()
 
 
-async def test_an_executor_lives_as_long_as_its_pod_also_over_a_restart_of_the_agent(short: Path) -> None:
+async def test_an_executor_lives_as_long_as_its_pod_also_over_a_restart_of_the_agent(state_dir: Path) -> None:
     pods = Pods()
     pod = pods.add(a_pod("p"))
-    async with world(short, pods) as here:
+    async with agents(state_dir, pods) as here:
         granted = await here.ask(pod)
-        before = processes_of(short / "served" / granted.lease.lease)
+        before = processes_of(state_dir / "served" / granted.lease.lease)
     assert before
-    async with world(short, pods) as here:
+    async with agents(state_dir, pods) as here:
         connection = await here.join(granted.lease.lease, granted.token)
         assert await connection.reader.readline()
         await connection.close()
-        assert processes_of(short / "served" / granted.lease.lease) == before
+        assert processes_of(state_dir / "served" / granted.lease.lease) == before
         pods.end(pod)
-        await poolworld.eventually(lambda: not here.running(), 60)
-        assert processes_of(short / "served" / granted.lease.lease) == []
+        await until(lambda: not here.running(), seconds=60)
+        assert processes_of(state_dir / "served" / granted.lease.lease) == []
 
 
-async def test_a_card_given_out_again_is_free_of_its_last_pod(short: Path) -> None:
-    async with world(short) as here:
+async def test_a_card_given_out_again_is_free_of_its_last_pod(state_dir: Path) -> None:
+    async with agents(state_dir) as here:
         first, beside = here.pods.add(a_pod("first")), here.pods.add(a_pod("beside", allocation=given(1)))
         one, two = await here.ask(first), await here.ask(beside)
         del here.pods.pods[first.key]
@@ -214,16 +212,16 @@ async def test_a_card_given_out_again_is_free_of_its_last_pod(short: Path) -> No
         assert one.lease.lease not in here.running()
 
 
-async def test_a_dead_executor_is_started_anew_and_its_old_sessions_are_not_known_there(short: Path) -> None:
-    async with world(short) as here:
+async def test_a_dead_executor_is_started_anew_and_its_old_sessions_are_not_known_there(state_dir: Path) -> None:
+    async with agents(state_dir) as here:
         pod = here.pods.add(a_pod("p"))
         lease = (await here.ask(pod)).lease.lease
-        before = processes_of(short / "served" / lease)
+        before = processes_of(state_dir / "served" / lease)
         for pid in before:
             os.kill(pid, signal.SIGKILL)
-        await poolworld.eventually(lambda: not processes_of(short / "served" / lease), 30)
+        await until(lambda: not processes_of(state_dir / "served" / lease), seconds=30)
         assert (await here.ask(pod)).lease.lease == lease
-        assert set(processes_of(short / "served" / lease)).isdisjoint(before)
+        assert set(processes_of(state_dir / "served" / lease)).isdisjoint(before)
 
 
 def talk(path: Path) -> str:
@@ -234,9 +232,11 @@ def talk(path: Path) -> str:
         return sock.makefile("rb").readline().decode().split()[0]
 
 
-async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_agent_has_restarted(short: Path) -> None:
-    slots = Slots(short / "slots")
-    async with world(short) as here:
+async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_agent_has_restarted(
+    state_dir: Path,
+) -> None:
+    slots = Slots(state_dir / "slots")
+    async with agents(state_dir) as here:
         pod = here.pods.add(a_pod("p"))
         record = SlotRecord(
             slot_id="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main",
@@ -245,8 +245,8 @@ async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_a
         client: Any = Nodes(str(here.serving.listener.address))
 
         @contextlib.asynccontextmanager
-        async def agent() -> AsyncIterator[SlotBridges]:
-            bridges = SlotBridges(short / "bridges", here.of(HERE), client, slots)
+        async def agent() -> AsyncGenerator[SlotBridges]:
+            bridges = SlotBridges(state_dir / "bridges", here.of(HERE), client, slots)
             running = asyncio.create_task(bridges.run())
             try:
                 yield bridges
@@ -262,22 +262,22 @@ async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_a
             assert await asyncio.to_thread(talk, slots.path("7") / "lease.sock") == lease
         async with agent():
             inode = (slots.path("7") / "lease.sock").stat().st_ino
-            await poolworld.eventually(lambda: (slots.path("7") / "lease.sock").stat().st_ino != inode, 30)
+            await until(lambda: (slots.path("7") / "lease.sock").stat().st_ino != inode, seconds=30)
             assert await asyncio.to_thread(talk, slots.path("7") / "lease.sock") == lease
             slots.remove("7")
-            await poolworld.eventually(lambda: not list((short / "bridges").iterdir()), 30)
+            await until(lambda: not list((state_dir / "bridges").iterdir()), seconds=30)
 
 
-async def test_what_cannot_be_reached_or_is_refused_is_said_when_the_container_is_prepared(short: Path) -> None:
-    slots = Slots(short / "slots")
-    async with world(short) as here:
+async def test_what_cannot_be_reached_or_is_refused_is_said_when_the_container_is_prepared(state_dir: Path) -> None:
+    slots = Slots(state_dir / "slots")
+    async with agents(state_dir) as here:
         pod = a_pod("p")
         record = SlotRecord(
             slot_id="7", namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, container="main", generation=1,
             boot_id="", allocation=given(), minors={}, server=SERVER,
         )  # fmt: skip
         client: Any = Nodes(str(here.serving.listener.address))
-        bridges = SlotBridges(short / "bridges", here.of(HERE), client, slots)
+        bridges = SlotBridges(state_dir / "bridges", here.of(HERE), client, slots)
         with pytest.raises(Refused, match="there is no such pod"):
             await bridges.start(record)
         with pytest.raises(Unavailable, match="node gpu-9, which has the cards, is gone"):

@@ -17,8 +17,8 @@ from egpu.core.leasing.pool import TTL_SECONDS
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
-from support import pool as poolworld
-from support.deadlines import PATIENCE_SECONDS
+from support import in_process_pool
+from support.waiting import DEADLINE_SECONDS, until
 
 REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
 
@@ -29,11 +29,11 @@ async def acquire(client: PoolClient, request: str = "1", **other: int | str) ->
 
 
 async def test_a_lease_is_granted_resized_and_released(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        server = poolworld.FakeServer("one", broker.address, credentials, cards=2)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        server = in_process_pool.FakeServer("one", broker.address, credentials, cards=2)
         await server.start()
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
         granted = await acquire(client, cards=2)
         lease = granted.lease.lease
         assert granted.lease.state == "active"
@@ -44,12 +44,12 @@ async def test_a_lease_is_granted_resized_and_released(tmp_path: Path) -> None:
         assert [(card.share.core, card.share.memory_mib) for card in resized.lease.cards] == [(20, 3000)] * 2
         assert server.runs[lease].cards[0].memory_mib == 3000
         with pytest.raises(DoesNotFit, match="has 100 %"):
-            await client.resize(lease, core=None, memory_mib=poolworld.CARD_MIB + 1)
+            await client.resize(lease, core=None, memory_mib=in_process_pool.CARD_MIB + 1)
         with pytest.raises(InvalidInput, match="core"):
             await client.resize(lease, core=101, memory_mib=None)
 
         await client.release(lease)
-        await poolworld.eventually(lambda: not broker.service.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         assert server.runs == {}
         with pytest.raises(NotFound, match="it ended, released"):
             await client.renew(lease)
@@ -58,12 +58,12 @@ async def test_a_lease_is_granted_resized_and_released(tmp_path: Path) -> None:
 
 
 async def test_what_does_not_fit_says_why_and_changes_nothing(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        client = await poolworld.client(broker, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        client = await in_process_pool.client(broker, credentials)
         with pytest.raises(DoesNotFit, match="no server"):
             await acquire(client)
-        server = poolworld.FakeServer("one", broker.address, credentials)
+        server = in_process_pool.FakeServer("one", broker.address, credentials)
         await server.start()
         await acquire(client, core=80)
         with pytest.raises(DoesNotFit, match="one: "):
@@ -74,18 +74,18 @@ async def test_what_does_not_fit_says_why_and_changes_nothing(tmp_path: Path) ->
 
 
 async def test_orders_that_were_on_their_way_to_a_replaced_connection_are_sent_again(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        deaf = poolworld.FakeServer("one", broker.address, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        deaf = in_process_pool.FakeServer("one", broker.address, credentials)
         await deaf.start()
-        await poolworld.eventually(lambda: deaf.read[0] != "")
+        await until(lambda: deaf.read[0] != "")
         assert deaf.task is not None
         deaf.task.cancel()  # what is sent to it from now on is lost, and nobody has noticed that its connection is
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
         asking = asyncio.create_task(acquire(client))
-        await poolworld.eventually(lambda: bool(broker.service.pool.leases))
+        await until(lambda: bool(broker.service.pool.leases))
         await asyncio.sleep(0.2)
-        again = poolworld.FakeServer("one", broker.address, credentials)
+        again = in_process_pool.FakeServer("one", broker.address, credentials)
         again.read = deaf.read
         await again.start()
         assert (await asking).lease.lease in again.runs
@@ -95,13 +95,13 @@ async def test_orders_that_were_on_their_way_to_a_replaced_connection_are_sent_a
 
 
 async def test_what_may_fit_when_a_server_is_back_is_asked_again_and_not_refused(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        server = poolworld.FakeServer("one", broker.address, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        server = in_process_pool.FakeServer("one", broker.address, credentials)
         await server.start()
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
         await server.stop()
-        await poolworld.eventually(lambda: broker.service.pool.servers["one"].away_since is not None)
+        await until(lambda: broker.service.pool.servers["one"].away_since is not None)
         with pytest.raises(Unavailable, match="one may be back in a moment"):
             await acquire(client)
         held = HeldLease(broker.address, credentials, REQUEST, holder="pod:a")
@@ -116,25 +116,25 @@ async def test_what_may_fit_when_a_server_is_back_is_asked_again_and_not_refused
 
 
 async def test_a_broker_that_has_just_started_refuses_nobody_for_want_of_servers(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials, gather_seconds=PATIENCE_SECONDS) as broker:
-        client = await poolworld.client(broker, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials, gather_seconds=DEADLINE_SECONDS) as broker:
+        client = await in_process_pool.client(broker, credentials)
         with pytest.raises(Unavailable, match="started a moment ago"):
             await acquire(client)
         await client.close()
 
 
 async def test_the_same_machine_comes_first_then_the_fastest_link_then_several_servers(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
         servers = [
-            poolworld.FakeServer("slow", broker.address, credentials, link=1_000),
-            poolworld.FakeServer("fast", broker.address, credentials, link=100_000),
-            poolworld.FakeServer("here", broker.address, credentials, link=1_000, host="my-machine"),
+            in_process_pool.FakeServer("slow", broker.address, credentials, link=1_000),
+            in_process_pool.FakeServer("fast", broker.address, credentials, link=100_000),
+            in_process_pool.FakeServer("here", broker.address, credentials, link=1_000, host="my-machine"),
         ]
         for server in servers:
             await server.start()
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
 
         async def where(request: str, **other: int | str) -> list[str]:
             return [card.server for card in (await acquire(client, request, host="my-machine", **other)).lease.cards]
@@ -148,28 +148,28 @@ async def test_the_same_machine_comes_first_then_the_fastest_link_then_several_s
 
 
 async def test_a_killed_holder_gives_back_at_once(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        server = poolworld.FakeServer("one", broker.address, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        server = in_process_pool.FakeServer("one", broker.address, credentials)
         await server.start()
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
         await acquire(client)
         client._connection.writer.transport.abort()  # what the kernel does for a killed process
-        await poolworld.eventually(lambda: not broker.service.pool.leases, TTL_SECONDS / 2)  # noticed, not timed out
+        await until(lambda: not broker.service.pool.leases, seconds=TTL_SECONDS / 2)  # noticed, not timed out
         assert server.runs == {}
         await client.close()
         await server.stop()
 
 
 async def test_a_holder_that_comes_back_at_once_keeps_its_lease(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        server = poolworld.FakeServer("one", broker.address, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        server = in_process_pool.FakeServer("one", broker.address, credentials)
         await server.start()
-        first = await poolworld.client(broker, credentials)
+        first = await in_process_pool.client(broker, credentials)
         lease = (await acquire(first)).lease.lease
         await first.close()
-        second = await poolworld.client(broker, credentials)
+        second = await in_process_pool.client(broker, credentials)
         assert (await second.attach(lease)).lease.lease == lease
         await asyncio.sleep(1.5)
         assert lease in server.runs
@@ -178,12 +178,12 @@ async def test_a_holder_that_comes_back_at_once_keeps_its_lease(tmp_path: Path) 
 
 
 async def test_leases_survive_a_new_broker_and_a_restarted_server(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
         address = str(broker.address)
-        server = poolworld.FakeServer("one", broker.address, credentials)
+        server = in_process_pool.FakeServer("one", broker.address, credentials)
         await server.start()
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
         granted = await acquire(client, core=70)
         lease = granted.lease.lease
         await server.stop()  # the server's daemon is killed: its executor runs on
@@ -192,33 +192,33 @@ async def test_leases_survive_a_new_broker_and_a_restarted_server(tmp_path: Path
         assert lease in server.runs
     await server.stop()
     await client.close()
-    async with poolworld.broker(credentials, address) as broker:
-        client = await poolworld.client(broker, credentials)
+    async with in_process_pool.broker(credentials, address) as broker:
+        client = await in_process_pool.client(broker, credentials)
         with pytest.raises(Unavailable, match="not known yet"):
             await client.attach(lease)
         await server.start()
-        await poolworld.eventually(lambda: lease in broker.service.pool.leases)
+        await until(lambda: lease in broker.service.pool.leases)
         again = await client.attach(lease)
         assert again.lease.cards == granted.lease.cards
         assert server.runs.keys() == {lease}
         with pytest.raises(DoesNotFit):
             await acquire(client, "2", core=40)
         await client.release(lease)
-        await poolworld.eventually(lambda: not broker.service.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         await client.close()
         await server.stop()
 
 
 async def test_a_server_whose_executor_is_gone_ends_the_lease_and_tells_its_holder(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
+    credentials = in_process_pool.secret(tmp_path)
     ended: list[tuple[str, str]] = []
-    async with poolworld.broker(credentials) as broker:
-        server = poolworld.FakeServer("one", broker.address, credentials)
+    async with in_process_pool.broker(credentials) as broker:
+        server = in_process_pool.FakeServer("one", broker.address, credentials)
         await server.start()
         client = await PoolClient.connect(broker.address, credentials, lambda lease, why: ended.append((lease, why)))
         lease = (await acquire(client)).lease.lease
         server.runs.clear()
-        await poolworld.eventually(lambda: bool(ended))
+        await until(lambda: bool(ended))
         assert ended[0][0] == lease
         assert "executor on one is gone" in ended[0][1]
         await client.close()
@@ -226,10 +226,10 @@ async def test_a_server_whose_executor_is_gone_ends_the_lease_and_tells_its_hold
 
 
 async def test_strangers_are_turned_away(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
+    credentials = in_process_pool.secret(tmp_path)
     other = tmp_path / "other"
     create_secret(other)
-    async with poolworld.broker(credentials) as broker:
+    async with in_process_pool.broker(credentials) as broker:
         with pytest.raises(Refused, match="secret"):
             await PoolClient.connect(broker.address, Credentials(secret_file=other))
         with pytest.raises(Refused, match="role"):
@@ -244,29 +244,29 @@ async def test_strangers_are_turned_away(tmp_path: Path) -> None:
     [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 2**31) + b"x", struct.pack(">I", 4) + b"null", b"\0\0\0\2{}", b""],
 )
 async def test_noise_ends_only_its_own_connection(tmp_path: Path, said: bytes) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
         with socket.create_connection((broker.address.host, broker.address.port)) as noise:
             noise.sendall(said)
             noise.shutdown(socket.SHUT_WR)
-            noise.settimeout(PATIENCE_SECONDS)
+            noise.settimeout(DEADLINE_SECONDS)
             while await asyncio.to_thread(noise.recv, 4096):
                 pass
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
         assert await client.servers() == ()
         await client.close()
 
 
 async def test_beyond_loopback_only_with_tls(tmp_path: Path) -> None:
-    config = BrokerConfig(poolworld.secret(tmp_path), listen="0.0.0.0:0")
+    config = BrokerConfig(in_process_pool.secret(tmp_path), listen="0.0.0.0:0")
     with pytest.raises(InvalidInput, match="loopback"):
         await Broker(config).run(Supervisor(signals=()))
     with pytest.raises(InvalidInput, match="loopback"):
-        await PoolClient.connect(Listen("192.0.2.1", 1), poolworld.secret(tmp_path))
+        await PoolClient.connect(Listen("192.0.2.1", 1), in_process_pool.secret(tmp_path))
 
 
 async def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
+    credentials = in_process_pool.secret(tmp_path)
     assert credentials.secret_file is not None
     credentials.secret_file.chmod(0o644)
     with pytest.raises(InvalidInput, match="chmod 600"):
@@ -274,12 +274,12 @@ async def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 async def test_two_thousand_leases_at_once_and_none_is_left(tmp_path: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        servers = [poolworld.FakeServer(f"s{n}", broker.address, credentials, cards=8) for n in range(4)]
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        servers = [in_process_pool.FakeServer(f"s{n}", broker.address, credentials, cards=8) for n in range(4)]
         for server in servers:
             await server.start()
-        clients = [await poolworld.client(broker, credentials) for _ in range(8)]
+        clients = [await in_process_pool.client(broker, credentials) for _ in range(8)]
 
         async def take(number: int) -> str:
             client = clients[number % len(clients)]
@@ -291,7 +291,7 @@ async def test_two_thousand_leases_at_once_and_none_is_left(tmp_path: Path) -> N
         assert broker.service.pool.ledger.overcommits() == []
         for client in clients:
             await client.close()
-        await poolworld.eventually(lambda: not broker.service.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         assert all(not server.runs for server in servers)
         for server in servers:
             await server.stop()

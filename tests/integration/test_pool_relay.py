@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ HELLO = messages.Hello(role="data")
 
 
 @contextlib.asynccontextmanager
-async def listening(after_bytes: int) -> AsyncIterator[Listen]:
+async def listening(after_bytes: int) -> AsyncGenerator[Listen]:
     """Somebody who reads that much of a greeting and ends the connection."""
 
     async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,8 +8,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,10 @@ from egpu.core.leasing import tokens
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
 from egpu.runtime.supervisor import Supervisor
-from support import pool as poolworld
-from support import simulated_gpu as simgpu
-from support.deadlines import PATIENCE_SECONDS
+from support import in_process_pool, simulated_gpu
+from support.waiting import DEADLINE_SECONDS, until
+
+pytestmark = pytest.mark.usefixtures("executor_that_runs_nothing")
 
 REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
 
@@ -39,12 +41,8 @@ REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One for all: a process reads one NVML."""
-    with simgpu.machine(tmp_path_factory.mktemp("machine"), count=2) as made:
+    with simulated_gpu.machine(tmp_path_factory.mktemp("machine"), count=2) as made:
         yield made
-
-
-stand_in = pytest.fixture(autouse=True)(poolworld.stand_in)
-state_dir = pytest.fixture(poolworld.short)
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +54,7 @@ async def serving(
     name: str = "one",
     *,
     watch_seconds: float = ServeConfig.watch_seconds,
-) -> AsyncIterator[Server]:
+) -> AsyncGenerator[Server]:
     """A daemon in this process; leaving it is as killing it, as far as its executors can tell."""
     config = ServeConfig(
         name=name, broker=str(broker.address), credentials=credentials, state_dir=state_dir,
@@ -67,20 +65,19 @@ async def serving(
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(server.run(supervisor))
     try:
-        await poolworld.eventually(lambda: name in broker.service.pool.servers or running.done())
+        await until(lambda: name in broker.service.pool.servers or running.done())
         yield server
     finally:
         supervisor.stop()
         await running
 
 
-async def acquire(client: PoolClient, request: str = "1", **other: int) -> messages.Granted:
-    asked = {"cards": 1, "core": 50, "memory_mib": 1000, **other}
-    return await client.acquire(request=request, holder="pod:a", **asked)
+async def acquire(client: PoolClient, request: str = "1", *, cards: int = 1, core: int = 50) -> messages.Granted:
+    return await client.acquire(request=request, holder="pod:a", cards=cards, core=core, memory_mib=1000)
 
 
 async def join(server: Server, granted: messages.Granted, credentials: Credentials, **other: str) -> Connection:
-    said = {"lease": granted.lease.lease, "token": granted.token, **other}
+    said: dict[str, Any] = {"lease": granted.lease.lease, "token": granted.token, **other}
     hello = messages.Hello(role="data", secret=credentials.secret(), **said)
     connection, _ = await dial(server.listener.address, credentials, hello, expect="server")
     connection.writer.write(b"\n")
@@ -90,9 +87,12 @@ async def join(server: Server, granted: messages.Granted, credentials: Credentia
 async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the_end(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir) as server:
-        client = await poolworld.client(broker, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with (
+        in_process_pool.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir) as server,
+    ):
+        client = await in_process_pool.client(broker, credentials)
         granted = await acquire(client, cards=2)
         directory = state_dir / "leases" / granted.lease.lease
         policy = read_policy(directory / "policy")
@@ -114,7 +114,7 @@ async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the
         pids = processes_of(directory)
         assert pids
         await client.release(granted.lease.lease)
-        await poolworld.eventually(lambda: not broker.service.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
         assert processes_of(directory) == []
         assert not directory.exists()
         assert await connection.reader.read() == b""
@@ -124,32 +124,32 @@ async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the
 async def test_a_daemon_that_starts_again_finds_its_executors(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker:
-        client = await poolworld.client(broker, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        client = await in_process_pool.client(broker, credentials)
         async with serving(broker, credentials, machine, state_dir):
             granted = await acquire(client)
         directory = state_dir / "leases" / granted.lease.lease
         before = processes_of(directory)
         (state_dir / "leases" / "lease-torn").mkdir()
         async with serving(broker, credentials, machine, state_dir) as server:
-            await poolworld.eventually(lambda: server.leases.executor(granted.lease.lease) is not None)
+            await until(lambda: server.leases.executor(granted.lease.lease) is not None)
             assert processes_of(directory) == before
             assert not (state_dir / "leases" / "lease-torn").exists()
             renewed = await client.renew(granted.lease.lease)
             connection = await join(server, renewed, credentials)
             assert (await connection.reader.readline()).startswith(granted.lease.lease.encode())
             await client.close()
-            await poolworld.eventually(lambda: not broker.service.pool.leases)
+            await until(lambda: not broker.service.pool.leases)
         assert processes_of(directory) == []
 
 
 async def test_leases_survive_the_broker_and_their_holder_goes_on(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
-    credentials = poolworld.secret(tmp_path)
+    credentials = in_process_pool.secret(tmp_path)
     async with contextlib.AsyncExitStack() as stack:
-        first = poolworld.broker(credentials)
+        first = in_process_pool.broker(credentials)
         broker = await first.__aenter__()
         address = str(broker.address)
         await stack.enter_async_context(serving(broker, credentials, machine, state_dir))
@@ -160,26 +160,26 @@ async def test_leases_survive_the_broker_and_their_holder_goes_on(
         before = processes_of(directory)
         await first.__aexit__(None, None, None)
         await asyncio.sleep(1.5)
-        again = await stack.enter_async_context(poolworld.broker(credentials, address))
-        await poolworld.eventually(lambda: lease in again.service._holding)
+        again = await stack.enter_async_context(in_process_pool.broker(credentials, address))
+        await until(lambda: lease in again.service._holding)
         assert processes_of(directory) == before
         assert lost == []
         await held.close()
-        await poolworld.eventually(lambda: not again.service.pool.leases)
+        await until(lambda: not again.service.pool.leases)
         assert processes_of(directory) == []
 
 
 async def test_a_killed_executor_ends_the_lease_though_its_holder_renews_it(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
-    credentials = poolworld.secret(tmp_path)
+    credentials = in_process_pool.secret(tmp_path)
     ended: list[str] = []
-    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+    async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
         client = await PoolClient.connect(broker.address, credentials, lambda lease, _why: ended.append(lease))
         one, other = await acquire(client), await acquire(client, "2", core=20)
         for pid in processes_of(state_dir / "leases" / one.lease.lease):
             os.kill(pid, signal.SIGKILL)
-        await poolworld.eventually(lambda: ended == [one.lease.lease])
+        await until(lambda: ended == [one.lease.lease])
         assert (await client.renew(other.lease.lease)).lease.state == "active"
         await client.close()
 
@@ -187,9 +187,12 @@ async def test_a_killed_executor_ends_the_lease_though_its_holder_renews_it(
 async def test_forged_expired_and_foreign_tokens_open_nothing(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir) as server:
-        client = await poolworld.client(broker, credentials)
+    credentials = in_process_pool.secret(tmp_path)
+    async with (
+        in_process_pool.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir) as server,
+    ):
+        client = await in_process_pool.client(broker, credentials)
         one, other = await acquire(client), await acquire(client, "2", core=20)
         lease = broker.service.pool.leases[one.lease.lease]
 
@@ -227,17 +230,17 @@ async def test_an_executor_that_cannot_start_says_why_and_holds_nothing(
     tmp_path: Path, machine: Machine, state_dir: Path
 ) -> None:
     """Also when the daemon's own watch is the first to see that it is dead, as here."""
-    credentials = poolworld.secret(tmp_path)
+    credentials = in_process_pool.secret(tmp_path)
     (tmp_path / "egpu-executor").write_text("#!/bin/sh\necho 'the driver is too old' >&2\nsleep 0.05\nexit 5\n")
     async with (
-        poolworld.broker(credentials) as broker,
+        in_process_pool.broker(credentials) as broker,
         serving(broker, credentials, machine, state_dir, watch_seconds=POLL_SECONDS / 10),
     ):
-        client = await poolworld.client(broker, credentials)
+        client = await in_process_pool.client(broker, credentials)
         with pytest.raises(DoesNotFit, match="the driver is too old"):
             await acquire(client)
-        await poolworld.eventually(lambda: not broker.service.pool.leases)
-        await poolworld.eventually(lambda: list((state_dir / "leases").iterdir()) == [])
+        await until(lambda: not broker.service.pool.leases)
+        await until(lambda: list((state_dir / "leases").iterdir()) == [])
         await client.close()
 
 
@@ -247,11 +250,11 @@ async def test_a_program_takes_its_lease_when_it_first_connects(
 ) -> None:
     if way != "same machine":
         monkeypatch.setattr("egpu.adapters.pool.bridge._connectable", lambda _path: False)
-    credentials = of_broker = of_server = poolworld.secret(tmp_path)
+    credentials = of_broker = of_server = in_process_pool.secret(tmp_path)
     if way == "over TLS":
         credentials = authority.issue(tmp_path / "pki", "client", "ann")
         of_broker, of_server = (authority.issue(tmp_path / "pki", role, "one") for role in ("broker", "server"))
-    async with poolworld.broker(of_broker) as broker, serving(broker, of_server, machine, state_dir):
+    async with in_process_pool.broker(of_broker) as broker, serving(broker, of_server, machine, state_dir):
         state_dir.joinpath("program").mkdir()
         held = HeldLease(broker.address, credentials, REQUEST, holder="process:a")
         bridge = Bridge(state_dir / "program", credentials, held.take)
@@ -260,7 +263,7 @@ async def test_a_program_takes_its_lease_when_it_first_connects(
 
         def talk() -> bytes:
             with socket.socket(socket.AF_UNIX) as sock:
-                sock.settimeout(PATIENCE_SECONDS)
+                sock.settimeout(DEADLINE_SECONDS)
                 sock.connect(str(state_dir / "program" / "lease0.sock"))
                 sock.sendall(b"\n")
                 file = sock.makefile("rb")
@@ -278,12 +281,12 @@ async def test_a_program_takes_its_lease_when_it_first_connects(
         assert (await asyncio.to_thread(talk)).startswith(lease.encode())
         await held.close()
         await bridge.close()
-        await poolworld.eventually(lambda: not broker.service.pool.leases)
+        await until(lambda: not broker.service.pool.leases)
 
 
 async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Machine, state_dir: Path) -> None:
-    credentials = poolworld.secret(tmp_path)
-    async with poolworld.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
         state_dir.joinpath("program").mkdir()
         held = HeldLease(broker.address, credentials, REQUEST, holder="process:a")
         bridge = Bridge(state_dir / "program", credentials, held.take)
@@ -300,7 +303,7 @@ async def test_a_killed_program_is_said_goodbye_for(tmp_path: Path, machine: Mac
         await child.wait()
         (lease,) = broker.service.pool.leases
         events = state_dir / "leases" / lease / "events"
-        await poolworld.eventually(lambda: '"goodbye"' in events.read_text())
+        await until(lambda: '"goodbye"' in events.read_text())
         await held.close()
         await bridge.close()
 
@@ -317,7 +320,7 @@ async def test_a_program_whose_executor_is_dead_is_told(tmp_path: Path, state_di
         await greeted.wait()
         return Target("lease", (part,), "")
 
-    bridge = Bridge(state_dir, poolworld.secret(tmp_path), take)
+    bridge = Bridge(state_dir, in_process_pool.secret(tmp_path), take)
     await bridge.open()
     reader, writer = await asyncio.open_unix_connection(str(state_dir / "lease0.sock"))
     writer.write(b"a greeting that nobody will read")
@@ -335,8 +338,8 @@ async def test_mutual_tls_knows_everybody_by_name(tmp_path: Path, machine: Machi
         ("broker", "b"), ("server", "one"), ("server", "two"), ("client", "ann"), ("client", "bob"), ("admin", "op"),
     )}  # fmt: skip
     foreign = authority.issue(tmp_path / "foreign", "client", "ann")
-    async with poolworld.broker(of["b"]) as broker, serving(broker, of["one"], machine, state_dir) as server:
-        ann, bob = await poolworld.client(broker, of["ann"]), await poolworld.client(broker, of["bob"])
+    async with in_process_pool.broker(of["b"]) as broker, serving(broker, of["one"], machine, state_dir) as server:
+        ann, bob = await in_process_pool.client(broker, of["ann"]), await in_process_pool.client(broker, of["bob"])
         granted = await acquire(ann)
         lease = granted.lease.lease
         assert granted.lease.peer == "client/ann"
@@ -349,12 +352,12 @@ async def test_mutual_tls_knows_everybody_by_name(tmp_path: Path, machine: Machi
             with pytest.raises(NotFound, match="there is no lease"):
                 await attempt
         assert await bob.leases() == ()
-        operator = await poolworld.client(broker, of["op"])
+        operator = await in_process_pool.client(broker, of["op"])
         assert [one.lease for one in await operator.leases()] == [lease]
         with pytest.raises((Refused, Unavailable)):
             await PoolClient.connect(broker.address, foreign)
         with pytest.raises((Refused, Unavailable)):
-            await PoolClient.connect(broker.address, poolworld.secret(tmp_path))
+            await PoolClient.connect(broker.address, in_process_pool.secret(tmp_path))
         hello = messages.Hello(role="server", name="one")
         for who in ("two", "ann"):
             stranger, _ = await dial(broker.address, of[who], hello, expect="broker")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from egpu.adapters.simulator import machine as simulator
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
 
@@ -56,7 +56,7 @@ def neighbour(place: Path) -> Iterator[int]:
     child = subprocess.Popen(command(place, "4GiB", 3000), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout
     yield int(child.stdout.readline())
-    child.communicate(timeout=PATIENCE_SECONDS)
+    child.communicate(timeout=DEADLINE_SECONDS)
 
 
 def read(place: Path, *reader: str) -> tuple[int, str]:
@@ -65,7 +65,7 @@ def read(place: Path, *reader: str) -> tuple[int, str]:
         command(place, "2GiB", 256, str(Path(sys.executable).parent / reader[0]), *reader[1:]),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=DEADLINE_SECONDS,
         check=False,
         env={**os.environ, "COLUMNS": "120", "LINES": "60", "TERM": "xterm"},
     )

@@ -23,40 +23,22 @@ from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.simulator.machine import Machine, SimulatedCard
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
-from support.deadlines import PATIENCE_SECONDS
+from support.mixed_load import COUNT
 from support.remote_gpu import Executor, client_dir, remote
-from support.simulated_gpu import Program, environment, machine, run, until
+from support.simulated_gpu import Program, environment, machine, run
+from support.waiting import DEADLINE_SECONDS, wait_until
+
+CARDS = ("T4", 2)
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TRANSPORTS: Final = ("shm", "tcp", "bridge")
 MIB: Final = 1 << 20
 
-COUNT = r"""
-.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry count(.param .u64 at, .param .u32 by)
-{
-    .reg .b32 %r<3>;
-    .reg .b64 %d<2>;
-    ld.param.u64 %d1, [at];
-    ld.param.u32 %r1, [by];
-    atom.global.add.u32 %r2, [%d1], %r1;
-    ret;
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("remote"), "T4", 2) as made:
-        yield made
-
 
 def sample(driver_dir: Path, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [str(path(f"samples/egpu-sample-{name}")), *flags]
     return subprocess.run(
-        command, env=environment(driver_dir), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        command, env=environment(driver_dir), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
 
 
@@ -237,7 +219,7 @@ def test_cuts_lose_no_call_and_double_none(sim: Machine, tmp_path: Path, cuts: i
             bridge.cut_after = chance.choice(
                 [chance.randrange(1, 400), chance.randrange(1, 5000), chance.randrange(1, 2_000_000)]
             )
-            until(lambda wanted=done: bridge.cuts > wanted)
+            wait_until(lambda wanted=done: bridge.cuts > wanted)
         program.go()
         right, launched, counted = program.hear()
         assert right
@@ -275,7 +257,7 @@ def test_a_bridge_that_has_no_lease_to_give_says_so_and_is_not_asked_again(sim: 
         assert "CUDA_ERROR_DEVICE_UNAVAILABLE" in sample(client, "vectoradd").stderr
         assert asked == 1
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE_SECONDS)
+        thread.join(DEADLINE_SECONDS)
 
 
 KERNEL_SECONDS = 60
@@ -296,8 +278,7 @@ def test_a_dead_executor_is_an_error_at_once(sim: Machine, tmp_path: Path, trans
     with remote(sim, tmp_path, transport) as (client, executor, _), Program(client, code) as program:
         assert program.hear() == "begun"
         other = sample(client, "vectoradd")
-        time.sleep(0.1)  # it waits for the GPU by now
-        until(lambda: len(executor.children()) == 1)  # the other's is through
+        wait_until(lambda: len(executor.children()) == 1)  # the other's is through
         (pid,) = executor.children()
         os.kill(pid if victim == "session" else executor.process.pid, signal.SIGKILL)
         since = time.monotonic()
@@ -364,7 +345,7 @@ class Raw:
 
     def __init__(self, sock: Path, **fields: Any) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.settimeout(DEADLINE_SECONDS)
         self.socket.connect(str(sock))
         self.socket.sendall(hello(**fields))
         op, _, length, _ = struct.unpack("<HHIQ", self.take(16))
@@ -527,7 +508,7 @@ def test_who_may_not_come_in(sim: Machine, tmp_path: Path) -> None:
         assert Raw(sock, token=b"the right one").status == 1
         for raw in kept:
             raw.socket.sendall(struct.pack("<HHIQ", 5, 0, 0, 0))
-        until(lambda: len([e for e in executor.events if e.get("state") == "closed"]) == 2)
+        wait_until(lambda: len([e for e in executor.events if e.get("state") == "closed"]) == 2)
         (client / "lease.token").write_text("renewed")
         assert sample(client, "vectoradd").returncode == 0
 
@@ -578,7 +559,7 @@ def test_memory_stays_within_the_slice_for_all_sessions_together(sim: Machine, t
         """
         assert run(client, fill) == 212
         write_policy(directory / "policy", [limits(card, memory_bytes=2 * limit)])
-        until(lambda: run(client, fill) == 724)  # what the program before held is back a moment after its end
+        wait_until(lambda: run(client, fill) == 724)  # what the program before held is back a moment after its end
         program.go()
         assert program.hear() == 1
 

@@ -8,7 +8,6 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +15,10 @@ import pytest
 from test_remote import OPS, Raw, hello
 
 from egpu.adapters.simulator.machine import Machine
-from support.deadlines import PATIENCE_SECONDS
 from support.remote_gpu import remote
-from support.simulated_gpu import machine, until
+from support.waiting import DEADLINE_SECONDS, wait_until
+
+CARDS = ("A100-80G", 1)
 
 PAGE: Final = 4096
 REQUEST_TAIL, REQUEST_BESIDE, REQUEST_SHORT, REQUEST_HEAD, EXECUTOR_SLEEPS = 128, 136, 144, 256, 384
@@ -28,18 +28,12 @@ FRAMES: Final = 400
 SYS_FUTEX, FUTEX_WAKE = 202, 1
 
 
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("m"), count=1) as made:
-        yield made
-
-
 class Shared:
     """A session over shared memory that writes what it likes into it."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.settimeout(DEADLINE_SECONDS)
         self.socket.connect(str(path))
         said = bytearray(hello())
         struct.pack_into("<I", said, HEADER.size + 12, SHARED)
@@ -113,13 +107,13 @@ def test_headers_changed_while_they_are_read_cost_their_own_session_only(sim: Ma
             flipping.start()
             try:
                 session.publish(session.tail)
-                until(lambda session=session: session.word(REQUEST_HEAD) == session.tail or session.ended())
+                wait_until(lambda session=session: session.word(REQUEST_HEAD) == session.tail or session.ended())
             finally:
                 stop.set()
                 flipping.join()
                 session.socket.close()
         assert executor.process.poll() is None, executor.stderr()
-        until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 24)
+        wait_until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 24)
         reasons = {one["reason"] for one in executor.events if one.get("state") == "closed"}
         assert reasons <= {"violation", "client gone", "goodbye"}, reasons
         assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
@@ -147,13 +141,13 @@ def test_a_short_frame_that_changes_beside_the_tail_costs_its_own_session_only(s
             writing.start()
             try:
                 session.publish(32)
-                until(lambda session=session: session.word(REQUEST_HEAD) == 32 or session.ended())
+                wait_until(lambda session=session: session.word(REQUEST_HEAD) == 32 or session.ended())
             finally:
                 stop.set()
                 writing.join()
                 session.socket.close()
         assert executor.process.poll() is None, executor.stderr()
-        until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 12)
+        wait_until(lambda: len([one for one in executor.events if one.get("state") == "closed"]) == 12)
         assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
 
 
@@ -164,7 +158,7 @@ def test_a_tail_that_cannot_be_costs_its_own_session_only(sim: Machine, tmp_path
         session.fill(4)
         session.publish(tail)
         with contextlib.suppress(AssertionError):
-            until(session.ended, 3)
+            wait_until(session.ended, seconds=3)
         session.socket.close()
         closed = executor.wait_for("session", "closed")
         assert closed["reason"] in ("violation", "client gone"), closed

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.simulator import machine as simulator
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
 GIB = 1 << 30
@@ -109,13 +108,6 @@ def leftovers(state: Path) -> list[str]:
     return [p.name for p in (state / "A100-80G").iterdir() if p.name not in ("lock", "machine")]
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not within the deadline"
-        time.sleep(0.005)
-
-
 CLEARED = ("env", "-i", f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}", "/bin/sh", "-c")
 
 
@@ -164,7 +156,7 @@ def test_without_private_mounts_it_still_works_and_says_what_is_weaker(
         [sys.executable, "-c", patched, *arguments[len(EGPU) :]],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=DEADLINE_SECONDS,
         check=False,
     )
     assert json.loads(done.stdout)["total"] == GIB, done.stderr
@@ -206,7 +198,7 @@ def test_two_runs_never_share_more_than_a_card(state: Path) -> None:
         assert run(state, "--core", "40", "--memory", "40GiB", "--", "true").returncode == 0
     finally:
         holder.send_signal(signal.SIGTERM)
-        assert holder.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
+        assert holder.wait(DEADLINE_SECONDS) == 128 + signal.SIGTERM
     assert leftovers(state) == []
 
 
@@ -214,16 +206,16 @@ def test_a_killed_run_s_share_returns_when_its_command_ends(state: Path, tmp_pat
     marker = tmp_path / "pid"
     script = f"echo $$ > {marker}.new; mv {marker}.new {marker}; exec sleep 1000"
     holder = subprocess.Popen(command(state, "--core", "100", "--memory", "1GiB", "--", "sh", "-c", script))
-    eventually(marker.exists)
+    wait_until(marker.exists)
     # the book names the command shortly after it started
-    eventually(
+    wait_until(
         lambda: any(len(json.loads(p.read_text())["processes"]) == 2 for p in (state / "A100-80G").glob("*.holder"))
     )
     holder.kill()
     holder.wait()
     assert run(state, "--core", "1", "--memory", "1GiB", "--", "true").returncode == 125, "the command still runs"
     os.kill(int(marker.read_text()), signal.SIGKILL)
-    eventually(lambda: run(state, "--core", "100", "--memory", "1GiB", "--", "true").returncode == 0)
+    wait_until(lambda: run(state, "--core", "100", "--memory", "1GiB", "--", "true").returncode == 0)
     assert leftovers(state) == []
 
 
@@ -255,7 +247,7 @@ def test_signals_reach_the_command_and_everything_is_cleaned_up(state: Path, num
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     child.send_signal(number)
-    assert child.wait(PATIENCE_SECONDS) == 7
+    assert child.wait(DEADLINE_SECONDS) == 7
     assert leftovers(state) == []
 
 

@@ -13,7 +13,7 @@ from egpu.adapters.nvml import CardReading
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import Mode, read_policy
 from egpu.errors import DoesNotFit, InvalidInput
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 
 def card(index: int = 0, memory_mib: int = 1000) -> CardReading:
@@ -114,7 +114,7 @@ def test_racing_runs_share_exactly_one_card(tmp_path: Path) -> None:
     racers = [context.Process(target=_race, args=(tmp_path / "book", results, barrier)) for _ in range(5)]
     for racer in racers:
         racer.start()
-    assert sum(results.get(timeout=PATIENCE_SECONDS) for _ in racers) == 10
+    assert sum(results.get(timeout=DEADLINE_SECONDS) for _ in racers) == 10
     for racer in racers:
         racer.join(30)
 

@@ -25,9 +25,11 @@ from egpu.adapters import native
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
 from egpu.errors import NativeMissing
-from support.deadlines import PATIENCE_SECONDS
 from support.remote_gpu import Transport, remote
-from support.simulated_gpu import environment, machine, source
+from support.simulated_gpu import environment, source
+from support.waiting import DEADLINE_SECONDS
+
+CARDS = ("A100-80G", 2)
 
 TRANSPORTS: Final = tuple(one for one in get_args(Transport) if one != "bridge")
 PROGRAMS: Final = Path(__file__).parent / "programs" / "answers"
@@ -56,12 +58,6 @@ Ways = dict[str, Path]
 """How to get to the card, and the driver directory that goes that way. `local` is the card itself."""
 
 
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("same"), "A100-80G", 2) as made:
-        yield made
-
-
 @pytest.fixture(scope="module", params=TRANSPORTS)
 def far(request: pytest.FixtureRequest, sim: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     transport: Transport = request.param
@@ -81,7 +77,7 @@ def answer(command: list[str], driver_dir: Path, more: Mapping[str, str] | None 
         env=environment(driver_dir, more),
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_SECONDS,
+        timeout=2 * DEADLINE_SECONDS,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,11 @@ import pytest
 
 from egpu.adapters.native import path
 from egpu.adapters.simulator.machine import Machine
-from support.deadlines import PATIENCE_SECONDS
-from support.simulated_gpu import machine
+from support.waiting import DEADLINE_SECONDS
+
+CARDS = ("T4", 2)
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("samples"), "T4", 2) as made:
-        yield made
 
 
 def sample(name: str, *flags: str, driver_dir: Path | None) -> subprocess.CompletedProcess[str]:
@@ -29,7 +23,7 @@ def sample(name: str, *flags: str, driver_dir: Path | None) -> subprocess.Comple
         environment["LD_LIBRARY_PATH"] = str(driver_dir)
     command = [str(path(f"samples/egpu-sample-{name}")), *flags]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        command, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
 
 

@@ -1,19 +1,12 @@
 """The simulated driver, one process at a time, through NVIDIA's own cuda-bindings."""
 # ruff: noqa: E501  statements of the programs inside read better on one line
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from egpu.adapters.simulator.machine import Machine
-from support.simulated_gpu import machine, run
+from support.simulated_gpu import run
 
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("sim"), "A100-80G", 2) as made:
-        yield made
+CARDS = ("A100-80G", 2)
 
 
 def test_what_a_card_is(sim: Machine) -> None:

@@ -1,12 +1,10 @@
 """Graphs of the simulated driver: captured, built by hand, changed, launched."""
 # ruff: noqa: E501  statements of the programs inside read better on one line
 
-from collections.abc import Iterator
-
-import pytest
-
 from egpu.adapters.simulator.machine import Machine
-from support.simulated_gpu import machine, run
+from support.simulated_gpu import run
+
+CARDS = ("T4", 1)
 
 HELPERS = """
 MIB = 1 << 20
@@ -29,12 +27,6 @@ f = function(STORE.replace("DURATION", "100"), "store")
 a, b = upload(np.zeros(4, np.uint32)), upload(np.zeros(4, np.uint32))
 s, t = ok(d.cuStreamCreate(1)), ok(d.cuStreamCreate(1))
 """
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("sim"), "T4", 1) as made:
-        yield made
 
 
 def test_a_captured_stream_does_nothing_until_its_graph_is_launched(sim: Machine) -> None:

@@ -14,7 +14,8 @@ from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.machine import Machine, list_machines, make_driver_dir, open_machine
 from egpu.errors import InvalidInput, NotSupported, Unavailable
 from support import sanitizers
-from support.simulated_gpu import Program, machine, run, until
+from support.simulated_gpu import Program, machine, run
+from support.waiting import wait_until
 
 HOLD = """
 context()
@@ -171,8 +172,10 @@ def test_two_processes_share_the_time_of_a_card(sim: Machine) -> None:
         alone.go()
         assert alone.hear()[0] >= 399
     with Program(sim, work) as first, Program(sim, work) as second:
-        first.hear(), second.hear()
-        first.go(), second.go()
+        for one in (first, second):
+            one.hear()
+        for one in (first, second):
+            one.go()
         spans = [first.hear(), second.hear()]
     assert max(end for _, _, end in spans) - min(began for _, began, _ in spans) > 0.79
 
@@ -187,7 +190,7 @@ def test_a_killed_process_does_not_hold_the_card(sim: Machine) -> None:
     """
     with Program(sim, code) as program:
         program.hear()
-        until(lambda: run(sim, BUSY) > 80)
+        wait_until(lambda: run(sim, BUSY) > 80)
     assert run(
         sim,
         """

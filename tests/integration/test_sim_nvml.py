@@ -1,18 +1,11 @@
 """The simulated NVML, through nvidia-ml-py."""
 # ruff: noqa: E501  statements of the programs inside read better on one line
 
-from collections.abc import Iterator
-
-import pytest
-
 from egpu.adapters.simulator.machine import Machine
-from support.simulated_gpu import Program, machine, run, until
+from support.simulated_gpu import Program, run
+from support.waiting import wait_until
 
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("nvml"), "H100-80G", 8) as made:
-        yield made
+CARDS = ("H100-80G", 8)
 
 
 def test_cards(sim: Machine) -> None:
@@ -85,7 +78,7 @@ def test_utilisation_follows_the_work(sim: Machine) -> None:
     """The card's own, and each process's part of it, whatever else this computer is doing (hence the polling)."""
     with Program(sim, BUSY) as first:
         pid = first.hear()
-        until(lambda: run(sim, READ) == [100, 0, [[pid, 100]], True])
+        wait_until(lambda: run(sim, READ) == [100, 0, [[pid, 100]], True])
         with Program(sim, BUSY) as second:
             other = second.hear()
 
@@ -98,5 +91,5 @@ def test_utilisation_follows_the_work(sim: Machine) -> None:
                     and sum(parts.values()) <= 101
                 )
 
-            until(halves)
-    until(lambda: run(sim, READ) == [0, 0, [], False])
+            wait_until(halves)
+    wait_until(lambda: run(sim, READ) == [0, 0, [], False])

@@ -11,7 +11,8 @@ import pytest
 
 from egpu.adapters.simulator.clock import Clock
 from egpu.adapters.simulator.machine import Machine, profiles
-from support.simulated_gpu import Program, machine, run, until
+from support.simulated_gpu import Program, machine, run
+from support.waiting import wait_until
 
 MS = 1_000_000
 BUCKET = 1 << 24  # nanoseconds; the account of the card's time is kept by these
@@ -68,7 +69,7 @@ class Reins:
         """Time goes on as far as the card has been given to somebody, again and again: nobody is ever late."""
         end = self.clock.now() + ns
         while (now := self.clock.now()) < end:
-            until(lambda now=now: self.busy_until() > now)
+            wait_until(lambda now=now: self.busy_until() > now)
             self.clock.advance(min(self.busy_until(), end) - now)
 
     def begin(self, programs: dict[str, Program]) -> dict[str, int]:
@@ -78,7 +79,7 @@ class Reins:
             pids[name] = program.hear()
             program.go()
             assert program.hear() == "queued"
-            until(lambda name=name: self.wants_the_card(pids[name]))
+            wait_until(lambda name=name: self.wants_the_card(pids[name]))
         return pids
 
     def read(self, since: int = 0) -> tuple[int, dict[int, int], int]:
@@ -122,7 +123,7 @@ def test_processes_that_contend_have_equal_time_whatever_their_kernels(tmp_path:
         _, idle, before = held.read()
         assert set(idle.values()) == {0}
         held.pass_busily(14 * BUCKET)
-        until(lambda: held.read()[0] == 100)
+        wait_until(lambda: held.read()[0] == 100)
         card, shares, newest = held.read(before)
         assert card == 100
         assert abs(newest - before - 14 * BUCKET // 1000) <= 1
@@ -177,9 +178,9 @@ def test_a_kernel_that_is_longer_than_the_history(tmp_path: Path, arbitration: s
         pid = held.begin({"it": program})["it"]
         for _ in range(2):
             for _ in range(10):
-                until(lambda: held.busy_until() >= held.clock.now())
+                wait_until(lambda: held.busy_until() >= held.clock.now())
                 held.clock.advance(500 * MS)
-            until(lambda: held.read()[:2] == (100, {pid: 100}) if held.busy_until() > held.clock.now() else True)
+            wait_until(lambda: held.read()[:2] == (100, {pid: 100}) if held.busy_until() > held.clock.now() else True)
         assert program.hear() == 10_000
         held.clock.advance(2500 * MS)
         assert held.read()[:2] == (0, {pid: 0})

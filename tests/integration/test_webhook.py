@@ -4,6 +4,7 @@ import base64
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
@@ -16,17 +17,21 @@ from egpu.api.allocation import PodDemand
 from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod, Secret
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.errors import Refused
-from support.control_plane import admission, free_port, running, until, world
+from support.control_plane import admission, control_plane, running
+from support.ports import free_port
+from support.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def pod_with(name: str = "p", annotations: dict[str, str] | None = None, **limits: str) -> dict[str, object]:
+def pod_with(
+    limits: dict[str, str] | None = None, *, name: str = "p", annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "annotations": annotations or {}},
-        "spec": {"containers": [{"name": "app", "image": "x", "resources": {"limits": limits}}]},
+        "spec": {"containers": [{"name": "app", "image": "x", "resources": {"limits": limits or {}}}]},
     }
 
 
@@ -35,7 +40,7 @@ def demand_of(pod: Pod) -> PodDemand:
 
 
 async def test_the_design_articles_manifests_apply_in_one_go_and_are_normalised(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
+    async with control_plane(tmp_path) as one, admission(one):
         for file in sorted(EXAMPLES.glob("seed-*.yaml")):
             await one.apply(file.read_text())
         pods = {pod.name: pod for pod in await one.client.list(Pod, namespace="default")}
@@ -44,20 +49,20 @@ async def test_the_design_articles_manifests_apply_in_one_go_and_are_normalised(
             (container,) = pod.containers
             assert container.resources is not None
             assert (container.resources.limits or {})[names.SLOT] in (1, "1")
-            assert container.resources.limits == container.resources.requests | (container.resources.limits or {})
+            assert (container.resources.requests or {}).items() <= (container.resources.limits or {}).items()
             assert names.NVIDIA_VISIBLE_DEVICES in {variable.name for variable in container.env or []}
         demand = demand_of(pods["vcuda-pod"]).containers["app"]
         assert (demand.core, demand.memory_mib) == (20, 2560)
         assert demand_of(pods["qgpu-pod"]).containers["test"].claim == "qgpu-egpuc"
 
 
-def gang_member(name: str, size: str = "2", **limits: str) -> dict[str, object]:
+def gang_member(name: str, size: str = "2", limits: dict[str, str] | None = None) -> dict[str, Any]:
     annotations = {names.GANG: "train", names.GANG_SIZE: size}
-    return pod_with(name, annotations=annotations, **(limits or {names.GPU_CORE: "50"}))
+    return pod_with(limits or {names.GPU_CORE: "50"}, name=name, annotations=annotations)
 
 
 async def test_members_of_a_gang_must_agree_with_those_that_are_there(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
+    async with control_plane(tmp_path) as one, admission(one):
         await one.create(gang_member("a"))
         with pytest.raises(Refused, match=r"elasticgpu.io/gang-size\]: says 3, and pod a of the gang train says 2"):
             await one.create(gang_member("b", "3"))
@@ -73,20 +78,20 @@ async def test_members_of_a_gang_must_agree_with_those_that_are_there(tmp_path: 
 
 
 BAD_PODS = [
-    (pod_with(**{names.DOCKER_VCUDA_CORE: "150"}), "vcuda-core"),
-    (pod_with(**{names.DOCKER_VCUDA_CORE: "20", names.DOCKER_VCUDA_MEMORY: "100000"}), "vcuda-memory"),
-    (pod_with(**{names.NVIDIA_GPU: "1", names.ALIYUN_GPU_MEM: "2"}), "app"),
+    (pod_with({names.DOCKER_VCUDA_CORE: "150"}), "vcuda-core"),
+    (pod_with({names.DOCKER_VCUDA_CORE: "20", names.DOCKER_VCUDA_MEMORY: "100000"}), "vcuda-memory"),
+    (pod_with({names.NVIDIA_GPU: "1", names.ALIYUN_GPU_MEM: "2"}), "app"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "nowhere"}), "nowhere"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "none": "c"}), "none"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "other/c"}), "namespace"),
     (gang_member("p", "two"), "gang-size"),
-    (gang_member("p", cpu="1"), "asks for no GPU"),
-    (pod_with(annotations={names.ALLOCATION: "{}"}, **{names.NVIDIA_GPU: "1"}), names.ALLOCATION),
+    (gang_member("p", limits={"cpu": "1"}), "asks for no GPU"),
+    (pod_with({names.NVIDIA_GPU: "1"}, annotations={names.ALLOCATION: "{}"}), names.ALLOCATION),
 ]
 
 
 async def test_bad_pods_are_refused_naming_the_field(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one) as (_, webhook):
+    async with control_plane(tmp_path) as one, admission(one) as (_, webhook):
         await one.node("n0")
         await until(lambda: len(webhook.admission._gpus) == 1)
         for pod, words in BAD_PODS:
@@ -96,7 +101,7 @@ async def test_bad_pods_are_refused_naming_the_field(tmp_path: Path):
 
 
 async def test_our_own_objects_are_checked_too(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
+    async with control_plane(tmp_path) as one, admission(one):
         bad_class = {
             "apiVersion": "elasticgpu.io/v1alpha1",
             "kind": "ElasticGPUClass",
@@ -116,8 +121,8 @@ async def test_our_own_objects_are_checked_too(tmp_path: Path):
 
 
 async def test_nobody_changes_the_demand_of_a_pod_afterwards(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one):
-        await one.create(pod_with(**{names.NVIDIA_GPU: "1"}))
+    async with control_plane(tmp_path) as one, admission(one):
+        await one.create(pod_with({names.NVIDIA_GPU: "1"}))
         patch = {"metadata": {"annotations": {names.DEMAND: "{}"}}}
         with pytest.raises(Refused, match="cannot be changed"):
             await one.client.patch(Pod, "p", patch, namespace="default")
@@ -125,7 +130,7 @@ async def test_nobody_changes_the_demand_of_a_pod_afterwards(tmp_path: Path):
 
 
 async def test_malformed_reviews_get_a_400_with_the_reason(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one) as (_, webhook):
+    async with control_plane(tmp_path) as one, admission(one) as (_, webhook):
         secret = await one.client.get(Secret, "elastic-gpu-webhook-tls", namespace="elastic-gpu-system")
         assert set(secret.data or {}) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
         async with httpx2.AsyncClient(verify=False, trust_env=False) as http:
@@ -146,7 +151,7 @@ async def test_malformed_reviews_get_a_400_with_the_reason(tmp_path: Path):
 
 
 async def test_the_controller_repairs_what_somebody_broke_and_renews_the_certificate(tmp_path: Path):
-    async with world(tmp_path) as one, admission(one) as (controller, webhook):
+    async with control_plane(tmp_path) as one, admission(one) as (controller, webhook):
         assert controller.certificates is not None
         await one.client.patch(MutatingWebhookConfiguration, "elastic-gpu", {"webhooks": []})
         await controller.certificates.reconcile()
@@ -176,7 +181,7 @@ async def test_certificate_files_are_loaded_again_when_they_change(tmp_path: Pat
     paths = tmp_path / "tls.crt", tmp_path / "tls.key"
     for path, content in zip(paths, (first.certificate, first.key), strict=True):
         path.write_bytes(content)
-    async with world(tmp_path) as one:
+    async with control_plane(tmp_path) as one:
         listen = f"127.0.0.1:{free_port()}"
         config = WebhookConfig(listen="127.0.0.1:0", webhook_listen=listen, tls_cert=paths[0], tls_key=paths[1])
         async with running(Webhook(config, one.client)):

@@ -51,8 +51,11 @@ def prices() -> Prices:
     return compute_prices(Mix({halves: 2.0, small: 1.0}), fleet)
 
 
+Containers = tuple[list[Container], list[Container]]
+
+
 @st.composite
-def containers(draw: st.DrawFn) -> tuple[list[Container], list[Container]]:
+def containers(draw: st.DrawFn) -> Containers:
     """App containers and init containers (some of them restartable)."""
     apps = [container(f"a{i}", draw(asks)) for i in range(draw(st.integers(1, 3)))]
     init = [container(f"i{i}", draw(asks), sidecar=draw(st.booleans())) for i in range(draw(st.integers(0, 2)))]
@@ -275,7 +278,9 @@ TestCluster.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 
 @given(shapes=st.lists(containers(), max_size=6), asked=containers(), order=st.permutations(NODES))
 @settings(max_examples=100, deadline=None)
-def test_the_answer_does_not_depend_on_the_order_of_nodes(shapes, asked, order) -> None:
+def test_the_answer_does_not_depend_on_the_order_of_nodes(
+    shapes: list[Containers], asked: Containers, order: list[str]
+) -> None:
     cache = rebuild([published(node, index) for node in NODES for index in range(2)], [], [])
     for number, (apps, init) in enumerate(shapes):
         what = pod(f"p{number}", *apps, init=init)

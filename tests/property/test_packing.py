@@ -1,6 +1,7 @@
 """What holds for every policy, whatever is asked: cards of two dimensions, CPU and memory, pods that come and go."""
 
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 from hypothesis import given, settings
@@ -106,7 +107,7 @@ def test_never_over_commits_and_never_refuses_what_fits(found: list[Machine], co
 @settings(max_examples=40, deadline=None)
 @given(machines, events, st.sampled_from([name for name in NAMES if name != "random"]), st.randoms())
 def test_node_order_decides_nothing_but_ties(
-    found: list[Machine], comes: list[Event], policy: str, random: object
+    found: list[Machine], comes: list[Event], policy: str, random: Random
 ) -> None:
     """The best score is the same however the nodes are listed, and each node's own score too."""
     mix = Mix.of([event.shape for event in comes])

@@ -11,14 +11,14 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.deadlines import PATIENCE_SECONDS
+from support import process_table
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 MARK = "EGPU_TEST_PLACE"
 
@@ -42,7 +42,7 @@ class Place:
         path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"])
         return {"PATH": path, "HOME": str(self.root), "TMPDIR": str(self.temporary), MARK: self.mark, **more}
 
-    def run(self, *arguments: str, timeout: float = PATIENCE_SECONDS, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = DEADLINE_SECONDS, **env: str) -> subprocess.CompletedProcess[str]:
         """`egpu ARGUMENTS` to its end; the caller looks at the exit code."""
         command = [sys.executable, "-m", "egpu", *arguments]
         return subprocess.run(
@@ -81,15 +81,7 @@ class Place:
 
     def processes(self) -> list[str]:
         """Command lines of the living processes that were started from here."""
-        wanted = f"{MARK}={self.mark}".encode()
-        found: list[str] = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                marked = wanted in (folder / "environ").read_bytes().split(b"\0")
-                if words and (marked or str(self.root) in words):
-                    found.append(f"{folder.name} {words}")
-        return found
+        return [f"{one.pid} {one.command}" for one in process_table.of_place(self.root, f"{MARK}={self.mark}")]
 
     def left_behind(self) -> list[str]:
         """Processes, shared memory and temporary files that are still there."""
@@ -97,14 +89,11 @@ class Place:
         return [*self.processes(), *files]
 
     def until_nothing_is_left(self) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while left := self.left_behind():
-            assert time.monotonic() < deadline, f"left behind: {left}"
-            time.sleep(0.05)
+        wait_until(lambda: not self.left_behind(), lambda: f"the end of {self.left_behind()}")
 
 
 @contextlib.contextmanager
-def up(place: Place, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def up(place: Place, *arguments: str) -> Generator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """`egpu up -o json ARGUMENTS` while the context lasts: the process and the facts that it printed."""
     process = place.start("up", "-o", "json", *arguments)
     try:
@@ -115,14 +104,14 @@ def up(place: Place, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], d
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         assert process.stdout is not None
-        process.wait(PATIENCE_SECONDS)
+        process.wait(DEADLINE_SECONDS)
         process.stdout.close()
 
 
 def _facts(process: subprocess.Popen[str], place: Place) -> dict[str, Any]:
     """The JSON object that the process prints first."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+    ready, _, _ = select.select([process.stdout], [], [], DEADLINE_SECONDS)
     assert ready, f"egpu up did not start: {place.stderr()}"
     text = ""
     # All of it comes at once.

@@ -1,8 +1,7 @@
 """The embedded API server with our CRDs, and control-plane processes run inside the test against it."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.embedded import apiserver
 from egpu.runtime.supervisor import Supervisor
-from support.deadlines import PATIENCE_SECONDS
 from support.objects import card
+from support.ports import free_port
+from support.waiting import DEADLINE_SECONDS, until
 
 SYSTEM = "elastic-gpu-system"
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
@@ -31,26 +31,8 @@ class App(Protocol):
     def not_ready(self) -> str | None: ...
 
 
-async def until(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-    """What the condition says once it is true; it may be a coroutine function."""
-    async with asyncio.timeout(seconds):
-        while True:
-            answer = condition()
-            if asyncio.iscoroutine(answer):
-                answer = await answer
-            if answer:
-                return answer
-            await asyncio.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 @asynccontextmanager
-async def running(app: App) -> AsyncIterator[asyncio.Task[None]]:
+async def running(app: App) -> AsyncGenerator[asyncio.Task[None]]:
     """The app, ready; on leaving it is cancelled at once, which is as near to SIGKILL as one process gets."""
     task = asyncio.create_task(app.run(Supervisor(signals=())))
     try:
@@ -64,7 +46,7 @@ async def running(app: App) -> AsyncIterator[asyncio.Task[None]]:
 
 
 @dataclass
-class World:
+class ControlPlane:
     client: Client
     kubeconfig: Path
 
@@ -98,13 +80,13 @@ def physical(node: str, index: int, memory_mib: int = 16384) -> ElasticGPU:
 
 
 @asynccontextmanager
-async def world(directory: Path) -> AsyncIterator[World]:
+async def control_plane(directory: Path) -> AsyncGenerator[ControlPlane]:
     async with (
         apiserver.serve(apiserver.Config(directory=directory)) as server,
         Client.from_kubeconfig(server.kubeconfig) as client,
     ):
         await install(client)
-        yield World(client, server.kubeconfig)
+        yield ControlPlane(client, server.kubeconfig)
 
 
 async def install(client: Client) -> None:
@@ -113,31 +95,31 @@ async def install(client: Client) -> None:
     for file in sorted(CRDS.glob("elasticgpu*.yaml")):
         definition = yaml.safe_load(file.read_text())
         await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-    await until(lambda: _served(client))
 
+    async def served() -> bool:
+        return list(await client.list(ElasticGPU)) == []
 
-async def _served(client: Client) -> bool:
-    return await client.list(ElasticGPU) is not None
+    await until(served)
 
 
 @asynccontextmanager
-async def admission(world: World) -> AsyncIterator[tuple[Controller, Webhook]]:
+async def admission(plane: ControlPlane) -> AsyncGenerator[tuple[Controller, Webhook]]:
     """Controller and webhook together: the controller makes the certificate and configures the API server."""
     port = free_port()
     controller = Controller(
-        ControllerConfig(listen="127.0.0.1:0", webhook_url=f"https://127.0.0.1:{port}"), world.client
+        ControllerConfig(listen="127.0.0.1:0", webhook_url=f"https://127.0.0.1:{port}"), plane.client
     )
-    webhook = Webhook(WebhookConfig(listen="127.0.0.1:0", webhook_listen=f"127.0.0.1:{port}"), world.client)
+    webhook = Webhook(WebhookConfig(listen="127.0.0.1:0", webhook_listen=f"127.0.0.1:{port}"), plane.client)
     async with running(controller), running(webhook):
         yield controller, webhook
 
 
 @asynccontextmanager
-async def extender(world: World, **config: Any) -> AsyncIterator[tuple[Extender, httpx2.AsyncClient]]:
-    one = Extender(ExtenderConfig(listen="127.0.0.1:0", **config), world.client)
+async def extender(plane: ControlPlane, **config: Any) -> AsyncGenerator[tuple[Extender, httpx2.AsyncClient]]:
+    one = Extender(ExtenderConfig(listen="127.0.0.1:0", **config), plane.client)
     async with (
         running(one),
-        httpx2.AsyncClient(base_url=f"http://{one.address}", trust_env=False, timeout=PATIENCE_SECONDS) as http,
+        httpx2.AsyncClient(base_url=f"http://{one.address}", trust_env=False, timeout=DEADLINE_SECONDS) as http,
     ):
         yield one, http
 

@@ -36,7 +36,7 @@ def merge(into: Any, patch: Any) -> Any:
 
 
 class FakeAPI(httpx2.AsyncBaseTransport):
-    """`fault(api, request)` may answer instead, raise, or change the world before the request is served."""
+    """`fault(api, request)` may answer instead, raise, or change the objects before the request is served."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -51,7 +51,7 @@ class FakeAPI(httpx2.AsyncBaseTransport):
     def client(self) -> Client:
         return Client(httpx2.AsyncClient(base_url="http://api.test", transport=self))
 
-    # ---- the world, for tests
+    # ---- the objects, for tests
 
     def put(self, plural: str, obj: Json) -> Json:
         meta = obj.setdefault("metadata", {})

@@ -7,7 +7,7 @@
     4   {"wrong": …, "at": …}     an answer was wrong, which nothing excuses
 """
 
-from support import simulated_gpu as simgpu
+from support import simulated_gpu
 
 DRIVER_ERROR, WRONG = 3, 4
 MOST_MIB = 3072
@@ -251,4 +251,4 @@ for at in works:
 end(0, done=done)
 '''
 
-PROGRAM = simgpu.source(_CODE % {"count": COUNT, "most": MOST_MIB, "error": DRIVER_ERROR, "wrong": WRONG})
+PROGRAM = simulated_gpu.source(_CODE % {"count": COUNT, "most": MOST_MIB, "error": DRIVER_ERROR, "wrong": WRONG})

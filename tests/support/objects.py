@@ -1,4 +1,4 @@
-"""Small builders of objects for tests: cards, pods, claims, classes."""
+"""Objects as the API server holds them (cards, pods, claims, classes), and the scheduler's cache filled with them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,6 +27,7 @@ from egpu.api.objects import (
     ObjectMeta,
     PhysicalGPU,
 )
+from egpu.api.quantities import Quantity
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.policies.registry import Policies
 
@@ -125,7 +126,7 @@ def claim(
     class_name: str = "shared",
     namespace: str = "default",
 ) -> ElasticGPUClaim:
-    wanted = dict(asks) if asks is not None else {names.GPU_CORE: 30, names.GPU_MEMORY: 4096}
+    wanted: dict[str, Quantity] = dict(asks) if asks is not None else {names.GPU_CORE: 30, names.GPU_MEMORY: 4096}
     return ElasticGPUClaim(
         metadata=ObjectMeta(
             name=name, namespace=namespace, uid=f"uid-claim-{name}", finalizers=[names.CLAIM_FINALIZER]
@@ -134,7 +135,7 @@ def claim(
     )
 
 
-def world(nodes: int = 1, cards: int = 1, *, memory_mib: int = 16384) -> SchedulerCache:
+def cluster(nodes: int = 1, cards: int = 1, *, memory_mib: int = 16384) -> SchedulerCache:
     """A cache of equal nodes n0, n1, … with equal cards."""
     return rebuild([card(f"n{n}", c, memory_mib=memory_mib) for n in range(nodes) for c in range(cards)], [], [])
 

@@ -1,4 +1,4 @@
-"""A remote GPU for tests: an executor on a simulated machine, and a driver directory with the remote client in it."""
+"""A remote GPU: an executor on a simulated machine, and a driver directory with the remote client in it."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -19,7 +19,7 @@ from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
 from egpu.core.provisioners.preparation import REMOTE_DRIVER
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 Transport = Literal["shm", "tcp", "bridge", "tls"]
 """To the executor: shared memory, a loopback port, bytes copied by a bridge, TLS between two relays."""
@@ -70,7 +70,7 @@ class Executor:
             return None
 
         with self.arrived:
-            assert self.arrived.wait_for(find, PATIENCE_SECONDS), (
+            assert self.arrived.wait_for(find, DEADLINE_SECONDS), (
                 f"no {event} {state or ''} among {self.events}; {self.stderr()}"
             )
             found = find()
@@ -88,8 +88,8 @@ class Executor:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(PATIENCE_SECONDS)
-        self.reader.join(PATIENCE_SECONDS)
+        self.process.wait(DEADLINE_SECONDS)
+        self.reader.join(DEADLINE_SECONDS)
         if self.process.stdout:
             self.process.stdout.close()
         self.errors.close()
@@ -187,7 +187,7 @@ def client_dir(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def relayed(client: Path, executor: Path, pki: Path) -> Iterator[None]:
+def relayed(client: Path, executor: Path, pki: Path) -> Generator[None]:
     """lease0.sock in `client`, joined to the executor's socket through a bridge, TLS and a door, as between nodes."""
     server, ann = (authority.issue(pki, role, "test") for role in ("server", "client"))
     up, over = threading.Event(), threading.Event()
@@ -217,7 +217,7 @@ def relayed(client: Path, executor: Path, pki: Path) -> Iterator[None]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert up.wait(PATIENCE_SECONDS), "no relay"
+        assert up.wait(DEADLINE_SECONDS), "no relay"
         yield
     finally:
         over.set()

@@ -1,4 +1,4 @@
-"""Tests on native parts that were built with a sanitizer: EGPU_TEST_SANITIZER=address or thread (see `make sanitize`).
+"""The native parts as they were built with a sanitizer: EGPU_TEST_SANITIZER=address or thread (see `make sanitize`).
 
 The libraries and programs then come from build/sanitize-KIND, programs that load them get the sanitizer's runtime
 first, and what it reports, in whatever process, fails the test during which it appeared.

@@ -1,4 +1,4 @@
-"""Programs on a simulated machine, for tests: NVIDIA's own bindings, in a process of their own."""
+"""A simulated machine, and programs on it: NVIDIA's own bindings, in a process of their own."""
 
 import contextlib
 import json
@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from egpu.adapters.simulator.machine import Machine, create_machine, destroy
-from support.deadlines import PATIENCE_SECONDS
 from support.sanitizers import preloaded
 
 PRELUDE = '''
@@ -128,7 +126,7 @@ def machine(
     count: int | None = 1,
     node: str = "test",
     **options: Any,
-) -> Iterator[Machine]:
+) -> Generator[Machine]:
     made = create_machine(directory / "machine", profile, count, node, **options)
     try:
         yield made
@@ -199,11 +197,3 @@ class Program:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe:
                 pipe.close()
-
-
-def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-    """Poll until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "still not so"
-        time.sleep(0.01)

@@ -8,8 +8,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +15,8 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.slices.pages import DevicePolicy, Mode, Usage, UsageReader, create_usage, write_policy
-from egpu.apps.agent.slots.directories import Slots
-from support.deadlines import PATIENCE_SECONDS
+from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from support.sanitizers import KIND as SANITIZER
 from support.sanitizers import preloaded
 
@@ -83,14 +81,20 @@ def build_driver(directory: Path) -> Path:
     return directory
 
 
-def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fixture of a module: what `build_driver` makes."""
-    return build_driver(tmp_path_factory.mktemp("fake-driver"))
-
-
-def empty_slots(tmp_path: Path) -> Slots:
-    """A fixture: an agent's slots, none yet."""
-    return Slots(tmp_path / "slots")
+def slot_record(slots: Slots, name: str, share: CardShare, *, core_limit: int = 0) -> SlotRecord:
+    """What the agent keeps of a container that has this share of a card; nothing is written yet."""
+    allocation = ContainerAllocation(provisioner="vcuda", mode="shared", cards=(share,), core_limit=core_limit)
+    return SlotRecord(
+        slot_id=name,
+        namespace="default",
+        pod=name,
+        pod_uid=name,
+        container="main",
+        generation=slots.next_generation(),
+        boot_id="",
+        allocation=allocation,
+        minors={},
+    )
 
 
 def interposer(driver: Path) -> Path:
@@ -157,10 +161,3 @@ class Slice:
         for child in self.children:
             child.kill()
             child.communicate()
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not within the deadline"
-        time.sleep(0.005)

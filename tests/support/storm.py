@@ -1,4 +1,4 @@
-"""Sixty pods at once: what they ask for, what every container must see, and what must never be seen meanwhile.
+"""A storm of pods, sixty at once: what they ask for, what every container must see, and what must never be seen.
 
 Each container reports, from inside, its policy page and the devices that CUDA and NVML show it. The watcher recomputes
 the ledger from what the API server says, again and again, and from what is really running.

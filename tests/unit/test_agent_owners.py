@@ -24,7 +24,7 @@ from egpu.api.kubernetes import (
 )
 from egpu.apps.agent.slots.owners import Owners
 from egpu.errors import TerminalError, Unavailable
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 NODE = "node-a"
 
@@ -132,7 +132,7 @@ async def test_refusals_name_pod_container_and_reason(found: Pod, reason: str) -
 
 async def test_the_first_init_container_is_certain_without_waiting() -> None:
     pods = Pods([pod("main", inits=["one", "two"])])
-    found = await asyncio.wait_for(owners(pods, holdings(), lag_seconds=1000).of("3"), PATIENCE_SECONDS)
+    found = await asyncio.wait_for(owners(pods, holdings(), lag_seconds=1000).of("3"), DEADLINE_SECONDS)
     assert found.container == "one"
 
 
@@ -158,7 +158,7 @@ async def test_the_next_init_container_follows_the_last() -> None:
 async def test_an_init_container_that_failed_runs_again() -> None:
     failed = ended(pod("main", inits=["one"]), one=1)
     found = await asyncio.wait_for(
-        owners(Pods([failed]), holdings(), prepared=[("u1", "one")], lag_seconds=1000).of("3"), PATIENCE_SECONDS
+        owners(Pods([failed]), holdings(), prepared=[("u1", "one")], lag_seconds=1000).of("3"), DEADLINE_SECONDS
     )
     assert found.container == "one"
 
@@ -171,7 +171,7 @@ async def test_no_news_means_that_it_starts_once_more() -> None:
 async def test_what_was_prepared_for_another_pod_says_nothing() -> None:
     pods = Pods([pod("main", inits=["one"])])
     asked = owners(pods, holdings(), prepared=[("u0", "one")], lag_seconds=1000).of("3")
-    found = await asyncio.wait_for(asked, PATIENCE_SECONDS)
+    found = await asyncio.wait_for(asked, DEADLINE_SECONDS)
     assert found.container == "one"
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,11 @@ def record(slots: Slots, slot_id: str, *, pod_uid: str = "u1") -> SlotRecord:
     )
 
 
-def write(name: str, text: str):
-    return lambda slot: (slot / name).write_text(text) and None
+def write(name: str, text: str) -> Callable[[Path], None]:
+    def into(slot: Path) -> None:
+        (slot / name).write_text(text)
+
+    return into
 
 
 def test_a_new_owner_finds_nothing_of_the_last(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -67,6 +68,6 @@ def test_anything_wrong_is_a_reason_to_renew():
     assert "new.example" in (renewal_reason(made, [*HOSTS, "new.example"], now=NOW) or "")
 
 
-def test_unusable_files_are_refused_by_name(tmp_path):
+def test_unusable_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="missing"):
         TLS().load_files(tmp_path / "missing", tmp_path / "key")

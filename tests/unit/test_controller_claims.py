@@ -1,7 +1,7 @@
 """The controller against a pretend API server: what a cache that lags behind must not make it believe."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -10,14 +10,14 @@ from egpu.api import names
 from egpu.api.objects import ElasticGPUClaim
 from egpu.apps.controller import Controller, ControllerConfig
 from egpu.errors import Conflict
-from support.deadlines import PATIENCE_SECONDS
 from support.fake_api import FakeAPI, Json
+from support.waiting import until
 
 SHARE = {"uuid": "GPU-1", "index": 0, "minor": 0, "core": 50, "memoryMiB": 1024, "model": "T4"}
 ALLOCATION = {"node": "n0", "container": {"provisioner": names.VCUDA, "mode": "shared", "cards": [SHARE]}}
 
 
-def world() -> FakeAPI:
+def api_with_a_class() -> FakeAPI:
     api = FakeAPI()
     api.put("nodes", {"kind": "Node", "metadata": {"name": "n0"}})
     physical = {key: SHARE[key] for key in ("uuid", "index", "minor", "model")} | {"memoryMiB": 16384}
@@ -34,7 +34,7 @@ def claim(**status: object) -> Json:
 
 
 @asynccontextmanager
-async def controller(api: FakeAPI) -> AsyncIterator[Controller]:
+async def controller(api: FakeAPI) -> AsyncGenerator[Controller]:
     one = Controller(ControllerConfig(), api.client())
     task = asyncio.create_task(one.lead())
     try:
@@ -44,18 +44,12 @@ async def controller(api: FakeAPI) -> AsyncIterator[Controller]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 def slices(api: FakeAPI) -> list[Json]:
     return [gpu for gpu in api.all("elasticgpus") if "slice" in gpu["spec"]]
 
 
 async def test_a_slice_that_the_cache_does_not_show_yet_is_not_a_lost_claim():
-    api = world()
+    api = api_with_a_class()
     api.put("elasticgpuclaims", claim(allocation=ALLOCATION))
     api.hold_watches = True
     async with controller(api) as one:
@@ -68,7 +62,7 @@ async def test_a_slice_that_the_cache_does_not_show_yet_is_not_a_lost_claim():
 
 
 async def test_slices_of_an_allocation_that_was_taken_back_go():
-    api = world()
+    api = api_with_a_class()
     held = api.put("elasticgpuclaims", claim(allocation=ALLOCATION))
     async with controller(api):
         await until(lambda: slices(api))
@@ -79,7 +73,7 @@ async def test_slices_of_an_allocation_that_was_taken_back_go():
 
 
 async def test_a_claim_being_deleted_waits_for_a_pod_that_the_cache_does_not_show_yet():
-    api = world()
+    api = api_with_a_class()
     held = api.put("elasticgpuclaims", claim(allocation=ALLOCATION))
     async with controller(api):
         await until(lambda: api.get("elasticgpuclaims", "c", "ns")["status"].get("phase") == "Bound")

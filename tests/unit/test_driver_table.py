@@ -4,17 +4,21 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+
 import generate_driver_table as tool  # noqa: E402 - scripts are no package
 from driver_table import classes, directions, headers, render, table  # noqa: E402
 
 FOLDER = ROOT / "native" / "driver"
+Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,7 @@ def installed(include: Path) -> headers.Headers:
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, dict]:
+def rows() -> dict[str, Row]:
     data = json.loads((FOLDER / "driver_table.json").read_text())
     return {row["symbol"]: row for row in data["functions"]}
 
@@ -119,7 +123,7 @@ def test_headers_that_do_not_preprocess_say_so(tmp_path: Path) -> None:
 # -- completeness against NVIDIA's own headers
 
 
-def test_every_declared_function_is_in_the_table(include: Path, rows: dict[str, dict]) -> None:
+def test_every_declared_function_is_in_the_table(include: Path, rows: dict[str, Row]) -> None:
     names = {row["name"] for row in rows.values()}
     text = (include / "cuda.h").read_text()
     declared = set(re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text))
@@ -128,7 +132,7 @@ def test_every_declared_function_is_in_the_table(include: Path, rows: dict[str, 
     assert not missing
 
 
-def test_versions_are_those_of_the_typedefs(include: Path, rows: dict[str, dict]) -> None:
+def test_versions_are_those_of_the_typedefs(include: Path, rows: dict[str, Row]) -> None:
     text = (include / "cudaTypedefs.h").read_text()
     typedefs = set(re.findall(r"\*\s*PFN_(cu\w+?)_v(\d+)(_ptds|_ptsz)?\)\(", text))
     assert len(typedefs) > 600
@@ -139,7 +143,7 @@ def test_versions_are_those_of_the_typedefs(include: Path, rows: dict[str, dict]
 
 
 def test_programs_link_to_the_newest_or_an_older_abi_of_the_same_name(
-    installed: headers.Headers, rows: dict[str, dict]
+    installed: headers.Headers, rows: dict[str, Row]
 ) -> None:
     answers = {(name, symbol) for name, _, symbol in json.loads((FOLDER / "driver_table.json").read_text())["answers"]}
     assert len(installed.renamed) > 50
@@ -157,13 +161,13 @@ def test_the_checked_in_files_are_what_the_generator_gives(capsys: pytest.Captur
     assert "CUDA 13" in capsys.readouterr().out
 
 
-def test_what_is_forwarded_has_no_unknown_pointer(rows: dict[str, dict]) -> None:
+def test_what_is_forwarded_has_no_unknown_pointer(rows: dict[str, Row]) -> None:
     for row in rows.values():
         if row["remote"] in ("sync", "async", "cached"):
             assert all(way != directions.OPAQUE for _, _, way in row["parameters"]), row["symbol"]
 
 
-def test_lengths_refer_to_parameters_of_the_same_function(rows: dict[str, dict]) -> None:
+def test_lengths_refer_to_parameters_of_the_same_function(rows: dict[str, Row]) -> None:
     for row in rows.values():
         names = {name for _, name, _ in row["parameters"]}
         for _, name, way in row["parameters"]:
@@ -186,7 +190,7 @@ def test_lengths_refer_to_parameters_of_the_same_function(rows: dict[str, dict])
         ("cuLaunchKernel", "kernelParams", "in kernel_arguments"),
     ],
 )
-def test_directions(rows: dict[str, dict], symbol: str, parameter: str, direction: str) -> None:
+def test_directions(rows: dict[str, Row], symbol: str, parameter: str, direction: str) -> None:
     assert [way for _, name, way in rows[symbol]["parameters"] if name == parameter] == [direction]
 
 
@@ -273,7 +277,7 @@ def test_an_edit_of_the_generated_file_is_noticed(tmp_path: Path, capsys: pytest
 def test_a_changed_version_is_noticed(installed: headers.Headers) -> None:
     known, _ = render.known((FOLDER / "driver_table.json").read_text())
     before = known["cuMemAlloc_v2"]
-    known["cuMemAlloc_v2"] = table.Known(headers.Function(**{**before.function.__dict__, "version": 3030}), before.last)
+    known["cuMemAlloc_v2"] = table.Known(replace(before.function, version=3030), before.last)
     assert table.disagreements(known, installed) == ["cuMemAlloc_v2 is of CUDA 3020, the table says 3030"]
 
 

@@ -18,8 +18,7 @@ from egpu.adapters.executors.process import Executor, boot_id, find
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.processes import Process, start_time
-from support import simulated_gpu as simgpu
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -62,7 +61,7 @@ def test_sessions_that_outlive_their_parent_are_ended_with_it(
     child, session = with_session
     made = executor_of(child, tmp_path / "lease-1")
     child.kill()
-    simgpu.until(lambda: not made.is_alive())
+    wait_until(lambda: not made.is_alive())
     assert start_time(session) != 0
     made.end()
     assert start_time(session) == 0
@@ -79,7 +78,7 @@ def test_one_that_dies_while_it_is_looked_at_has_been_waited_for(tmp_path: Path)
 
         def is_alive(self) -> bool:
             child.send_signal(signal.SIGKILL)
-            simgpu.until(lambda: not real.is_alive())
+            wait_until(lambda: not real.is_alive())
             return False
 
     made.process = Dying(real.pid, real.start_time)
@@ -114,7 +113,7 @@ def test_an_executor_of_an_earlier_version_is_ended_and_it_is_said_why(tmp_path:
     (said,) = logs
     assert said["directory"] == str(directory)
     assert "started by an earlier version" in said["reason"]
-    assert child.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    assert child.wait(DEADLINE_SECONDS) == -signal.SIGKILL
     assert not directory.exists()
 
 

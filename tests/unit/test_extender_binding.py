@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -15,8 +15,8 @@ from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.fence import FENCE
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from egpu.runtime.supervisor import Supervisor
-from support.deadlines import PATIENCE_SECONDS
-from support.fake_api import FakeAPI, Json, status
+from support.fake_api import FakeAPI, Fault, Json, status
+from support.waiting import DEADLINE_SECONDS, until
 
 
 def card(node: str, index: int, memory_mib: int = 16384) -> Json:
@@ -32,13 +32,13 @@ def card(node: str, index: int, memory_mib: int = 16384) -> Json:
     }
 
 
-def pod(name: str, core: int = 60, memory: int = 8, **annotations: str) -> Json:
+def pod(name: str, core: int = 60, memory: int = 8, annotations: dict[str, str] | None = None) -> Json:
     limits = {} if annotations else {"docker.com/vcuda-core": str(core), "docker.com/vcuda-memory": str(memory)}
     demand = {names.DEMAND: '{"version":1,"containers":{}}'}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "ns", "annotations": {**demand, **annotations}},
+        "metadata": {"name": name, "namespace": "ns", "annotations": {**demand, **(annotations or {})}},
         "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]},
     }
 
@@ -64,7 +64,7 @@ def cluster(*, nodes: int = 1, cards: int = 1) -> FakeAPI:
 
 
 @asynccontextmanager
-async def extender(api: FakeAPI, **config: object) -> AsyncIterator[Extender]:
+async def extender(api: FakeAPI, **config: object) -> AsyncGenerator[Extender]:
     """A leading extender with its caches in order; on leaving it is cut off as by SIGKILL."""
     one = Extender(ExtenderConfig(**config), api.client())  # type: ignore[arg-type]
     task = asyncio.create_task(one.lead())
@@ -76,12 +76,6 @@ async def extender(api: FakeAPI, **config: object) -> AsyncIterator[Extender]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition, seconds: float = PATIENCE_SECONDS) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def args(obj: Json, node: str = "n0") -> ExtenderBindingArgs:
@@ -171,9 +165,9 @@ async def test_a_pod_deleted_between_filter_and_bind_leaves_nothing_behind():
         assert one.view.cache.ledger.holders() == {}
 
 
-def on_binding(action) -> object:
+def on_binding(action: Fault) -> Fault:
     """A fault that strikes the first binding only."""
-    struck = []
+    struck: list[bool] = []
 
     def fault(api: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
         if request.url.path.endswith("/binding") and not struck:
@@ -193,7 +187,7 @@ async def test_a_timeout_of_a_binding_that_succeeded_is_a_success():
         raise httpx2.ReadTimeout("no answer")
 
     async with extender(api) as one:
-        api.fault = on_binding(land_then_time_out)  # type: ignore[assignment]
+        api.fault = on_binding(land_then_time_out)
         await one.binder.bind(args(obj))
         assert len(one.view.cache.ledger.holders()) == 1
         assert sum(line[1].endswith("/binding") for line in api.log) == 1
@@ -210,7 +204,7 @@ async def test_a_timed_out_binding_that_arrives_late_is_shut_out():
         raise httpx2.ReadTimeout("no answer")
 
     async with extender(api) as one:
-        api.fault = on_binding(lose)  # type: ignore[assignment]
+        api.fault = on_binding(lose)
         with pytest.raises(Unavailable):
             await one.binder.bind(args(first))
         await one.binder.bind(args(second))
@@ -275,7 +269,7 @@ async def test_a_killed_extenders_binding_that_landed_before_the_takeover_is_see
         raise asyncio.CancelledError
 
     async with extender(api) as old:
-        api.fault = on_binding(land_unheard)  # type: ignore[assignment]
+        api.fault = on_binding(land_unheard)
         with pytest.raises(asyncio.CancelledError):
             await old.binder.bind(args(first))
     async with extender(api) as new:
@@ -303,8 +297,8 @@ async def test_immediate_claims_are_bound_at_once_and_reserve_their_card():
         await seen(one, obj)
         with pytest.raises(DoesNotFit):
             await one.binder.bind(args(obj))
-        user = api.put("pods", pod("u", **{names.CLAIM_PREFIXES[0] + "app": "c"}))
-        other = api.put("pods", pod("o", **{names.CLAIM_PREFIXES[0] + "app": "c"}))
+        user = api.put("pods", pod("u", annotations={names.CLAIM_PREFIXES[0] + "app": "c"}))
+        other = api.put("pods", pod("o", annotations={names.CLAIM_PREFIXES[0] + "app": "c"}))
         await seen(one, other)
         await one.binder.bind(args(user))
         with pytest.raises(DoesNotFit, match="one container"):
@@ -326,9 +320,9 @@ async def test_a_waiting_claim_gets_its_cards_with_its_pod_and_gives_them_back_w
     api = cluster()
     api.put("elasticgpuclasses", gpu_class("later", "WaitForFirstConsumer"))
     api.put("elasticgpuclaims", claim("c", "later"))
-    user = api.put("pods", pod("u", **{names.CLAIM_PREFIXES[0] + "app": "c"}))
+    user = api.put("pods", pod("u", annotations={names.CLAIM_PREFIXES[0] + "app": "c"}))
     async with extender(api) as one:
-        api.fault = on_binding(lambda *_: status(422, "Invalid"))  # type: ignore[assignment]
+        api.fault = on_binding(lambda *_: status(422, "Invalid"))
         with pytest.raises(ElasticGPUError):
             await one.binder.bind(args(user))
         assert not (api.get("elasticgpuclaims", "c", "ns").get("status") or {}).get("allocation")
@@ -355,7 +349,7 @@ async def test_many_binds_at_once_never_over_commit_and_fill_the_cards():
         await until(lambda: one.view.cache.ledger.holders() == {})
 
 
-async def test_losing_the_lease_ends_the_process(monkeypatch):
+async def test_losing_the_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("egpu.adapters.kubernetes.election.RENEW_SECONDS", 0.01)
     api = cluster()
     one = Extender(ExtenderConfig(listen="127.0.0.1:0"), api.client())
@@ -364,10 +358,10 @@ async def test_losing_the_lease_ends_the_process(monkeypatch):
     await until(lambda: one.not_ready() is None)
     async with extender(api):
         with pytest.raises(ElasticGPUError, match="lease"):
-            await asyncio.wait_for(running, PATIENCE_SECONDS)
+            await asyncio.wait_for(running, DEADLINE_SECONDS)
 
 
-async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(monkeypatch):
+async def test_a_pod_bound_and_deleted_while_the_watch_was_blind_leaks_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("egpu.apps.extender.binding.SETTLE_SECONDS", 0.05)
     api = cluster()
     async with extender(api) as one:
@@ -385,7 +379,7 @@ async def test_a_claim_that_the_controller_saw_bound_is_not_taken_back():
     api = cluster()
     api.put("elasticgpuclasses", gpu_class("later", "WaitForFirstConsumer"))
     api.put("elasticgpuclaims", claim("c", "later"))
-    user = api.put("pods", pod("u", **{names.CLAIM_PREFIXES[0] + "app": "c"}))
+    user = api.put("pods", pod("u", annotations={names.CLAIM_PREFIXES[0] + "app": "c"}))
 
     def bound_meanwhile(api: FakeAPI, _: httpx2.Request) -> httpx2.Response:
         held = api.get("elasticgpuclaims", "c", "ns")
@@ -393,7 +387,7 @@ async def test_a_claim_that_the_controller_saw_bound_is_not_taken_back():
         return status(422, "Invalid")
 
     async with extender(api) as one:
-        api.fault = on_binding(bound_meanwhile)  # type: ignore[assignment]
+        api.fault = on_binding(bound_meanwhile)
         with pytest.raises(ElasticGPUError):
             await one.binder.bind(args(user))
         assert api.get("elasticgpuclaims", "c", "ns")["status"]["allocation"]
@@ -402,7 +396,7 @@ async def test_a_claim_that_the_controller_saw_bound_is_not_taken_back():
         assert given_out(api) == {"GPU-n0-00000000": 60}
 
 
-async def test_a_takeover_goes_on_until_everything_is_fenced(monkeypatch):
+async def test_a_takeover_goes_on_until_everything_is_fenced(monkeypatch: pytest.MonkeyPatch):
     """The webhook, through which a touch passes, may be down when an extender starts."""
     monkeypatch.setattr("egpu.apps.extender.fence.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("egpu.adapters.kubernetes.client.BACKOFF_SECONDS", 0.001)
@@ -423,13 +417,15 @@ async def test_a_takeover_goes_on_until_everything_is_fenced(monkeypatch):
         assert FENCE in api.get("pods", "a", "ns")["metadata"]["annotations"]
 
 
-async def test_a_claim_write_in_doubt_keeps_its_cards_until_it_is_known_and_then_gives_them_back(monkeypatch):
+async def test_a_claim_write_in_doubt_keeps_its_cards_until_it_is_known_and_then_gives_them_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr("egpu.apps.extender.claim_writer.SETTLE_SECONDS", 0.05)
     monkeypatch.setattr("egpu.adapters.kubernetes.client.BACKOFF_SECONDS", 0.001)
     api = cluster()
     api.put("elasticgpuclasses", gpu_class("later", "WaitForFirstConsumer"))
     api.put("elasticgpuclaims", claim("c", "later"))
-    user = api.put("pods", pod("u", **{names.CLAIM_PREFIXES[0] + "app": "c"}))
+    user = api.put("pods", pod("u", annotations={names.CLAIM_PREFIXES[0] + "app": "c"}))
     other = api.put("pods", pod("o"))
     late: list[httpx2.Request] = []
 

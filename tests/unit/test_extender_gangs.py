@@ -1,12 +1,12 @@
 """Gangs against a pretend API server: bound all or none, whatever is killed, refused or lost in between."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
-from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod, until
+from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod
 
 from egpu.api import names
 from egpu.api.extender import ExtenderArgs
@@ -15,11 +15,12 @@ from egpu.apps.extender import Extender
 from egpu.apps.extender.gangs import GangController
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from support.fake_api import FakeAPI, Json, status
+from support.waiting import until
 
 
-def member(name: str, gang: str = "g", size: int = 3, **more: str) -> Json:
-    """A pod of 60 percent; or one that uses a claim, if `more` says so."""
-    obj = pod(name, **more)
+def member(name: str, gang: str = "g", size: int = 3, uses: dict[str, str] | None = None) -> Json:
+    """A pod of 60 percent; or one that uses the claim that an annotation of `uses` names."""
+    obj = pod(name, annotations=uses)
     obj["metadata"]["annotations"] |= {names.GANG: gang, names.GANG_SIZE: str(size)}
     return obj
 
@@ -64,7 +65,7 @@ async def shown(one: Extender, api: FakeAPI) -> None:
 
 
 @asynccontextmanager
-async def half_asked(cards: int) -> AsyncIterator[tuple[FakeAPI, Extender]]:
+async def half_asked(cards: int) -> AsyncGenerator[tuple[FakeAPI, Extender]]:
     """A node, and a gang of two, a and b; the scheduler has asked about a."""
     api = cluster(nodes=1, cards=cards)
     async with extender(api) as one:
@@ -163,7 +164,7 @@ async def test_when_a_claim_of_one_member_cannot_be_written_no_member_is_bound()
 
     async with extender(api) as one:
         for number in (1, 2):
-            api.put("pods", member(f"p{number}", size=2, **{names.CLAIM_PREFIXES[0] + "app": f"c{number}"}))
+            api.put("pods", member(f"p{number}", size=2, uses={names.CLAIM_PREFIXES[0] + "app": f"c{number}"}))
         await shown(one, api)
         await ask(one, "p1")
         api.fault = no_second_claim

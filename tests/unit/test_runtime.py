@@ -10,7 +10,7 @@ from egpu.errors import Conflict, Refused, Unavailable
 from egpu.runtime.reconcile import DONE, Loop, Result
 from egpu.runtime.supervisor import Supervisor, TaskEndedError
 from egpu.runtime.workqueue import WorkQueue, WorkQueueFullError
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS
 
 
 async def test_a_key_added_twice_is_worked_on_once():
@@ -96,12 +96,12 @@ async def test_a_terminal_error_is_left_alone_until_the_key_is_added_again():
     loop.queue.add("bad")
     task = asyncio.create_task(loop.run())
     loop.queue.add("good")
-    await asyncio.wait_for(looked.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(looked.wait(), DEADLINE_SECONDS)
     assert len(loop.queue) == 0, "nothing waits for another time"
     looked.clear()
     loop.queue.add("bad")
     loop.queue.add("good")
-    await asyncio.wait_for(looked.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(looked.wait(), DEADLINE_SECONDS)
     assert seen == ["bad", "good", "bad", "good"]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -153,6 +153,6 @@ async def test_sigterm_ends_the_process_in_good_order():
 
     supervisor = Supervisor()
     supervisor.add("works", works())
-    async with asyncio.timeout(PATIENCE_SECONDS):  # wait_for would let the task run before the handlers are there
+    async with asyncio.timeout(DEADLINE_SECONDS):  # wait_for would let the task run before the handlers are there
         await supervisor.run()
     assert cleaned.is_set()

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def debian_kubectl() -> Path:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _one_at_a_time() -> Generator[None]:
     """Test workers fetch once between them."""
     CACHE.parent.mkdir(parents=True, exist_ok=True)
     with CACHE.with_name("kubectl.lock").open("w") as lock:
@@ -76,9 +76,14 @@ class Kubectl:
     kubeconfig: Path
     home: Path
 
-    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    @property
+    def path(self) -> str:
+        """Where it finds plugins."""
+        return "/usr/bin:/bin"
+
+    def run(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run it; the caller looks at the exit code."""
-        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": "/usr/bin:/bin", "TZ": "UTC"}
+        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": self.path, "TZ": "UTC"}
         return subprocess.run(
             [str(self.binary), *arguments],
             input=stdin,

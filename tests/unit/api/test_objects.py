@@ -1,5 +1,6 @@
 """Objects and annotations on the wire."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -98,7 +99,7 @@ def test_annotations_round_trip_and_do_not_depend_on_order() -> None:
         lambda text: "null",
     ],
 )
-def test_a_spoiled_allocation_is_corrupt_data(spoil) -> None:
+def test_a_spoiled_allocation_is_corrupt_data(spoil: Callable[[str], str]) -> None:
     with pytest.raises(CorruptData):
         decode_allocation(spoil(encode(allocation())))
 

@@ -39,12 +39,12 @@ from support.objects import (
     card,
     claim,
     claim_pod,
+    cluster,
     container,
     gpu_class,
     placed,
     pod,
     slice_pod,
-    world,
 )
 
 CLAIMS = {"c": claim("c"), "d": claim("d")}
@@ -228,7 +228,7 @@ def test_a_qgpu_demand_is_accepted() -> None:
     ],
 )
 def test_what_decides_the_placing_cannot_be_changed_later(key: str) -> None:
-    cache = world()
+    cache = cluster()
     done = placed(slice_pod("p"), cache.ranking.choose(cache.request(slice_pod("p")), "n0", BINPACK))
     touched = replace(done, metadata=replace(done.metadata, annotations=done.annotations | {key: "other"}))
     assert [violation.field for violation in validate_pod_update(done, touched)] == [f"metadata.annotations[{key}]"]

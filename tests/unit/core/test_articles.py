@@ -14,7 +14,7 @@ from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClaimSt
 from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import CLAIM_CONTAINER
-from support.objects import BINPACK, world
+from support.objects import BINPACK, cluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -29,7 +29,7 @@ def read(name: str, kind: type[Object]) -> Object | None:
 
 def apply(name: str) -> tuple[SchedulerCache, Pod]:
     """Admit everything in the file, and bind its claim if it can be."""
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     klass, claim, pod = (read(name, kind) for kind in (ElasticGPUClass, ElasticGPUClaim, Pod))
     classes: dict[str, ElasticGPUClass] = {}
     claims: dict[str, ElasticGPUClaim] = {}

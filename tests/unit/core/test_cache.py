@@ -13,6 +13,7 @@ from support.objects import (
     card,
     claim,
     claim_pod,
+    cluster,
     container,
     ended,
     fits,
@@ -22,7 +23,6 @@ from support.objects import (
     pod,
     slice_pod,
     why_not,
-    world,
 )
 
 CARD = ("n0", "GPU-n0-0")
@@ -49,7 +49,7 @@ def bind_claim(cache: SchedulerCache, what: ElasticGPUClaim, node: str = "n0") -
 
 
 def test_an_assumed_pod_holds_until_the_watch_shows_it_and_an_older_event_does_not_drop_it() -> None:
-    cache = world()
+    cache = cluster()
     what = slice_pod("p")
     allocation = cache.ranking.choose(cache.request(what), "n0", BINPACK)
     cache.assume_pod(what, allocation)
@@ -62,7 +62,7 @@ def test_an_assumed_pod_holds_until_the_watch_shows_it_and_an_older_event_does_n
 
 
 def test_a_failed_binding_leaves_nothing_behind() -> None:
-    cache = world()
+    cache = cluster()
     what = slice_pod("p")
     cache.assume_pod(what, cache.ranking.choose(cache.request(what), "n0", BINPACK))
     cache.forget_pod(what.uid)
@@ -71,7 +71,7 @@ def test_a_failed_binding_leaves_nothing_behind() -> None:
 
 
 def test_a_pod_holds_until_it_has_ended_not_until_it_is_being_deleted() -> None:
-    cache = world()
+    cache = cluster()
     what = slice_pod("p")
     bound_pod = placed(what, place(cache, what))
     deleting = replace(bound_pod, metadata=replace(bound_pod.metadata, deletion_timestamp="2030-01-01T00:00:00Z"))
@@ -84,7 +84,7 @@ def test_a_pod_holds_until_it_has_ended_not_until_it_is_being_deleted() -> None:
 
 
 def test_a_pod_deleted_twice_gives_back_once() -> None:
-    cache = world()
+    cache = cluster()
     place(cache, slice_pod("a"))
     place(cache, slice_pod("b"))
     cache.pod_deleted("uid-a")
@@ -93,7 +93,7 @@ def test_a_pod_deleted_twice_gives_back_once() -> None:
 
 
 def test_what_nobody_of_ours_wrote_is_reported_and_shows_the_card_as_full() -> None:
-    cache = world()
+    cache = cluster()
     what = slice_pod("p", core=60)
     allocation = place(cache, what)
     cache.pod_changed(placed(slice_pod("forged", core=60), allocation))
@@ -106,9 +106,9 @@ def test_what_nobody_of_ours_wrote_is_reported_and_shows_the_card_as_full() -> N
 
 
 def test_two_modes_on_one_card_are_reported() -> None:
-    cache = world()
+    cache = cluster()
     place(cache, slice_pod("p"))
-    other = world()
+    other = cluster()
     whole = pod("w", container("app", {"nvidia.com/gpu": 1}))
     cache.pod_changed(placed(whole, other.ranking.choose(other.request(whole), "n0", BINPACK)))
     assert "several modes at once" in cache.problems()[0]
@@ -116,7 +116,7 @@ def test_two_modes_on_one_card_are_reported() -> None:
 
 
 def test_a_corrupt_allocation_is_reported_and_holds_nothing() -> None:
-    cache = world()
+    cache = cluster()
     allocation = cache.ranking.choose(cache.request(slice_pod("p")), "n0", BINPACK)
     bad = placed(slice_pod("p"), allocation)
     annotations = {names.ALLOCATION: encode(allocation).replace("version", "wersion")}
@@ -128,7 +128,7 @@ def test_a_corrupt_allocation_is_reported_and_holds_nothing() -> None:
 
 
 def test_the_same_card_published_twice_counts_once() -> None:
-    cache = world()
+    cache = cluster()
     twin = card("n0", 0)
     cache.gpu_changed(replace(twin, metadata=replace(twin.metadata, name="n0-other")))
     assert len(cache.ledger.cards("n0")) == 1
@@ -139,7 +139,7 @@ def test_the_same_card_published_twice_counts_once() -> None:
 
 
 def test_a_bound_claim_is_a_reservation_that_its_pod_consumes() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     cache.class_changed(gpu_class())
     bind_claim(cache, claim("c"))
     assert free(cache) == (70, 12288)
@@ -156,7 +156,7 @@ def test_a_bound_claim_is_a_reservation_that_its_pod_consumes() -> None:
 
 
 def test_a_claim_is_used_by_one_pod_at_a_time() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class())
     bind_claim(cache, claim("c"))
     place(cache, claim_pod("p", "c"))
@@ -167,7 +167,7 @@ def test_a_claim_is_used_by_one_pod_at_a_time() -> None:
 
 
 def test_a_pod_waits_for_an_immediate_claim_and_says_for_what() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class())
     assert "claim c, which does not exist" in why_not(cache, claim_pod("p", "c"))
     cache.claim_changed(claim("c"))
@@ -178,7 +178,7 @@ def test_a_pod_waits_for_an_immediate_claim_and_says_for_what() -> None:
 
 
 def test_a_claim_that_waits_for_its_consumer_gets_cards_with_the_pod() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class(wait=True))
     waiting, user = claim("c"), claim_pod("p", "c")
     cache.claim_changed(waiting)
@@ -196,7 +196,7 @@ def test_a_claim_that_waits_for_its_consumer_gets_cards_with_the_pod() -> None:
 
 
 def test_an_assumed_claim_holds_until_the_watch_shows_it_or_it_failed() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class())
     what = claim("c")
     cache.claim_changed(what)
@@ -209,14 +209,14 @@ def test_an_assumed_claim_holds_until_the_watch_shows_it_or_it_failed() -> None:
 
 
 def test_a_card_whose_object_is_being_deleted_takes_nothing_new() -> None:
-    cache = world()
+    cache = cluster()
     going = card("n0", 0)
     cache.gpu_changed(replace(going, metadata=replace(going.metadata, deletion_timestamp="2030-01-01T00:00:00Z")))
     assert fits(cache, slice_pod("p")) == ()
 
 
 def test_a_pod_keeps_what_its_claim_held_when_the_claim_is_torn_away() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class())
     bind_claim(cache, claim("c"))
     place(cache, claim_pod("p", "c"))
@@ -227,7 +227,7 @@ def test_a_pod_keeps_what_its_claim_held_when_the_claim_is_torn_away() -> None:
 
 
 def test_a_claim_on_a_lost_card_keeps_its_pod_waiting() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class())
     bind_claim(cache, claim("c"))
     cache.gpu_changed(card("n0", 0, healthy=False))
@@ -235,7 +235,7 @@ def test_a_claim_on_a_lost_card_keeps_its_pod_waiting() -> None:
 
 
 def test_a_bound_claim_outlives_its_class() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class())
     bind_claim(cache, claim("c"))
     cache.class_deleted("shared")
@@ -243,7 +243,7 @@ def test_a_bound_claim_outlives_its_class() -> None:
 
 
 def test_a_retained_slice_holds_after_its_claim_and_not_beside_it() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class(retain=True))
     done = bind_claim(cache, claim("c"))
     (piece,) = claim_slices(done, "Retain")
@@ -256,7 +256,7 @@ def test_a_retained_slice_holds_after_its_claim_and_not_beside_it() -> None:
 
 
 def test_a_restart_sees_the_same() -> None:
-    cache = world(nodes=2, cards=2)
+    cache = cluster(nodes=2, cards=2)
     cache.class_changed(gpu_class())
     done = bind_claim(cache, claim("c"))
     pods = [slice_pod("a"), claim_pod("b", "c")]

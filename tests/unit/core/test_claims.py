@@ -17,7 +17,7 @@ from egpu.core.claims.actions import (
 )
 from egpu.core.claims.lifecycle import check_class, claim_users, needs_binding, reconcile_claim, reconcile_gpu
 from egpu.core.placement.requests import CLAIM_CONTAINER
-from support.objects import BINPACK, card, claim, claim_pod, ended, gpu_class, place, placed, world
+from support.objects import BINPACK, card, claim, claim_pod, cluster, ended, gpu_class, place, placed
 
 
 class Store:
@@ -86,7 +86,7 @@ class Store:
     def bind(self) -> None:
         """What the extender does."""
         assert self.claim is not None
-        cache = world(cards=2)
+        cache = cluster(cards=2)
         cache.class_changed(self.klass)
         allocation = cache.ranking.choose(cache.claim_request(self.claim), "n0", BINPACK)
         held = ClaimAllocation(node="n0", container=allocation.containers[CLAIM_CONTAINER])
@@ -264,7 +264,7 @@ def test_a_claim_deleted_before_it_was_bound_just_goes() -> None:
 
 
 def test_users_are_placed_pods_that_have_not_ended() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class(wait=True))
     what = claim("c")
     cache.claim_changed(what)

@@ -66,7 +66,9 @@ def demand_of(asks: dict[str, int | str], **annotations: str) -> ContainerDemand
         ),
     ],
 )
-def test_vocabularies(asks, provisioner, cards, core, memory_mib, exclusive) -> None:
+def test_vocabularies(
+    asks: dict[str, int | str], provisioner: str, cards: int, core: int, memory_mib: int, exclusive: bool
+) -> None:
     found = demand_of(asks)
     assert (found.provisioner, found.cards, found.core, found.memory_mib, found.exclusive) == (
         provisioner,
@@ -99,7 +101,7 @@ def test_tflops_are_kept_until_a_card_is_known() -> None:
         ({"aliyun.com/gpu-count": 1}, "aliyun.com/gpu-count", "ask for aliyun.com/gpu-mem"),
     ],
 )
-def test_impossible_amounts_name_their_field(asks, field, reason) -> None:
+def test_impossible_amounts_name_their_field(asks: dict[str, int | str], field: str, reason: str) -> None:
     with pytest.raises(InvalidDemand, match=reason) as refused:
         demand_of(asks)
     assert refused.value.field == f"spec.containers[app].resources.limits[{field}]"
@@ -136,7 +138,7 @@ def test_init_containers_are_told_apart() -> None:
 
 
 def test_gpu_managers_limit_lets_idle_compute_be_used() -> None:
-    asks = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
+    asks: dict[str, int | str] = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     assert demand_of(asks, **{names.VCUDA_CORE_LIMIT: "60"}).core_limit == 60
     for wrong in ("20", "101", "x"):
         with pytest.raises(InvalidDemand, match="vcuda-core-limit"):
@@ -213,7 +215,7 @@ def test_a_pod_using_a_claim_asks_for_what_the_claim_says() -> None:
         ("c", [claim("c", {names.GPU_CORE: 10, names.QGPU_MEMORY: 1})], "two vocabularies"),
     ],
 )
-def test_claims_that_cannot_be_used(name, known, reason) -> None:
+def test_claims_that_cannot_be_used(name: str, known: list[ElasticGPUClaim], reason: str) -> None:
     with pytest.raises(InvalidDemand, match=reason) as refused:
         resolve(name, known)
     assert refused.value.field == "metadata.annotations[elasticgpu.io/egpuc-app]"

@@ -1,11 +1,23 @@
 """Why a pod waits, or why it is where it is."""
 
 from egpu.core.explain import explain_pod
-from support.objects import BINPACK, claim, claim_pod, container, ended, gpu_class, place, placed, pod, slice_pod, world
+from support.objects import (
+    BINPACK,
+    claim,
+    claim_pod,
+    cluster,
+    container,
+    ended,
+    gpu_class,
+    place,
+    placed,
+    pod,
+    slice_pod,
+)
 
 
 def test_a_waiting_pod_is_explained_node_by_node_and_card_by_card() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     place(cache, slice_pod("s", core=90))
     found = explain_pod(slice_pod("p", core=30), cache, ["n0"], BINPACK)
     assert found.state == "waiting"
@@ -19,7 +31,7 @@ def test_a_waiting_pod_is_explained_node_by_node_and_card_by_card() -> None:
 
 
 def test_a_pod_that_has_room_shows_scores() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     place(cache, slice_pod("s"))
     found = explain_pod(slice_pod("p"), cache, ["n1", "n0"], BINPACK)
     assert found.state == "can-be-placed"
@@ -27,7 +39,7 @@ def test_a_pod_that_has_room_shows_scores() -> None:
 
 
 def test_a_placed_pod_shows_its_share_and_its_company() -> None:
-    cache = world(nodes=3)
+    cache = cluster(nodes=3)
     place(cache, slice_pod("other"))
     place(cache, slice_pod("full", core=90), "n1")
     what = slice_pod("p")
@@ -47,7 +59,7 @@ def test_a_placed_pod_shows_its_share_and_its_company() -> None:
 
 
 def test_memory_that_may_be_allocated_beyond_the_share_is_said() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.5"}))
     cache.claim_changed(claim("c"))
     what = claim_pod("p", "c")
@@ -62,7 +74,7 @@ def test_memory_that_may_be_allocated_beyond_the_share_is_said() -> None:
 
 
 def test_other_states_say_what_they_are() -> None:
-    cache = world()
+    cache = cluster()
     assert explain_pod(pod("p", container("app")), cache, ["n0"], BINPACK).state == "no-gpu"
     assert explain_pod(pod("p", container("app", {"nvidia.com/gpu": 0})), cache, ["n0"], BINPACK).state == "invalid"
     cache.class_changed(gpu_class())

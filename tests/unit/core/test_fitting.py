@@ -2,18 +2,32 @@
 
 import pytest
 
+from egpu.api.allocation import PodAllocation
 from egpu.core.placement.cache import rebuild
 from egpu.core.policies.registry import FOR_COMPARISON, Policies
 from egpu.errors import DoesNotFit, InvalidInput
-from support.objects import BINPACK, CORE, MEMORY, SPREAD, card, container, fits, place, pod, slice_pod, why_not, world
+from support.objects import (
+    BINPACK,
+    CORE,
+    MEMORY,
+    SPREAD,
+    card,
+    cluster,
+    container,
+    fits,
+    place,
+    pod,
+    slice_pod,
+    why_not,
+)
 
 
-def indexes(allocation, name: str = "app") -> list[int]:
+def indexes(allocation: PodAllocation, name: str = "app") -> list[int]:
     return [share.index for share in allocation.containers[name].cards]
 
 
 def test_a_slice_takes_what_it_asks_for_and_nothing_else() -> None:
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     allocation = place(cache, slice_pod("p"))
     (share,) = allocation.containers["app"].cards
     assert (share.index, share.core, share.memory_mib, share.card_memory_mib) == (0, 20, 2560, 16384)
@@ -22,7 +36,7 @@ def test_a_slice_takes_what_it_asks_for_and_nothing_else() -> None:
 
 
 def test_binpack_fills_a_card_and_spread_takes_the_emptiest() -> None:
-    packed, spread = world(cards=2), world(cards=2)
+    packed, spread = cluster(cards=2), cluster(cards=2)
     place(packed, slice_pod("a"))
     place(spread, slice_pod("a"), policies=SPREAD)
     assert indexes(place(packed, slice_pod("b"))) == [0]
@@ -30,7 +44,7 @@ def test_binpack_fills_a_card_and_spread_takes_the_emptiest() -> None:
 
 
 def test_binpack_prefers_the_used_node_and_spread_the_empty_one() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     place(cache, slice_pod("a"))
     request = cache.request(slice_pod("b"))
     packed = cache.ranking.scores(request, ["n0", "n1"], BINPACK)
@@ -49,7 +63,7 @@ def test_a_policy_that_no_cluster_can_use_is_refused_by_name() -> None:
 
 
 def test_whole_cards_and_slices_keep_out_of_each_others_way() -> None:
-    cache = world(cards=3)
+    cache = cluster(cards=3)
     place(cache, slice_pod("s"))
     whole = pod("w", container("app", {"nvidia.com/gpu": 2}))
     assert indexes(place(cache, whole)) == [1, 2]
@@ -60,14 +74,14 @@ def test_whole_cards_and_slices_keep_out_of_each_others_way() -> None:
 
 
 def test_a_card_is_shared_by_one_technology_at_a_time() -> None:
-    cache = world()
+    cache = cluster()
     place(cache, slice_pod("s"))
     text = why_not(cache, pod("x", container("app", {"aliyun.com/gpu-mem": 1})))
     assert "card 0 is shared by elasticgpu.io/vcuda" in text
 
 
 def test_reasons_name_what_is_free_and_what_is_needed() -> None:
-    cache = world()
+    cache = cluster()
     place(cache, slice_pod("s", core=80, blocks=56))
     text = why_not(cache, slice_pod("x", core=30, blocks=10))
     assert "container app asks for 30 % and 2560 MiB of a card" in text
@@ -75,7 +89,7 @@ def test_reasons_name_what_is_free_and_what_is_needed() -> None:
 
 
 def test_preemption_cannot_help_where_no_card_is_large_enough() -> None:
-    cache = world()
+    cache = cluster()
     place(cache, slice_pod("s", core=80))
     small = cache.filter(cache.request(slice_pod("x", core=30)), ["n0", "nowhere"]).refusals()
     assert small["n0"].resolvable
@@ -87,7 +101,7 @@ def test_preemption_cannot_help_where_no_card_is_large_enough() -> None:
 
 
 def test_an_unhealthy_card_takes_nothing_new_keeps_its_holder_and_comes_back() -> None:
-    cache = world()
+    cache = cluster()
     place(cache, slice_pod("s"))
     cache.gpu_changed(card("n0", 0, healthy=False))
     assert "card 0 is unhealthy" in why_not(cache, slice_pod("x"))
@@ -98,7 +112,7 @@ def test_an_unhealthy_card_takes_nothing_new_keeps_its_holder_and_comes_back() -
 
 
 def test_a_card_that_comes_back_still_has_its_holders() -> None:
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     place(cache, slice_pod("s"))
     cache.gpu_deleted("n0-card0")
     assert [c.index for c in cache.ledger.cards("n0")] == [1]
@@ -120,7 +134,7 @@ def test_tflops_become_a_share_of_the_card_at_hand() -> None:
 
 
 def test_compute_without_memory_brings_memory_in_proportion() -> None:
-    cache = world(memory_mib=10001)
+    cache = cluster(memory_mib=10001)
     (share,) = place(cache, pod("p", container("app", {CORE: 30}))).containers["app"].cards
     assert share.memory_mib == 3000
     for number in range(7):
@@ -129,7 +143,7 @@ def test_compute_without_memory_brings_memory_in_proportion() -> None:
 
 
 def test_each_container_of_a_pod_has_its_own_share() -> None:
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     both = pod("p", container("a", {CORE: 60, MEMORY: 8}), container("b", {CORE: 60, MEMORY: 8}))
     allocation = place(cache, both)
     assert {indexes(allocation, "a")[0], indexes(allocation, "b")[0]} == {0, 1}
@@ -137,14 +151,14 @@ def test_each_container_of_a_pod_has_its_own_share() -> None:
 
 def test_memory_of_a_pods_containers_adds_up_on_a_card() -> None:
     halves = pod("p", container("a", {CORE: 10, MEMORY: 33}), container("b", {CORE: 10, MEMORY: 33}))
-    assert fits(world(), halves) == ()
-    allocation = place(world(cards=2), halves)
+    assert fits(cluster(), halves) == ()
+    allocation = place(cluster(cards=2), halves)
     assert indexes(allocation, "a") != indexes(allocation, "b")
 
 
 def test_a_place_that_greedy_packing_misses_is_found() -> None:
     """Card 0 has 60 % left, which only a fills; packing b there first, as it is the largest, leaves no room for a."""
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     place(cache, slice_pod("s", core=40, blocks=1))
     crowd = pod(
         "p",
@@ -159,7 +173,7 @@ def test_a_place_that_greedy_packing_misses_is_found() -> None:
 
 
 def test_the_search_lets_an_init_container_own_what_only_its_pod_shares() -> None:
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     place(cache, slice_pod("s", core=40, blocks=1))
     crowd = pod(
         "p",
@@ -174,7 +188,7 @@ def test_the_search_lets_an_init_container_own_what_only_its_pod_shares() -> Non
 
 
 def test_containers_that_fit_alone_but_not_together() -> None:
-    cache = world()
+    cache = cluster()
     both = pod("p", container("a", {CORE: 60, MEMORY: 8}), container("b", {CORE: 60, MEMORY: 8}))
     assert "each container fits alone" in why_not(cache, both)
     with pytest.raises(DoesNotFit, match="each container fits alone"):
@@ -182,7 +196,7 @@ def test_containers_that_fit_alone_but_not_together() -> None:
 
 
 def test_an_init_container_uses_what_its_pod_gets_anyway() -> None:
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     what = pod("p", container("app", {CORE: 60, MEMORY: 8}), init=[container("warm", {CORE: 40, MEMORY: 20})])
     allocation = place(cache, what)
     assert indexes(allocation, "warm") == indexes(allocation, "app") == [0]
@@ -190,7 +204,7 @@ def test_an_init_container_uses_what_its_pod_gets_anyway() -> None:
 
 
 def test_sidecars_run_beside_both() -> None:
-    cache = world()
+    cache = cluster()
     what = pod(
         "p",
         container("app", {CORE: 50, MEMORY: 8}),
@@ -203,11 +217,11 @@ def test_sidecars_run_beside_both() -> None:
         container("app", {CORE: 50, MEMORY: 8}),
         init=[container("side", {CORE: 30, MEMORY: 8}, sidecar=True), container("warm", {CORE: 71, MEMORY: 8})],
     )
-    assert fits(world(), too_much) == ()
+    assert fits(cluster(), too_much) == ()
 
 
 def test_an_init_container_may_own_a_card_that_its_pod_then_shares() -> None:
-    cache = world()
+    cache = cluster()
     what = pod("p", container("app", {CORE: 20, MEMORY: 8}), init=[container("warm", {"nvidia.com/gpu": 1})])
     place(cache, what)
     assert cache.ledger.snapshot()[("n0", "GPU-n0-0")] == (0, 0, "exclusive", True)
@@ -218,27 +232,27 @@ def test_an_init_container_may_own_a_card_that_its_pod_then_shares() -> None:
 
 def test_an_init_container_of_another_technology_waits_for_another_card() -> None:
     what = pod("p", container("app", {CORE: 20, MEMORY: 8}), init=[container("warm", {"aliyun.com/gpu-mem": 1})])
-    assert fits(world(), what) == ()
-    assert indexes(place(world(cards=2), what), "warm") == [1]
+    assert fits(cluster(), what) == ()
+    assert indexes(place(cluster(cards=2), what), "warm") == [1]
 
 
 def test_qgpu_shares_a_card_with_its_own_kind_only() -> None:
     qgpu = {"tke.cloud.tencent.com/qgpu-core": 10, "tke.cloud.tencent.com/qgpu-memory": 4}
     both = pod("p", container("app", {CORE: 20, MEMORY: 8}), container("other", qgpu))
-    assert fits(world(), pod("q", container("app", qgpu), container("more", qgpu))) != ()
-    assert fits(world(), both) == ()
-    assert fits(world(cards=2), both) != ()
+    assert fits(cluster(), pod("q", container("app", qgpu), container("more", qgpu))) != ()
+    assert fits(cluster(), both) == ()
+    assert fits(cluster(cards=2), both) != ()
 
 
 def test_a_pod_without_gpu_fits_everywhere_and_gets_nothing() -> None:
-    cache = world()
+    cache = cluster()
     plain = pod("p", container("app"))
     assert fits(cache, plain, "n0", "nowhere") == ("n0", "nowhere")
     assert cache.ranking.choose(cache.request(plain), "nowhere", BINPACK).containers == {}
 
 
 def test_asking_changes_nothing() -> None:
-    cache = world(nodes=2, cards=2)
+    cache = cluster(nodes=2, cards=2)
     before = cache.ledger.snapshot()
     request = cache.request(slice_pod("p"))
     cache.filter(request, ["n0", "n1"])

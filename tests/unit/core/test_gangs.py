@@ -12,7 +12,7 @@ from egpu.core.gangs.membership import DEFAULT_TIMEOUT_SECONDS, disagreement, ga
 from egpu.core.gangs.placing import GangVerdict, place_gang
 from egpu.core.placement.cache import SchedulerCache
 from egpu.errors import InvalidDemand
-from support.objects import BINPACK, container, ended, gang_pod, place, placed, pod, slice_pod, world
+from support.objects import BINPACK, cluster, container, ended, gang_pod, place, placed, pod, slice_pod
 
 
 def show(cache: SchedulerCache, *members: Pod, nodes: tuple[str, ...] = ("n0", "n1")) -> None:
@@ -106,7 +106,7 @@ def test_the_webhook_makes_the_gang_a_label_and_fixes_its_terms() -> None:
 
 
 def test_a_gang_waits_until_all_its_members_exist_and_were_asked_about() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     first, second = gang_pod("a"), gang_pod("b")
     show(cache, first)
     assert verdict(cache, first) == GangVerdict({}, "gang g: 1 of 2 members exist")
@@ -117,7 +117,7 @@ def test_a_gang_waits_until_all_its_members_exist_and_were_asked_about() -> None
 
 
 def test_members_are_placed_with_each_other_in_mind_and_nothing_is_kept() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     books, turnover = cache.ledger.snapshot(), cache.ranking.fleet().departures
     members = gang_pod("a"), gang_pod("b")
     show(cache, *members)
@@ -130,7 +130,7 @@ def test_members_are_placed_with_each_other_in_mind_and_nothing_is_kept() -> Non
 
 
 def test_a_gang_that_fits_in_part_does_not_fit_and_says_who_is_stuck_where() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     place(cache, slice_pod("busy", core=30), "n1")
     members = gang_pod("a"), gang_pod("b")
     show(cache, *members)
@@ -145,7 +145,7 @@ def test_a_gang_that_fits_in_part_does_not_fit_and_says_who_is_stuck_where() -> 
 
 def test_unlike_members_are_tried_in_other_places() -> None:
     """The big one fits on n1 only when the pinned small one, which the policy would have there, goes to n0."""
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     place(cache, slice_pod("busy", core=30, blocks=1), "n1")
     big, small = gang_pod("a", core=70), gang_pod("b", core=60)
     place(cache, slice_pod("more", core=35, blocks=1), "n0")
@@ -157,7 +157,7 @@ def test_unlike_members_are_tried_in_other_places() -> None:
 
 
 def test_cpu_is_counted_over_the_members_together() -> None:
-    cache = world(nodes=1, cards=4)
+    cache = cluster(nodes=1, cards=4)
     cache.node_changed(
         Node(metadata=ObjectMeta(name="n0"), status=NodeStatus(allocatable={"cpu": "5", "memory": "64Gi"}))
     )
@@ -170,7 +170,7 @@ def test_cpu_is_counted_over_the_members_together() -> None:
 
 
 def test_a_lost_member_comes_back_beside_the_bound_ones_and_those_that_succeeded() -> None:
-    cache = world(nodes=1, cards=3)
+    cache = cluster(nodes=1, cards=3)
     early, again = gang_pod("early", size=3), gang_pod("again", size=3)
     place(cache, gang_pod("stays", size=3))
     show(cache, again, nodes=("n0",))
@@ -184,7 +184,7 @@ def test_a_lost_member_comes_back_beside_the_bound_ones_and_those_that_succeeded
 
 
 def test_an_earlier_run_that_succeeded_does_not_count_for_a_new_one() -> None:
-    cache = world(nodes=1, cards=2)
+    cache = cluster(nodes=1, cards=2)
     old = place(cache, gang_pod("old"))
     cache.pod_changed(replace(placed(gang_pod("old"), old), status=PodStatus(phase="Succeeded")))
     new = gang_pod("new")
@@ -193,7 +193,7 @@ def test_an_earlier_run_that_succeeded_does_not_count_for_a_new_one() -> None:
 
 
 def test_explain_says_why_a_gang_waits() -> None:
-    cache = world(nodes=1, cards=3)
+    cache = cluster(nodes=1, cards=3)
     place(cache, slice_pod("busy", core=50))
     members = [gang_pod(name, size=4) for name in ("a", "b", "c", "d")]
     for member in members[:2]:

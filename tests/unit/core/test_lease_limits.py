@@ -10,7 +10,7 @@ from egpu.core.placement.ledger import Card
 CARD = Card(uuid="GPU-0", index=0, minor=0, memory_mib=1000)
 
 
-class World:
+class LeasedPool:
     """A pool, one server that does as it is told, and a program that uses `used_mib`. The Unix time is `now` + 1000."""
 
     def __init__(self) -> None:
@@ -68,114 +68,114 @@ class World:
 
 
 def test_a_program_over_its_new_limit_is_ended_at_the_deadline_and_not_before() -> None:
-    world = World()
-    world.used_mib = 700
-    world.shrink(within=60)
-    world.obey()
-    lease = world.wait(59)
+    leased = LeasedPool()
+    leased.used_mib = 700
+    leased.shrink(within=60)
+    leased.obey()
+    lease = leased.wait(59)
     assert (lease.state, lease.over_limit) == ("active", True)
-    lease = world.wait(1)
+    lease = leased.wait(1)
     assert lease.state == "ending"
     assert lease.reason.startswith("over_limit: ")
-    world.obey()
-    assert world.pool.leases == {}
-    assert world.pool.why_ended("l").startswith("over_limit: ")
-    assert world.pool.ledger.snapshot()[("one", "GPU-0")][:2] == (100, 1000)
+    leased.obey()
+    assert leased.pool.leases == {}
+    assert leased.pool.why_ended("l").startswith("over_limit: ")
+    assert leased.pool.ledger.snapshot()[("one", "GPU-0")][:2] == (100, 1000)
 
 
 def test_a_program_that_gave_it_back_in_time_stays_whatever_it_uses_later() -> None:
-    world = World()
-    world.used_mib = 700
-    world.shrink(within=60)
-    world.obey()
-    world.wait(30)
-    world.used_mib = 300
-    world.report()
-    assert world.wait(31).fit_by is None
-    assert world.wait(100).state == "active"
+    leased = LeasedPool()
+    leased.used_mib = 700
+    leased.shrink(within=60)
+    leased.obey()
+    leased.wait(30)
+    leased.used_mib = 300
+    leased.report()
+    assert leased.wait(31).fit_by is None
+    assert leased.wait(100).state == "active"
 
 
 def test_without_a_deadline_nobody_is_ended_and_another_resize_sets_it_anew() -> None:
-    world = World()
-    world.used_mib = 700
-    world.shrink(within=None)
-    world.obey()
-    assert world.wait(10_000).state == "active"
-    world.shrink(within=60)
-    world.pool.resize("l", memory_mib=700)
-    world.obey()
-    assert world.wait(10_000).state == "active"
+    leased = LeasedPool()
+    leased.used_mib = 700
+    leased.shrink(within=None)
+    leased.obey()
+    assert leased.wait(10_000).state == "active"
+    leased.shrink(within=60)
+    leased.pool.resize("l", memory_mib=700)
+    leased.obey()
+    assert leased.wait(10_000).state == "active"
 
 
 def test_a_server_that_has_not_read_the_order_is_waited_for() -> None:
-    world = World()
-    world.used_mib = 300
-    world.shrink(within=60)
-    assert world.wait(70).state == "active", "the old limit is in force: that is no fault of the program"
-    world.obey()
-    assert world.wait(1).state == "active"
+    leased = LeasedPool()
+    leased.used_mib = 300
+    leased.shrink(within=60)
+    assert leased.wait(70).state == "active", "the old limit is in force: that is no fault of the program"
+    leased.obey()
+    assert leased.wait(1).state == "active"
 
 
 def test_a_deadline_is_kept_over_a_restart_of_the_broker() -> None:
-    world = World()
-    world.used_mib = 700
-    world.shrink(within=60)
-    world.obey()
-    world.wait(20)
-    world.start_again()
-    lease = world.wait(39)
+    leased = LeasedPool()
+    leased.used_mib = 700
+    leased.shrink(within=60)
+    leased.obey()
+    leased.wait(20)
+    leased.start_again()
+    lease = leased.wait(39)
     assert (lease.state, lease.over_limit) == ("active", True)
-    lease = world.wait(1)
+    lease = leased.wait(1)
     assert (lease.state, lease.reason.partition(":")[0]) == ("ending", "over_limit")
 
 
 def test_a_deadline_that_passed_while_no_broker_ran_ends_the_lease_and_one_that_was_met_does_not() -> None:
     for used_mib, state in ((700, "ending"), (300, "active")):
-        world = World()
-        world.used_mib = 700
-        world.shrink(within=60)
-        world.obey()
-        world.used_mib = used_mib
-        world.now += 61
-        world.start_again()
-        assert world.wait(0.1).state == state
+        leased = LeasedPool()
+        leased.used_mib = 700
+        leased.shrink(within=60)
+        leased.obey()
+        leased.used_mib = used_mib
+        leased.now += 61
+        leased.start_again()
+        assert leased.wait(0.1).state == state
 
 
 def test_a_deadline_that_was_met_or_taken_back_is_not_kept() -> None:
-    world = World()
-    world.used_mib = 700
-    world.shrink(within=60)
-    world.obey()
-    assert world.pool.leases["l"].in_force
-    world.used_mib = 300
-    world.report()
-    assert not world.wait(61).in_force, "its server is still to forget the deadline"
-    world.obey()
-    world.start_again()
-    assert world.pool.leases["l"].fit_by is None
+    leased = LeasedPool()
+    leased.used_mib = 700
+    leased.shrink(within=60)
+    leased.obey()
+    assert leased.pool.leases["l"].in_force
+    leased.used_mib = 300
+    leased.report()
+    assert not leased.wait(61).in_force, "its server is still to forget the deadline"
+    leased.obey()
+    leased.start_again()
+    assert leased.pool.leases["l"].fit_by is None
 
-    world.shrink(within=60)
-    world.obey()
-    world.shrink(within=None)
-    assert not world.pool.leases["l"].in_force
-    world.obey()
-    assert world.pool.leases["l"].in_force
-    world.start_again()
-    assert world.pool.leases["l"].fit_by is None
+    leased.shrink(within=60)
+    leased.obey()
+    leased.shrink(within=None)
+    assert not leased.pool.leases["l"].in_force
+    leased.obey()
+    assert leased.pool.leases["l"].in_force
+    leased.start_again()
+    assert leased.pool.leases["l"].fit_by is None
 
 
 def test_of_two_servers_deadlines_the_sooner_one_counts() -> None:
-    world = World()
-    world.used_mib = 700
-    world.shrink(within=60)
-    world.obey()
-    assert world.running is not None
-    record = replace(world.running.record, parts=2)
-    world.running = replace(world.running, record=record)
-    world.start_again()
-    other = replace(world.running, record=replace(record, part=1, fit_by=(record.fit_by or 0) - 30))
+    leased = LeasedPool()
+    leased.used_mib = 700
+    leased.shrink(within=60)
+    leased.obey()
+    assert leased.running is not None
+    record = replace(leased.running.record, parts=2)
+    leased.running = replace(leased.running, record=record)
+    leased.start_again()
+    other = replace(leased.running, record=replace(record, part=1, fit_by=(record.fit_by or 0) - 30))
     said = Report(
         server="two", address="", host="two", link_mbps=1, instance="1", cards=(), leases=(other,)
     )  # fmt: skip
-    world.pool.report(said, world.now)
-    assert world.pool.leases["l"].fit_by == (record.fit_by or 0) - 30
+    leased.pool.report(said, leased.now)
+    assert leased.pool.leases["l"].fit_by == (record.fit_by or 0) - 30

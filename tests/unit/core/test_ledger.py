@@ -2,8 +2,8 @@
 
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
-from egpu.core.placement.usage import card_usage
-from support.objects import BINPACK, slice_pod, world
+from egpu.core.placement.usage import CardKey, card_usage
+from support.objects import BINPACK, cluster, slice_pod
 
 HOLDER = Holder("pod", "one")
 
@@ -49,7 +49,7 @@ def test_rows_are_used_again_and_carry_nothing_over() -> None:
 
 
 def test_a_ledger_tells_which_rows_changed() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     before = cache.ledger.changes.copy()
     what = slice_pod("p")
     cache.assume_pod(what, cache.ranking.choose(cache.request(what), "n1", BINPACK))
@@ -60,7 +60,7 @@ def test_a_ledger_tells_which_rows_changed() -> None:
 def test_an_allocation_counts_its_worst_moment_per_card() -> None:
     one, two = allocation("n", core=30, memory_mib=100), allocation("n", core=20, memory_mib=900)
     containers = {"app": one.containers["app"], "warm": two.containers["app"]}
-    together = card_usage(PodAllocation(node="n", containers=containers))["n", "n-0"]
-    in_turn = card_usage(PodAllocation(node="n", containers=containers, init=("warm",)))["n", "n-0"]
+    together = card_usage(PodAllocation(node="n", containers=containers))[CardKey("n", "n-0")]
+    in_turn = card_usage(PodAllocation(node="n", containers=containers, init=("warm",)))[CardKey("n", "n-0")]
     assert (together.core, together.memory_mib) == (50, 1000)
     assert (in_turn.core, in_turn.memory_mib) == (30, 900)

@@ -13,7 +13,7 @@ from egpu.core.policies.fleet import Placement
 from egpu.core.policies.shapes import Shape
 from egpu.core.simulation.defrag import Move, Proposal, propose
 from egpu.core.simulation.moving import Movers
-from support.objects import SPREAD, container, gang_pod, place, placed, pod, slice_pod, world
+from support.objects import SPREAD, cluster, container, gang_pod, place, placed, pod, slice_pod
 
 
 def shown(cache: SchedulerCache, what: Pod, node: str) -> Pod:
@@ -39,7 +39,7 @@ def room_for(movers: Movers, pending: Pod, cards: int) -> Proposal | None:
 
 
 def test_moves_that_the_ledger_can_do_are_proposed_and_nothing_is_changed() -> None:
-    cache = world(nodes=2, cards=2)
+    cache = cluster(nodes=2, cards=2)
     pods = [shown(cache, slice_pod(f"p{at}", core=50, blocks=4), f"n{at // 2}") for at in range(4)]
     books, turnover = cache.ledger.snapshot(), cache.ranking.fleet().departures
     movers = Movers(cache, pods)
@@ -53,7 +53,7 @@ def test_moves_that_the_ledger_can_do_are_proposed_and_nothing_is_changed() -> N
 
 def test_a_card_that_another_technology_shares_is_no_place_to_move_to() -> None:
     """By amounts alone the pod would fit there."""
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     ours = shown(cache, slice_pod("a", core=30, blocks=4), "n0")
     theirs = shown(cache, pod("b", container("app", {names.ALIYUN_GPU_MEM: 2})), "n1")
     movers = Movers(cache, [ours, theirs])
@@ -62,7 +62,7 @@ def test_a_card_that_another_technology_shares_is_no_place_to_move_to() -> None:
 
 
 def test_the_pending_pod_itself_is_tried_too() -> None:
-    cache = world(nodes=2)
+    cache = cluster(nodes=2)
     ours = shown(cache, slice_pod("a", core=30, blocks=4), "n0")
     movers = Movers(cache, [ours])
     away = [move(movers, ours.key, ("n1", 0))]
@@ -76,7 +76,7 @@ def fixed(what: Pod, **spec: Any) -> Pod:
 
 
 def test_who_cannot_simply_be_made_anew_elsewhere_is_not_moved() -> None:
-    cache = world(nodes=8)
+    cache = cluster(nodes=8)
     daemon = slice_pod("daemon")
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", name="d", uid="d")
     candidates = [

@@ -23,7 +23,7 @@ from egpu.core.placement.binding import binding_annotations
 from egpu.core.placement.cache import CLAIM_CONTAINER
 from egpu.core.provisioners import PROVISIONERS, CardTotals, Needs, NodeTotals, Provisioner
 from egpu.core.provisioners.base import Variable
-from support.objects import BINPACK, claim, claim_pod, fits, gpu_class, place, slice_pod, why_not, world
+from support.objects import BINPACK, claim, claim_pod, cluster, fits, gpu_class, place, slice_pod, why_not
 
 NAME = "example.com/halves"
 MEMORY = {"elasticgpu.io/gpu-memory": 4096}
@@ -78,7 +78,7 @@ def test_admission_knows_it_once_it_is_registered(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("halves")
 def test_two_pods_share_a_card_in_halves_and_nobody_else_comes_beside_them() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class("halves", NAME, wait=True))
     for name in ("a", "b", "c"):
         cache.claim_changed(claim(name, MEMORY, "halves"))
@@ -93,7 +93,7 @@ def test_two_pods_share_a_card_in_halves_and_nobody_else_comes_beside_them() -> 
 
 @pytest.mark.usefixtures("halves")
 def test_a_claim_of_it_is_bound_by_itself() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class("halves", NAME))
     given = cache.ranking.choose(cache.claim_request(claim("c", MEMORY, "halves")), "n0", BINPACK)
     assert given.containers[CLAIM_CONTAINER].provisioner == NAME
@@ -114,7 +114,7 @@ class Cards:
 @pytest.mark.usefixtures("halves")
 async def test_the_node_publishes_it_and_prepares_its_containers(tmp_path: Path) -> None:
     assert node_capacity(Cards().read(), 0)["example.com/half"] == "2"
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class("halves", NAME, wait=True))
     cache.claim_changed(claim("c", MEMORY, "halves"))
     pod = claim_pod("p", "c")

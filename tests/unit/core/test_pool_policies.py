@@ -21,9 +21,9 @@ def chosen(policy: str, asked: list[tuple[int, int]]) -> list[int]:
     )
     found: list[int] = []
     for number, (core, memory_mib) in enumerate(asked):
-        asks = LeaseRequest(cards=1, core=core, memory_mib=memory_mib)
+        request = LeaseRequest(cards=1, core=core, memory_mib=memory_mib)
         lease = pool.grant(
-            asks, lease=f"l{number}", key="k", holder=f"h{number}", peer="p", request=str(number), now=0.0
+            request, lease=f"l{number}", key="k", holder=f"h{number}", peer="p", request=str(number), now=0.0
         )
         ((_, share),) = lease.cards
         found.append(share.index)
@@ -51,9 +51,9 @@ def ordered(policy: str) -> list[str]:
             Report(server=server, address="", host=server, link_mbps=1, instance="1", cards=cards(1), leases=()),
             now=0.0,
         )
-    asks = LeaseRequest(cards=1, core=20, memory_mib=100)
+    request = LeaseRequest(cards=1, core=20, memory_mib=100)
     return [
-        pool.grant(asks, lease=f"l{number}", key="k", holder="h", peer="p", request=str(number), now=0.0).servers[0]
+        pool.grant(request, lease=f"l{number}", key="k", holder="h", peer="p", request=str(number), now=0.0).servers[0]
         for number in range(3)
     ]
 

@@ -40,7 +40,7 @@ def node(name: str, *, link: int = 10_000, ready: bool = True, pool: bool = True
     )
 
 
-def world(*, cards: int = 1, links: tuple[int, int] = (10_000, 10_000)) -> SchedulerCache:
+def cluster(*, cards: int = 1, links: tuple[int, int] = (10_000, 10_000)) -> SchedulerCache:
     """Two nodes with cards, g0 and g1, and one without, cpu."""
     gpus = [card(f"g{n}", index) for n in range(2) for index in range(cards)]
     return rebuild(gpus, [], [], [], [node("cpu"), *(node(f"g{n}", link=links[n]) for n in range(2))])
@@ -61,7 +61,7 @@ def free(cache: SchedulerCache, server: str) -> tuple[int, int]:
 
 
 def test_a_pod_on_a_node_without_cards_gets_one_of_another_node_counted_there() -> None:
-    cache = world()
+    cache = cluster()
     assert fits(cache, remote("p"), *NODES) == NODES
     server, uuid = served(cache, "p")
     assert uuid == f"GPU-{server}-0"
@@ -72,10 +72,10 @@ def test_a_pod_on_a_node_without_cards_gets_one_of_another_node_counted_there() 
 
 
 def test_the_pods_own_node_comes_first_then_the_fastest_link_then_the_fullest() -> None:
-    cache = world(links=(10_000, 100_000))
+    cache = cluster(links=(10_000, 100_000))
     assert served(cache, "a", on="g0")[0] == "g0"
     assert served(cache, "b", on="cpu")[0] == "g1"
-    equal = world()
+    equal = cluster()
     first = served(equal, "a")[0]
     assert served(equal, "b")[0] == first, "the fullest that has room"
     assert served(equal, "c")[0] != first
@@ -85,7 +85,7 @@ def test_the_pods_own_node_comes_first_then_the_fastest_link_then_the_fullest() 
 
 
 def test_never_more_than_there_is_over_the_whole_pool() -> None:
-    cache = world()
+    cache = cluster()
     for number in range(4):
         served(cache, f"p{number}", on=NODES[number % 3])
     assert cache.problems() == []
@@ -98,7 +98,7 @@ def test_never_more_than_there_is_over_the_whole_pool() -> None:
 
 
 def test_a_card_of_the_pool_and_a_card_of_its_node_keep_out_of_each_others_way() -> None:
-    cache = world()
+    cache = cluster()
     place(cache, slice_pod("own"), "g0")
     assert [served(cache, f"p{n}", on="g0")[0] for n in range(2)] == ["g1", "g1"]
     assert "card 0 of g0 is shared by elasticgpu.io/vcuda" in why_not(cache, remote("p"), "g0")
@@ -106,7 +106,7 @@ def test_a_card_of_the_pool_and_a_card_of_its_node_keep_out_of_each_others_way()
 
 
 def test_nodes_outside_the_pool_neither_serve_nor_use_it_and_those_away_or_cordoned_do_not_serve() -> None:
-    cache = world()
+    cache = cluster()
     cache.node_changed(node("cpu", pool=False))
     assert fits(cache, remote("p"), *NODES) == ("g0", "g1")
     assert "takes no part in the pool" in why_not(cache, remote("p"), "cpu")
@@ -123,7 +123,7 @@ def test_nodes_outside_the_pool_neither_serve_nor_use_it_and_those_away_or_cordo
 
 
 def test_a_lost_server_gives_nothing_out_and_its_holders_count_again_when_it_is_back() -> None:
-    cache = world()
+    cache = cluster()
     server, _ = served(cache, "p")
     cache.node_deleted(server)
     cache.gpu_deleted(f"{server}-card0")
@@ -135,7 +135,7 @@ def test_a_lost_server_gives_nothing_out_and_its_holders_count_again_when_it_is_
 
 
 def test_own_cards_and_the_pools_in_one_pod() -> None:
-    cache = world()
+    cache = cluster()
     both = pod("p", container("own", {CORE: 60, MEMORY: 8}), container("far", POOL))
     assert fits(cache, both, *NODES) == ("g0", "g1")
     for policies in (BINPACK, SPREAD):
@@ -147,7 +147,7 @@ def test_own_cards_and_the_pools_in_one_pod() -> None:
 
 
 def test_several_containers_and_several_cards_of_one_server() -> None:
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     what = pod("p", container("a", {names.POOL_CORE: 200}), container("b", {names.POOL_CORE: 60, names.POOL_MEMORY: 1}))
     allocation = place(cache, what, "cpu")
     assert len(allocation.containers["a"].cards) == 2
@@ -157,7 +157,7 @@ def test_several_containers_and_several_cards_of_one_server() -> None:
 
 
 def test_a_restart_sees_what_was_given_out() -> None:
-    cache = world()
+    cache = cluster()
     allocation = place(cache, remote("p"), "cpu")
     nodes = [node(name) for name in NODES]
     again = rebuild([card("g0", 0), card("g1", 0)], [placed(remote("p"), allocation)], [], [], nodes)
@@ -166,7 +166,7 @@ def test_a_restart_sees_what_was_given_out() -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_claim_of_the_pool_holds_a_card_that_its_pod_uses_from_anywhere(wait: bool) -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class("far", names.POOL, wait=wait))
     wish = claim("c", class_name="far")
     cache.claim_changed(wish)
@@ -190,7 +190,7 @@ def test_a_claim_of_the_pool_holds_a_card_that_its_pod_uses_from_anywhere(wait: 
 
 
 def test_explaining_names_the_node_that_serves() -> None:
-    cache = world()
+    cache = cluster()
     allocation = place(cache, remote("p"), "cpu")
     server = allocation.containers["app"].server
     told = "\n".join(explain_pod(placed(remote("p"), allocation), cache, NODES, BINPACK).lines())

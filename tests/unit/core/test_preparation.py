@@ -11,13 +11,13 @@ from egpu.core.placement.cache import SchedulerCache
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_DRIVER, DeviceLimit, Preparation
 from egpu.errors import NotSupported, TerminalError
-from support.objects import BINPACK, claim, claim_pod, container, gpu_class, pod, slice_pod, world
+from support.objects import BINPACK, claim, claim_pod, cluster, container, gpu_class, pod, slice_pod
 
 MINORS = {"GPU-n0-0": 0, "GPU-n0-1": 1}
 
 
 def given(what: Pod, cache: SchedulerCache | None = None) -> ContainerAllocation:
-    cache = cache or world(cards=2)
+    cache = cache or cluster(cards=2)
     return cache.ranking.choose(cache.request(what), "n0", BINPACK).containers["app"]
 
 
@@ -33,7 +33,7 @@ def test_a_vcuda_slice_is_enforced_by_a_policy_page() -> None:
 
 
 def test_idle_compute_may_be_used_where_the_class_says_so() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class(wait=True, parameters={"computeMode": "share"}))
     cache.claim_changed(claim("c"))
     found = prepare(given(claim_pod("p", "c"), cache))
@@ -41,7 +41,7 @@ def test_idle_compute_may_be_used_where_the_class_says_so() -> None:
 
 
 def test_memory_beyond_the_share_is_spilled_up_to_the_factor_of_the_class() -> None:
-    cache = world()
+    cache = cluster()
     cache.class_changed(gpu_class(wait=True, parameters={"memoryOversubscription": "1.25"}))
     cache.claim_changed(claim("c"))
     found = prepare(given(claim_pod("p", "c"), cache))
@@ -88,7 +88,7 @@ def test_annotation_names_of_long_container_names_stay_within_63_characters_and_
 
 
 def test_the_binding_carries_cards_per_container_and_gpushares_annotations() -> None:
-    cache = world(cards=2)
+    cache = cluster(cards=2)
     both = pod("p", container("a", {"aliyun.com/gpu-mem": 3}), container("b", {"nvidia.com/gpu": 1}))
     written = binding_annotations(cache.ranking.choose(cache.request(both), "n0", BINPACK), assume_time_ns=42)
     del written[names.ALLOCATION]

@@ -13,6 +13,7 @@ from msgspec.structs import replace as with_fields
 from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
 from egpu.api.objects import ObjectMeta
+from egpu.api.quantities import Quantity
 from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
 from egpu.apps.extender.placing import Placing
 from egpu.core.leasing.pool import Pool
@@ -53,10 +54,10 @@ def cluster() -> SchedulerCache:
 
 def as_pod(name: str, shape: Shape) -> Pod:
     whole = shape.core_milli == 1000
-    limits: dict[str, int | str] = (
+    limits: dict[str, Quantity] = (
         {WHOLE: shape.cards} if whole else {CORE: shape.core_milli // 10, MEMORY: shape.card_memory_mib // BLOCK_MIB}
     )
-    requests: dict[str, int | str] = {"cpu": f"{shape.cpu_milli}m", "memory": f"{shape.ram_mib}Mi"}
+    requests: dict[str, Quantity] = {"cpu": f"{shape.cpu_milli}m", "memory": f"{shape.ram_mib}Mi"}
     app = Container(name="app", image="x", resources=ResourceRequirements(limits=limits, requests=requests))
     selector = {PRODUCT_LABEL: shape.models[0]} if shape.models else None
     return with_fields(pod(name), spec=with_fields(pod(name).spec, containers=[app], node_selector=selector))
@@ -165,10 +166,10 @@ def by_broker(workload: Workload, policy: str) -> Places:
                 report(place[0], 1)
             continue
         shape = workload.shapes[event]
-        asked = LeaseRequest(cards=shape.cards, core=shape.core_milli // 10, memory_mib=shape.card_memory_mib)
+        request = LeaseRequest(cards=shape.cards, core=shape.core_milli // 10, memory_mib=shape.card_memory_mib)
         try:
             lease = pool.grant(
-                asked, lease=f"l{event}", key="k", holder=f"h{event}", peer="p", request=str(event), now=0.0
+                request, lease=f"l{event}", key="k", holder=f"h{event}", peer="p", request=str(event), now=0.0
             )
         except DoesNotFit:
             chosen[event] = None

@@ -17,7 +17,7 @@ from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.export import trace_of
 from egpu.core.simulation.replay import Outcome, run
 from egpu.core.simulation.workload import Lifetime, Workload, churn, published_arrivals
-from support.objects import container, gang_pod, pod, world
+from support.objects import cluster, container, gang_pod, pod
 
 WHOLE, HALF = Shape(1000, 1000, 1, 1000), Shape(1000, 1000, 1, 500)
 
@@ -80,7 +80,9 @@ def test_all_of_a_gang_or_none_whatever_comes_and_goes(
     free = {(row, card): 1000 for row in range(nodes) for card in range(2)}
     for event in workload.events.tolist():
         at = event if event >= 0 else ~event
-        for card in place.cards if (place := outcome.placements.get(at)) else ():
+        if (place := outcome.placements.get(at)) is None:
+            continue
+        for card in place.cards:
             free[place.row, card] += -workload.shapes[at].core_milli if event >= 0 else workload.shapes[at].core_milli
             assert 0 <= free[place.row, card] <= 1000
 
@@ -96,7 +98,7 @@ def test_a_gang_column_is_written_and_read(tmp_path: Path) -> None:
 def test_an_exported_trace_numbers_the_gangs_and_does_not_name_them() -> None:
     plain, cpu_only = pod("p", container("app", {names.GPU_CORE: 100})), pod("c", container("app"))
     members = [gang_pod("a", "secret"), gang_pod("b", "other"), gang_pod("d", "secret")]
-    shapes, gangs = trace_of(world(), [*members, plain, cpu_only])
+    shapes, gangs = trace_of(cluster(), [*members, plain, cpu_only])
     assert len(shapes) == 5
     assert gangs == ["1", "2", "", "1", ""]  # in order of name: a, b, c, d, p
 

@@ -3,6 +3,7 @@
 
 import ctypes
 import zlib
+from typing import Any
 
 import numpy as np
 from telling import address, context, d, look, say
@@ -76,7 +77,7 @@ look("a copy that finds out what is what", b, 64)
 say("# planes")
 
 
-def plane(source, target, width, height, **more):
+def plane(source: tuple[Any, Any, int], target: tuple[Any, Any, int], width: int, height: int, **more: int) -> Any:
     made = d.CUDA_MEMCPY2D()
     for side, (kind, at, pitch) in (("src", source), ("dst", target)):
         setattr(made, f"{side}MemoryType", kind)
@@ -195,7 +196,7 @@ NUMBERS = (P.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, P.CU_MEMPOOL_ATTR_RESERVED_ME
            P.CU_MEMPOOL_ATTR_USED_MEM_HIGH, P.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)  # fmt: skip
 
 
-def numbers(pool):
+def numbers(pool: Any) -> None:
     say("pool", [int(d.cuMemPoolGetAttribute(pool, which)) for which in NUMBERS])
 
 

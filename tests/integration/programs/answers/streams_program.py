@@ -4,8 +4,8 @@ import ctypes
 import threading
 
 import numpy as np
-from cuda.bindings import driver as quiet
 from telling import IMAGE, U32, address, context, d, launch, look, say
+from telling import driver as quiet
 
 ctx = context()
 module = d.cuModuleLoadData(IMAGE)

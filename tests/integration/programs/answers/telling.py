@@ -6,13 +6,16 @@ that return addresses of the host.
 
 import ctypes
 import enum
+import importlib
 import sys
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
+
+driver: Any = importlib.import_module("cuda.bindings.driver")
+"""Compiled, and without types."""
 
 ADDRESSES = {"cuMemHostAlloc", "cuMemAllocHost", "cuMemHostGetDevicePointer", "cuMemGetAddressRange"}
 U32 = ctypes.c_uint32

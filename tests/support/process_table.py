@@ -1,4 +1,5 @@
-"""What processes of a place there are and what they hold: memory, descriptors, dead children; and the place's files."""
+"""The processes of this machine: which there are, whose they are, and what they hold of memory and descriptors; and
+the files below a directory."""
 
 import contextlib
 import os
@@ -35,6 +36,11 @@ def processes() -> Iterator[Process]:
                 fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
                 words = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield Process(int(entry.name), int(fields[1]), int(fields[19]), words.strip(), fields[0])
+
+
+def with_command(command: str) -> list[int]:
+    """The processes whose command line is `command`."""
+    return [one.pid for one in processes() if one.command == command]
 
 
 def of_place(directory: Path, mark: str) -> list[Process]:

@@ -1,19 +1,10 @@
-"""A broker in this process and servers made of nothing, for tests: they do what a server does, and run no executor."""
+"""A pool in this process: the real broker, and servers made of nothing that do what they are ordered."""
 
 import asyncio
 import contextlib
-import os
-import shutil
-import signal
-import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
-import pytest
-
-from egpu.adapters import native
-from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.connection import Connection
@@ -24,32 +15,9 @@ from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.placement.ledger import Card
 from egpu.errors import ElasticGPUError
 from egpu.runtime.supervisor import Supervisor
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import DEADLINE_SECONDS, until
 
 CARD_MIB = 80_000
-FAKE_EXECUTOR = Path(__file__).parents[1] / "integration" / "programs" / "fake_executor.py"
-
-
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fixture: FAKE_EXECUTOR runs in place of `egpu-executor`, as the script `tmp_path / "egpu-executor"`."""
-    script = tmp_path / "egpu-executor"
-    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE_EXECUTOR} "$@"\n')
-    script.chmod(0o755)
-    real = native.path
-    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
-
-
-def short() -> Iterator[Path]:
-    """A fixture: a directory with a short path, because sockets are made below it. Executors that are left there are
-    ended."""
-    path = Path(f"/tmp/egpu-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
-    path.mkdir()
-    yield path
-    for directory in path.glob("*/*"):
-        for pid in processes_of(directory):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def secret(directory: Path) -> Credentials:
@@ -61,18 +29,17 @@ def secret(directory: Path) -> Credentials:
 @contextlib.asynccontextmanager
 async def broker(
     credentials: Credentials, listen: str = "127.0.0.1:0", *, gather_seconds: float = 0.0
-) -> AsyncIterator[Broker]:
+) -> AsyncGenerator[Broker]:
     config = BrokerConfig(
-        credentials, listen=listen, tick_seconds=0.05, settle_seconds=PATIENCE_SECONDS, gather_seconds=gather_seconds
+        credentials, listen=listen, tick_seconds=0.05, settle_seconds=DEADLINE_SECONDS, gather_seconds=gather_seconds
     )
     made = Broker(config)
     supervisor = Supervisor(signals=())
     running = asyncio.create_task(made.run(supervisor))
     try:
-        while not made.listener.is_open:
-            await asyncio.sleep(0.01)
-            if running.done():
-                running.result()
+        await until(lambda: made.listener.is_open or running.done())
+        if running.done():
+            running.result()
         yield made
     finally:
         supervisor.stop()
@@ -135,16 +102,6 @@ class FakeServer:
                     self.read = (orders.epoch, orders.version)
                     receiving = asyncio.create_task(self.connection.expect(messages.Orders))
                 await self._report()
-
-
-async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> float:
-    """Wait for it; the seconds it took."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    while not holds():
-        assert loop.time() - began < seconds, "still not so"
-        await asyncio.sleep(0.005)
-    return loop.time() - began
 
 
 async def client(made: Broker, credentials: Credentials) -> PoolClient:

@@ -1,4 +1,4 @@
-"""One simulated node for tests: API server, embedded kubelet, agent. Cards are stand-ins; everything else is real."""
+"""One node of this machine: API server, embedded kubelet, agent. Cards are stand-ins; everything else is real."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,13 @@ from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.simulator.machine import Machine
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
+from egpu.api.kubernetes import ContainerStateTerminated
 from egpu.apps.agent import Agent, AgentConfig
 from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
 from egpu.errors import NotFound
 from egpu.runtime.supervisor import Supervisor
-from support.deadlines import PATIENCE_SECONDS
+from support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = "node-a"
@@ -81,27 +81,13 @@ def shell(name: str, script: str, *, gpu: bool = True, **more: Any) -> dict[str,
     return {"name": name, "image": "x", "command": ["sh", "-c", script], "resources": resources, **more}
 
 
-async def until(what: str, check: Callable[[], Any], *, patience_seconds: float = PATIENCE_SECONDS) -> Any:
-    """Poll until `check` gives something true, plain or awaited; fails saying what was waited for."""
-    deadline = time.monotonic() + patience_seconds
-    found: Any = None
-    while time.monotonic() < deadline:
-        found = check()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return found
-        await asyncio.sleep(0.03)
-    raise AssertionError(f"not within {patience_seconds} s: {what}; last: {found!r}")
-
-
 @dataclass
-class World:
+class LocalNode:
     directory: Path
     client: Client
     kubeconfig: Path
     cards: Cards
-    agent: Agent | None = None
+    _agent: Agent | None = None
     kubelet: asyncio.subprocess.Process | None = None
     agent_process: asyncio.subprocess.Process | None = None
     _agent_task: asyncio.Task[None] | None = None
@@ -116,6 +102,11 @@ class World:
     def state_dir(self) -> Path:
         return self.directory / "s"
 
+    @property
+    def agent(self) -> Agent:
+        assert self._agent is not None, "no agent was started in this process"
+        return self._agent
+
     # ---- processes
 
     async def start_agent(self) -> Agent:
@@ -129,12 +120,11 @@ class World:
             inventory_seconds=0.1,
             sweep_seconds=0.3,
         )
-        self.agent = Agent(config, client=self.client, cards=self.cards)
+        agent = self._agent = Agent(config, client=self.client, cards=self.cards)
         self._agent_supervisor = Supervisor(signals=())
-        self._agent_task = asyncio.create_task(self.agent.run(self._agent_supervisor))
-        agent = self.agent
-        await until("agent ready", lambda: agent.not_ready() is None or self._agent_failed())
-        return self.agent
+        self._agent_task = asyncio.create_task(agent.run(self._agent_supervisor))
+        await until(lambda: agent.not_ready() is None or self._agent_failed(), "agent ready")
+        return agent
 
     def _agent_failed(self) -> bool:
         assert self._agent_task is not None
@@ -153,7 +143,7 @@ class World:
         command += ["--kubelet-dir", str(self.kubelet_dir), "--backoff-seconds", "0.2", *self.kubelet_flags]
         with (self.directory / "kubelet.log").open("ab") as output:
             self.kubelet = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
-        await until("kubelet listens", (self.kubelet_dir / "device-plugins/kubelet.sock").exists)
+        await until((self.kubelet_dir / "device-plugins/kubelet.sock").exists, "kubelet listens")
 
     async def kill_kubelet(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self.kubelet is not None and self.kubelet.returncode is None:
@@ -210,7 +200,7 @@ class World:
             return pod if pod.status.phase in wanted else None
 
         try:
-            return await until(f"{name} {wanted}", look)
+            return await until(look, f"{name} {wanted}")
         except AssertionError as error:
             status = msgspec.json.encode((await self.read(name)).status).decode()
             raise AssertionError(f"{error}\n{status}\n{self.kubelet_log()[-3000:]}") from None
@@ -223,7 +213,7 @@ class World:
                 return True
             return False
 
-        await until(f"{name} gone", look)
+        await until(look, f"{name} gone")
 
     def log(self, pod: objects.Pod, container: str, number: int = 0) -> str:
         directory = self.kubelet_dir / "pods" / f"default_{pod.name}_{pod.uid}" / container
@@ -235,7 +225,6 @@ class World:
 
     def slot_of(self, pod: objects.Pod, container: str) -> Any:
         """The slot record of a container, if there is one."""
-        assert self.agent is not None
         owned = [each for each in self.agent.slots.records() if each.owner == (pod.uid, container)]
         return owned[0] if owned else None
 
@@ -250,7 +239,7 @@ class World:
         command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
         with (self.directory / "agent.log").open("ab") as output:
             self.agent_process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
-        await until("agent ready", self._agent_answers)
+        await until(self._agent_answers, "agent ready")
 
     async def _agent_answers(self) -> bool:
         assert self.agent_process is not None
@@ -272,10 +261,24 @@ class World:
         self.agent_process = None
 
 
+def restarts(pod: objects.Pod) -> int:
+    """How often the pod's only container was started again."""
+    (status,) = pod.status.container_statuses or []
+    return status.restart_count
+
+
+def ended(pod: objects.Pod) -> ContainerStateTerminated:
+    """How the pod's only container ended."""
+    (status,) = pod.status.container_statuses or []
+    assert status.state is not None
+    assert status.state.terminated is not None
+    return status.state.terminated
+
+
 @contextlib.asynccontextmanager
-async def world(
+async def local_node(
     directory: Path, *, cards: int = 2, agent: bool = True, machine: Machine | None = None
-) -> AsyncGenerator[World]:
+) -> AsyncGenerator[LocalNode]:
     """A node whose kubelet runs, and its agent too unless told otherwise."""
     devices = directory / "dev"
     devices.mkdir()
@@ -285,7 +288,7 @@ async def world(
         for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
             definition = yaml.safe_load(path.read_text())
             await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-        here = World(directory, client, api.kubeconfig, Cards(cards))
+        here = LocalNode(directory, client, api.kubeconfig, Cards(cards))
         try:
             if machine is not None:
                 here.kubelet_flags += ["--driver-dir", str(machine.driver_dir)]
@@ -300,15 +303,3 @@ async def world(
             await here.kill_agent(signal.SIGTERM)
             await here.kill_kubelet(signal.SIGTERM)
             await end_all(here.kubelet_dir)
-
-
-def processes_of(command: str) -> list[int]:
-    """Processes of this machine whose command line is `command`."""
-    found: list[int] = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (path / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-                if b" ".join(words) == command.encode():
-                    found.append(int(path.name))
-    return found

@@ -5,11 +5,10 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.pool import authority
 from egpu.adapters.simulator import machine as simulator
 from egpu.errors import ElasticGPUError, NativeMissing
-from support.deadlines import PATIENCE_SECONDS
+from support.ports import free_port
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 FAR = """
 import egpu.adapters.pool.bridge as bridge
@@ -41,21 +41,8 @@ def sample(name: str) -> str:
     return str(native.path(f"samples/egpu-sample-{name}"))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < seconds, "still not so"
-        time.sleep(0.02)
-
-
 @dataclass
-class World:
+class LocalPool:
     """A broker and its servers, each a process."""
 
     directory: Path
@@ -99,13 +86,13 @@ class World:
             name, "serve", "--broker", broker or f"127.0.0.1:{self.port}", "--name", name, "--simulate", "A100-80G",
             "--gpus", str(gpus), "--state-dir", str(self.directory / name), *self.flags("server", name), *more,
         )  # fmt: skip
-        until(lambda: any(one["server"] == name and one["connected"] for one in self.servers()))
+        wait_until(lambda: any(one["server"] == name and one["connected"] for one in self.servers()))
 
     def egpu(self, *command: str, who: str = "op", check: bool = True) -> subprocess.CompletedProcess[str]:
         role = "admin" if who == "op" else "client"
         return subprocess.run(
             [sys.executable, "-m", "egpu", *command, *self.flags(role, who)],
-            capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=check,
+            capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=check,
         )  # fmt: skip
 
     def get(self, what: str) -> list[dict[str, Any]] | None:
@@ -114,7 +101,7 @@ class World:
 
     def servers(self) -> list[dict[str, Any]]:
         found: list[list[dict[str, Any]]] = []
-        until(lambda: (answer := self.get("servers")) is not None and not found.append(answer))
+        wait_until(lambda: (answer := self.get("servers")) is not None and not found.append(answer))
         return found[0]
 
     def leases(self) -> list[dict[str, Any]]:
@@ -128,7 +115,7 @@ class World:
 
     def run(self, command: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.run_command(command, *options), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+            self.run_command(command, *options), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
         )
 
     def held_lease_directories(self) -> list[Path]:
@@ -151,16 +138,16 @@ class World:
 
 
 @contextlib.contextmanager
-def place(*, tls: bool) -> Iterator[World]:
-    """A world in a directory of its own, with a short path: sockets are made below it. Nothing is started yet."""
+def local_pool(*, tls: bool) -> Generator[LocalPool]:
+    """A pool in a directory of its own, with a short path: sockets are made below it. Nothing is started yet."""
     directory = Path(f"/tmp/egpu-e2e-{os.getpid()}-{time.monotonic_ns() % 10**7}")
     directory.mkdir()
-    world = World(directory, free_port(), directory / "pki" if tls else None)
+    pool = LocalPool(directory, free_port(), directory / "pki" if tls else None)
     try:
         if not tls:
             (directory / "secret").touch(0o600)
             (directory / "secret").write_text("0123456789abcdef" * 2)
-        yield world
+        yield pool
     finally:
-        world.close()
+        pool.close()
         shutil.rmtree(directory, ignore_errors=True)

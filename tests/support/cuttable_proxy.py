@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 
-class Cuttable:
+class CuttableProxy:
     """Listens on `port` of loopback and carries bytes to `target`, a port of loopback as well."""
 
     def __init__(self, port: int, target: int) -> None:

@@ -1,0 +1,88 @@
+"""Fixtures of several files: a simulated machine, a driver made for tests, executors that run nothing,
+an administrator of an API server."""
+
+import contextlib
+import os
+import shutil
+import signal
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from egpu.adapters import native
+from egpu.adapters.executors.leftovers import processes_of
+from egpu.adapters.simulator.machine import Machine
+from egpu.apps.agent.slots.directories import Slots
+from egpu.embedded.apiserver import ServerHandle
+from egpu.embedded.apiserver.access import ADMIN
+from support.simulated_gpu import machine
+from support.slices import Slice, build_driver
+from support.waiting import DEADLINE_SECONDS
+
+FAKE_EXECUTOR = Path(__file__).parent / "programs" / "fake_executor.py"
+
+
+@pytest.fixture(scope="module")
+def sim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Machine]:
+    """The simulated machine of a module, with the cards that its CARDS names: a profile and a number."""
+    profile, count = request.module.CARDS
+    with machine(tmp_path_factory.mktemp("sim"), profile, count) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver made for tests, and its programs."""
+    return build_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Slots:
+    """An agent's slots, none yet."""
+    return Slots(tmp_path / "slots")
+
+
+@pytest.fixture
+def box(driver: Path, tmp_path: Path) -> Generator[Slice]:
+    """A slice on that driver."""
+    made = Slice(driver, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def state_dir() -> Generator[Path]:
+    """A directory with a short path, because sockets are made below it. Executors that are left there are ended."""
+    path = Path(tempfile.mkdtemp(prefix="egpu-test-", dir="/tmp"))
+    yield path
+    for directory in path.glob("*/*"):
+        for pid in processes_of(directory):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def executor_that_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAKE_EXECUTOR in place of `egpu-executor`, as the script `tmp_path / "egpu-executor"`."""
+    script = tmp_path / "egpu-executor"
+    script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {sys.executable} {FAKE_EXECUTOR} "$@"\n')
+    script.chmod(0o755)
+    real = native.path
+    monkeypatch.setattr(native, "path", lambda name: script if name == "egpu-executor" else real(name))
+
+
+@pytest.fixture
+async def api(server: ServerHandle) -> AsyncGenerator[httpx2.AsyncClient]:
+    """An administrator of the API server that the file's `server` is."""
+    context = ssl.create_default_context(cadata=server.ca.decode())
+    headers = {"authorization": f"Bearer {server._tokens.issue(ADMIN)}"}
+    async with httpx2.AsyncClient(
+        base_url=server.url, verify=context, headers=headers, timeout=DEADLINE_SECONDS
+    ) as client:
+        yield client

@@ -1,0 +1,55 @@
+"""Waiting for what must happen: `until` where there is an event loop, `wait_until` where there is none.
+
+The deadline is long, because machines are shared: a wait ends when the thing happens, so only a failing test is slow.
+How fast things are is for the benchmarks.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar, overload
+
+DEADLINE_SECONDS: Final = 90.0
+"""After this, what a test waits for is called a hang."""
+
+POLL_SECONDS: Final = 0.01
+
+T = TypeVar("T")
+What = str | Callable[[], str]
+"""What is waited for, for the failure's message; a function where the message is to say how things stand then."""
+
+
+@overload
+async def until(condition: Callable[[], Awaitable[T | None]], what: What = ..., *, seconds: float = ...) -> T: ...
+@overload
+async def until(condition: Callable[[], T | None], what: What = ..., *, seconds: float = ...) -> T: ...
+async def until(condition: Callable[[], Any], what: What = "", *, seconds: float = DEADLINE_SECONDS) -> Any:
+    """What the condition (a function, or a coroutine function) answers, as soon as that is true.
+
+    Raises AssertionError after `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
+        _check(deadline, what, answer)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def wait_until(condition: Callable[[], T | None], what: What = "", *, seconds: float = DEADLINE_SECONDS) -> T:
+    """As `until`, where there is no event loop."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        _check(deadline, what, answer)
+        time.sleep(POLL_SECONDS)
+    return answer
+
+
+def _check(deadline: float, what: What, answer: object) -> None:
+    if time.monotonic() >= deadline:
+        said = what() if callable(what) else what
+        raise AssertionError(f"did not happen in time: {said or 'what was waited for'}; the last answer: {answer!r}")
