@@ -1,6 +1,6 @@
 """`egpu doctor` on clusters that lack something: it says what, and how to mend it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from egpu.api.kubernetes import CustomResourceDefinition, Node
 from egpu.api.objects import ElasticGPU
 from egpu.cli.doctor import CHECKS, Finding, State, examine
 from egpu.embedded import apiserver
-from support.control_plane import SYSTEM, World, admission, extender, world
+from support.control_plane import SYSTEM, ControlPlane, admission, control_plane, extender
 
 
 async def examined(client: Client, *, later: timedelta = timedelta()) -> Mapping[str, Finding]:
@@ -53,9 +53,9 @@ async def offers(client: Client, node: str, slots: str) -> None:
 
 
 @asynccontextmanager
-async def healthy(folder: Path) -> AsyncIterator[World]:
+async def healthy(folder: Path) -> AsyncGenerator[ControlPlane]:
     """The control plane and two nodes with a card each."""
-    async with world(folder) as w, admission(w), extender(w):
+    async with control_plane(folder) as w, admission(w), extender(w):
         for node in ("n0", "n1"):
             await w.node(node)
             await offers(w.client, node, "48")
@@ -95,7 +95,7 @@ async def test_the_dry_run_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_definitions_of_another_version(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         (claims,) = (one for one in definitions() if one["spec"]["names"]["kind"] == "ElasticGPUClaim")
         for version in claims["spec"]["versions"]:  # which share what they say
             version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"].pop("usedBy", None)
@@ -108,7 +108,7 @@ async def test_definitions_of_another_version(tmp_path: Path) -> None:
 
 
 async def test_a_webhook_that_does_not_answer(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         async with admission(w):
             pass
         findings = await examined(w.client)
@@ -118,9 +118,9 @@ async def test_a_webhook_that_does_not_answer(tmp_path: Path) -> None:
     assert "elastic-gpu-webhook" in findings["admission"].mend
 
 
-SCHEDULER = {"namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
-PLUGIN = {"namespace": "kube-system", "labels": {"name": "nvidia-device-plugin-ds"}}
-OURS = {"namespace": SYSTEM, "labels": {"app.kubernetes.io/part-of": "elastic-gpu"}}
+SCHEDULER: dict[str, Any] = {"namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
+PLUGIN: dict[str, Any] = {"namespace": "kube-system", "labels": {"name": "nvidia-device-plugin-ds"}}
+OURS: dict[str, Any] = {"namespace": SYSTEM, "labels": {"app.kubernetes.io/part-of": "elastic-gpu"}}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ OURS = {"namespace": SYSTEM, "labels": {"app.kubernetes.io/part-of": "elastic-gp
 async def test_pods_that_tell_of_something_wrong(
     pods: Sequence[dict[str, Any]], check: str, said: str, tmp_path: Path
 ) -> None:
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         await w.node("n0")
         await offers(w.client, "n0", "48")
         for pod in pods:
@@ -150,7 +150,7 @@ async def test_pods_that_tell_of_something_wrong(
 
 
 async def test_pods_that_tell_that_all_is_well(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         placed = {names.DEMAND: "{}", names.ALLOCATION: "{}"}
         await w.create(a_pod("s", **SCHEDULER, command=["kube-scheduler", "--config=/etc/k.yaml"]))
         await w.create(a_pod("p", node="n0", annotations=placed))
@@ -164,7 +164,7 @@ async def test_pods_that_tell_that_all_is_well(tmp_path: Path) -> None:
 
 
 async def test_nodes_and_cards(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with control_plane(tmp_path) as w:
         assert "label node" in (await examined(w.client))["agents"].mend
         for number in range(7):
             await w.node(f"n{number}")

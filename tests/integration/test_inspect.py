@@ -21,20 +21,16 @@ from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.serve.supervisor import LeaseExecutor, LeaseOwner
 from egpu.cli.app import app
 from egpu.core.leasing.records import LeaseRecord
-from support import pool as poolworld
-from support.slices import MIB, Slice, driver_directory, eventually, uuid
+from support.slices import MIB, Slice, uuid
+from support.waiting import wait_until
 
 CARD = CardShare(uuid=uuid("1"), index=0, minor=0, core=30, memory_mib=1024)
 
-driver = pytest.fixture(scope="module")(driver_directory)
-state = pytest.fixture(poolworld.short)
-stand_in = pytest.fixture(poolworld.stand_in)
-
 
 @pytest.fixture
-def box(driver: Path, state: Path) -> Iterator[Slice]:
-    """A slice as `egpu run` makes them, below `state`."""
-    directory = state / "A100-80G" / "7-abc.slice"
+def box(driver: Path, state_dir: Path) -> Iterator[Slice]:
+    """A slice as `egpu run` makes them, below `state_dir`."""
+    directory = state_dir / "A100-80G" / "7-abc.slice"
     directory.mkdir(parents=True)
     directory.with_suffix(".holder").write_text(json.dumps({"name": "7-abc", "command": "probe hold", "processes": []}))
     box = Slice(driver, directory)
@@ -43,13 +39,13 @@ def box(driver: Path, state: Path) -> Iterator[Slice]:
 
 
 @pytest.fixture
-def executor(state: Path, stand_in: None) -> Iterator[LeaseExecutor]:
+def executor(state_dir: Path, executor_that_runs_nothing: None) -> Iterator[LeaseExecutor]:
     """One of a lease, ready; a stand-in that says what a real one says."""
     record = LeaseRecord(lease="lease-1", holder="ann", peer="p", request="1", key="k", part=0, parts=1, cards=(CARD,))
     kept = ExecutorRecord(name=record.lease, owner=LeaseOwner.of(record), cards=record.cards, minors={CARD.uuid: 0})
-    (state / "executors").mkdir()
-    started = process.start(state / "executors", kept, None, Confinement())
-    eventually(lambda: started.follow() or started.ready)
+    (state_dir / "executors").mkdir()
+    started = process.start(state_dir / "executors", kept, None, Confinement())
+    wait_until(lambda: started.follow() or started.ready)
     yield started
     started.end()
 
@@ -167,14 +163,14 @@ def test_an_executor_that_runs_and_one_that_is_gone(executor: LeaseExecutor) -> 
     assert (state["pid"], state["running"], state["ready"], state["sessions"]) == (executor.process.pid, True, True, 0)
     (executor.directory / "log").write_text("egpu-executor: no such driver\n")
     os.kill(executor.process.pid, signal.SIGKILL)
-    eventually(lambda: not executor.is_alive())
+    wait_until(lambda: not executor.is_alive())
     state = inspected(executor.directory)["executor"]
     assert (state["running"], state["lastWords"]) == (False, "egpu-executor: no such driver")
     assert "executor gone" in inspect("--state-dir", executor.directory.parents[1]).stdout
 
 
-def test_a_slot_shows_what_limits_it_and_its_executor(state: Path, executor: LeaseExecutor) -> None:
-    slots = Slots(state / "slots")
+def test_a_slot_shows_what_limits_it_and_its_executor(state_dir: Path, executor: LeaseExecutor) -> None:
+    slots = Slots(state_dir / "slots")
 
     def fill(slot: Path) -> None:
         link_into(slot, executor)
@@ -182,7 +178,7 @@ def test_a_slot_shows_what_limits_it_and_its_executor(state: Path, executor: Lea
         (slot / "dev" / "nvidia0").symlink_to("/nonexistent/nvidia0")
 
     slots.replace(slot_record(slots, "3"), fill)
-    found = inspected("3", "--state-dir", state)
+    found = inspected("3", "--state-dir", state_dir)
     assert (found["kind"], found["owner"]) == ("slot", "pod team/train, container main")
     assert found["policy"]["file"] == "executor-policy"
     assert found["policy"]["devices"][0]["memoryLimitBytes"] == 1024 * MIB
@@ -192,15 +188,15 @@ def test_a_slot_shows_what_limits_it_and_its_executor(state: Path, executor: Lea
     assert found["files"]["executor-policy"] == "8192 bytes, 2 names"
 
 
-def test_a_slot_of_a_technology_that_limits_nothing_is_sound(state: Path) -> None:
-    slots = Slots(state / "slots")
+def test_a_slot_of_a_technology_that_limits_nothing_is_sound(state_dir: Path) -> None:
+    slots = Slots(state_dir / "slots")
     slots.replace(slot_record(slots, "4"), lambda slot: None)
-    found = inspected("4", "--state-dir", state)
+    found = inspected("4", "--state-dir", state_dir)
     assert (found["problems"], found["policy"]["devices"], found["executor"]) == ({}, [], None)
 
 
-def test_all_slices_at_a_glance(box: Slice, state: Path, executor: LeaseExecutor) -> None:
-    slots = Slots(state / "slots")
+def test_all_slices_at_a_glance(box: Slice, state_dir: Path, executor: LeaseExecutor) -> None:
+    slots = Slots(state_dir / "slots")
 
     def fill(slot: Path) -> None:
         write_policy(
@@ -209,7 +205,7 @@ def test_all_slices_at_a_glance(box: Slice, state: Path, executor: LeaseExecutor
         create_usage(slot / "usage")
 
     slots.replace(slot_record(slots, "3"), fill)
-    rows = inspected("--state-dir", state)
+    rows = inspected("--state-dir", state_dir)
     assert [(row["kind"], row["gpus"], row["problems"]) for row in rows] == [
         ("local slice", 1, {}),
         ("executor", 1, {}),
@@ -235,9 +231,9 @@ def test_what_is_not_there_is_said_with_its_exit_code(box: Slice, tmp_path: Path
     assert (empty.exit_code, empty.stdout) == (0, "")
 
 
-def test_a_name_of_several_is_refused(box: Slice, state: Path) -> None:
-    slots = Slots(state / "slots")
+def test_a_name_of_several_is_refused(box: Slice, state_dir: Path) -> None:
+    slots = Slots(state_dir / "slots")
     slots.replace(slot_record(slots, "7-abc"), lambda slot: None)
-    result = inspect("7-abc", "--state-dir", state)
+    result = inspect("7-abc", "--state-dir", state_dir)
     assert result.exit_code == 1
     assert "is the name of several" in result.stderr

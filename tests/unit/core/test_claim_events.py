@@ -1,6 +1,7 @@
 """What is told of a claim and of its class, to whom, and what is done with it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,7 +17,7 @@ from support.objects import claim, gpu_class
 SHARE = CardShare(uuid="GPU-0", index=0, minor=0, core=30, memory_mib=1000)
 
 
-def held(phase: ClaimPhase, **status: list[str]) -> ElasticGPUClaim:
+def held(phase: ClaimPhase, **status: Any) -> ElasticGPUClaim:
     container = ContainerAllocation(provisioner=names.VCUDA, mode="shared", cards=(SHARE,))
     allocation = ClaimAllocation(node="n0", container=container)
     return replace(claim("c"), status=ElasticGPUClaimStatus(phase=phase, allocation=allocation, **status))

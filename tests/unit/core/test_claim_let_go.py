@@ -15,6 +15,7 @@ from egpu.api.objects import (
     ElasticGPUClaimStatus,
     ElasticGPUSpec,
     ElasticGPUStatus,
+    GPUPhase,
     ObjectMeta,
     ObjectReference,
     Slice,
@@ -23,7 +24,7 @@ from egpu.core.claims.actions import (
     CreateSlice,
     DeleteSlice,
     PatchClaimStatus,
-    RemoveFinalizer,
+    SetProtection,
     SetSlicePhase,
 )
 from egpu.core.claims.lifecycle import (
@@ -50,8 +51,12 @@ def held(phase: ClaimPhase = "Bound", *, deleted: bool = False) -> ElasticGPUCla
     return replace(what, status=status, metadata=replace(what.metadata, deletion_timestamp=at))
 
 
-def shown(pieces: Sequence[ElasticGPU], phase: str) -> list[ElasticGPU]:
+def shown(pieces: Sequence[ElasticGPU], phase: GPUPhase) -> list[ElasticGPU]:
     return [replace(piece, status=ElasticGPUStatus(phase=phase)) for piece in pieces]
+
+
+def unprotected(gone: ElasticGPUClaim) -> SetProtection:
+    return SetProtection(gone, protected=False)
 
 
 def test_a_slice_says_all_that_it_is() -> None:
@@ -82,27 +87,36 @@ def test_retained_slices_are_released_and_those_that_were_never_made_are_made() 
     bound, released = shown(made, "Bound"), shown(made, "Released")
     assert reconcile_claim(gone, klass, bound, []) == [
         *(SetSlicePhase(piece, "Released") for piece in bound),
-        RemoveFinalizer(gone),
+        unprotected(gone),
     ]
     assert reconcile_claim(gone, klass, [released[0], bound[1]], []) == [
         SetSlicePhase(bound[1], "Released"),
-        RemoveFinalizer(gone),
+        unprotected(gone),
     ]
-    assert reconcile_claim(gone, klass, [], []) == [*(CreateSlice(piece) for piece in made), RemoveFinalizer(gone)]
-    assert reconcile_claim(gone, klass, released[:1], []) == [CreateSlice(made[1]), RemoveFinalizer(gone)]
+    assert reconcile_claim(gone, klass, [], []) == [
+        *(CreateSlice(piece) for piece in made),
+        unprotected(gone),
+    ]
+    assert reconcile_claim(gone, klass, released[:1], []) == [
+        CreateSlice(made[1]),
+        unprotected(gone),
+    ]
     assert reconcile_claim(gone, klass, released, ["p/app"]) != [], "a user keeps it"
 
 
 def test_of_a_lost_claim_nothing_is_made_again() -> None:
     gone = held("Lost", deleted=True)
-    assert reconcile_claim(gone, gpu_class(retain=True), [], []) == [RemoveFinalizer(gone)]
+    assert reconcile_claim(gone, gpu_class(retain=True), [], []) == [unprotected(gone)]
 
 
 def test_slices_go_with_a_claim_of_a_class_that_deletes_or_that_is_gone() -> None:
     gone = held(deleted=True)
     pieces = shown(claim_slices(gone, "Delete"), "Bound")
-    assert reconcile_claim(gone, gpu_class(), pieces, []) == [*map(DeleteSlice, pieces), RemoveFinalizer(gone)]
-    assert reconcile_claim(gone, None, [], []) == [RemoveFinalizer(gone)]
+    assert reconcile_claim(gone, gpu_class(), pieces, []) == [
+        *map(DeleteSlice, pieces),
+        unprotected(gone),
+    ]
+    assert reconcile_claim(gone, None, [], []) == [unprotected(gone)]
     assert reclaim_policy(None, []) == "Delete"
     assert reclaim_policy(gpu_class(retain=True), pieces) == "Delete", "as written on the slice when it was made"
     kept = shown(claim_slices(gone, "Retain"), "Bound")

@@ -33,6 +33,6 @@ def test_what_one_of_the_two_has_no_room_for_is_refused_and_changes_nothing(
 
 def test_all_that_is_there_can_be_had() -> None:
     pool = pool_with_two_leases()
-    ((_, share),) = pool.resize("grows", core=70, memory_mib=900).cards
+    (share,) = pool.resize("grows", core=70, memory_mib=900).parts["one"].wanted
     assert (share.core, share.memory_mib) == (70, 900)
     assert pool.ledger.snapshot()["one", "GPU-0"][:2] == (0, 0)

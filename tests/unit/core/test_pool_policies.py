@@ -25,7 +25,7 @@ def chosen(policy: str, asked: list[tuple[int, int]]) -> list[int]:
         lease = pool.grant(
             request, lease=f"l{number}", key="k", holder=f"h{number}", peer="p", request=str(number), now=0.0
         )
-        ((_, share),) = lease.cards
+        (share,) = lease.parts["s"].wanted
         found.append(share.index)
     return found
 

@@ -174,7 +174,8 @@ def by_broker(workload: Workload, policy: str) -> Places:
         except DoesNotFit:
             chosen[event] = None
             continue
-        ((server, share),) = lease.cards
+        ((server, part),) = lease.parts.items()
+        (share,) = part.wanted
         report(server, 1)
         chosen[event] = (server, (share.index,))
     assert pool.ledger.overcommits() == []
