@@ -15,6 +15,7 @@ from egpu.api.objects import (
     ElasticGPUClaimStatus,
     ElasticGPUSpec,
     ElasticGPUStatus,
+    GPUPhase,
     ObjectMeta,
     ObjectReference,
     Slice,
@@ -50,7 +51,7 @@ def held(phase: ClaimPhase = "Bound", *, deleted: bool = False) -> ElasticGPUCla
     return replace(what, status=status, metadata=replace(what.metadata, deletion_timestamp=at))
 
 
-def shown(pieces: Sequence[ElasticGPU], phase: str) -> list[ElasticGPU]:
+def shown(pieces: Sequence[ElasticGPU], phase: GPUPhase) -> list[ElasticGPU]:
     return [replace(piece, status=ElasticGPUStatus(phase=phase)) for piece in pieces]
 
 
