@@ -64,10 +64,10 @@ def report(modules: Sequence[str]) -> int:
         data.load()
         killed = survived = 0
         for code in data.exit_code_by_key.values():
-            if status_by_exit_code[code] in ("survived", "no tests", "suspicious"):
-                survived += 1
-            else:
+            if status_by_exit_code[code] in ("killed", "timeout"):
                 killed += 1
+            else:
+                survived += 1
         share = 100 * survived / max(1, killed + survived)
         failed += share > MOST_SURVIVORS_PERCENT
         print(f"{path.removeprefix('src/egpu/core/'):<34} {killed:>6} {survived:>8}   {share:.1f} %")

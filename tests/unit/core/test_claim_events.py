@@ -1,7 +1,6 @@
 """What is told of a claim and of its class, to whom, and what is done with it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,10 +16,11 @@ from support.objects import claim, gpu_class
 SHARE = CardShare(uuid="GPU-0", index=0, minor=0, core=30, memory_mib=1000)
 
 
-def held(phase: ClaimPhase, **status: Any) -> ElasticGPUClaim:
+def held(phase: ClaimPhase, bound_gpus: Sequence[str] = ()) -> ElasticGPUClaim:
     container = ContainerAllocation(provisioner=names.VCUDA, mode="shared", cards=(SHARE,))
     allocation = ClaimAllocation(node="n0", container=container)
-    return replace(claim("c"), status=ElasticGPUClaimStatus(phase=phase, allocation=allocation, **status))
+    status = ElasticGPUClaimStatus(phase=phase, allocation=allocation, bound_gpus=list(bound_gpus))
+    return replace(claim("c"), status=status)
 
 
 def slices_of(what: ElasticGPUClaim) -> list[ElasticGPU]:
