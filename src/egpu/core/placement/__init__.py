@@ -3,6 +3,7 @@
 cache       SchedulerCache: objects in, ledger and answers out
 published   what published objects say to the ledger
 ledger      who holds what, and what is left, as arrays
+usage       what allocations take of a card, and when it is too much
 hosts       CPU and memory of nodes
 requests    from a pod or a claim to a Request
 fit         where a request fits, and which cards it gets

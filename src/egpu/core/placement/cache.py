@@ -145,9 +145,6 @@ class SchedulerCache:
     def claim(self, namespace: str, name: str) -> ElasticGPUClaim | None:
         return self._claims.get(f"{namespace}/{name}")
 
-    def claims(self) -> list[ElasticGPUClaim]:
-        return list(self._claims.values())
-
     def assume_claim(self, uid: str, allocation: ClaimAllocation) -> None:
         """The claim's status is being written: hold it now. Lasts until the watch shows it, or `forget_claim`."""
         self._assumed_claims[uid] = allocation

@@ -62,12 +62,7 @@ class _Placed:
 
 
 def _greedy(
-    request: Request,
-    ledger: Ledger,
-    rows: IntArray,
-    *,
-    preferred: tuple[int, ...] = (),
-    prefer_links: bool = False,
+    request: Request, ledger: Ledger, rows: IntArray, *, preferred: tuple[int, ...] = (), prefer_links: bool = False
 ) -> _Placed:
     """Place the containers on every candidate row at once, each on the columns `preferred`, then on the fullest cards;
     or, of several cards with `prefer_links`, on those that are joined best."""

@@ -70,7 +70,7 @@ class PoolNode:
 
 
 class Ledger:
-    """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`, `numa`,
+    """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`,
     and `tflops` by precision. `changes` counts, per row, how often anything in it changed, and `cards_version` how
     often cards came, went or became others: what is computed from them compares these.
     """
@@ -82,7 +82,6 @@ class Ledger:
         self.core_free: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.memory_free: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.mode: IntArray = np.zeros((0, 0), dtype=np.int64)
-        self.numa: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.tflops: dict[str, FloatArray] = {}
         self.changes: IntArray = np.zeros(0, dtype=np.int64)
         self.cards_version = 0
@@ -117,7 +116,6 @@ class Ledger:
             self.present[cell] = True
             self.healthy[cell] = card.healthy
             self.memory_mib[cell] = card.memory_mib
-            self.numa[cell] = card.numa
             for precision, figure in card.tflops.items():
                 if precision not in self.tflops:
                     self.tflops[precision] = np.zeros(self.present.shape)
@@ -159,10 +157,6 @@ class Ledger:
     def cards(self, node: str) -> tuple[Card, ...]:
         """The cards of a node in the order of the arrays' columns."""
         return self._cards.get(node, ())
-
-    def largest_card_mib(self) -> int | None:
-        """Memory of the largest card, healthy or not; None when no card is known."""
-        return int(self.memory_mib.max()) if self._cells else None
 
     # --- holders ----------------------------------------------------------------------------------------------------
 
@@ -258,7 +252,6 @@ class Ledger:
         self.core_free = np.pad(self.core_free, pad)
         self.memory_free = np.pad(self.memory_free, pad)
         self.mode = np.pad(self.mode, pad)
-        self.numa = np.pad(self.numa, pad)
         self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
         self.changes = np.pad(self.changes, pad[0])
         self.names += [""] * pad[0][1]
@@ -267,7 +260,7 @@ class Ledger:
         self.links.pop(row, None)
         for card in self._cards.get(name, ()):
             self._cells.pop(CardKey(name, card.uuid), None)
-        for array in (self.memory_mib, self.core_free, self.memory_free, self.mode, self.numa, *self.tflops.values()):
+        for array in (self.memory_mib, self.core_free, self.memory_free, self.mode, *self.tflops.values()):
             array[row] = 0
         self.present[row] = False
         self.healthy[row] = False

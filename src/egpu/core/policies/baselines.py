@@ -16,13 +16,19 @@ _MOST_GPU_MILLI = 8_000
 """What the published scores divide by, whatever the cluster has."""
 
 
+def _least_left(fleet: Fleet, shape: Shape, row: int, sign: int) -> tuple[int, ...]:
+    """The columns that still fit and have least left; with `sign` -1 most."""
+    core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
+    columns = fleet.eligible_cards(shape, row)
+    ranked = sorted(columns, key=lambda column: (sign * core[column], sign * memory[column]))
+    return tuple(sorted(ranked[: shape.cards]))
+
+
 class _Tightest(Policy):
     """On the node, the cards with least left that still fit."""
 
     def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
-        core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
-        columns = fleet.eligible_cards(shape, row)
-        return tuple(sorted(sorted(columns, key=lambda column: (core[column], memory[column]))[: shape.cards]))
+        return _least_left(fleet, shape, row, 1)
 
 
 class BestFit(_Tightest):
@@ -105,7 +111,4 @@ class Spread(Policy):
         return -_mean_used(fleet, shape, rows)
 
     def rank_cards(self, fleet: Fleet, shape: Shape, row: int) -> tuple[int, ...]:
-        core, memory = fleet.core[row].tolist(), fleet.card_memory[row].tolist()
-        columns = fleet.eligible_cards(shape, row)
-        ranked = sorted(columns, key=lambda column: (-core[column], -memory[column]))
-        return tuple(sorted(ranked[: shape.cards]))
+        return _least_left(fleet, shape, row, -1)

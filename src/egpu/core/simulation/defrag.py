@@ -83,13 +83,7 @@ def _weight(proposal: Proposal) -> tuple[int, int]:
 
 
 def _clear(
-    placer: Placer,
-    there: Sequence[Placed],
-    row: int,
-    demand: Shape,
-    *,
-    limit: int,
-    accept: Callable[[Proposal], bool],
+    placer: Placer, there: Sequence[Placed], row: int, demand: Shape, *, limit: int, accept: Callable[[Proposal], bool]
 ) -> Proposal | None:
     """Moves off one node until the demand fits: one pod if one will do, else the smallest first."""
     smallest = sorted(there, key=lambda pod: (pod.shape.gpu_milli, pod.shape.cpu_milli, pod.name))
