@@ -155,7 +155,7 @@ def test_what_a_first_round_left_out_the_next_makes() -> None:
 
 
 def test_the_status_is_written_in_the_words_of_the_api() -> None:
-    assert PatchClaimStatus(claim("c"), "Bound", ("a", "b"), ("p/app",), {"x": 3}).merge_patch() == {
+    assert PatchClaimStatus(claim("c"), "Bound", ("a", "b"), ("p/app",), {"x": "3"}).merge_patch() == {
         "status": {"phase": "Bound", "boundGPUs": ["a", "b"], "usedBy": ["p/app"], "capacity": {"x": "3"}}
     }
 

@@ -6,17 +6,14 @@ Not a second scheduler: kube-scheduler decides whether CPU and memory suffice. A
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import Final, NamedTuple
 
-from egpu.api.kubernetes import Container, Node, Pod
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.quantities import quantity_or_zero
+from egpu.api.resources import effective_requests
 
 PLENTY: Final = 1 << 40
 """CPU thousandths or MiB of a node of which nothing is known."""
-_SUFFIXES: Final = {
-    "m": Fraction(1, 1000), "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
-}  # fmt: skip
 
 
 class Room(NamedTuple):
@@ -26,38 +23,10 @@ class Room(NamedTuple):
     ram_mib: int
 
 
-def _number(value: object) -> Fraction:
-    """A Kubernetes quantity; 0 for what is none, as the API server let it through and it is only a preference here."""
-    text = str(value)
-    for suffix in sorted(_SUFFIXES, key=len, reverse=True):
-        if text.endswith(suffix):
-            text, factor = text[: -len(suffix)], Fraction(_SUFFIXES[suffix])
-            break
-    else:
-        factor = Fraction(1)
-    try:
-        return max(Fraction(text), Fraction(0)) * factor
-    except (ValueError, ZeroDivisionError):
-        return Fraction(0)
-
-
-def _requests(container: Container) -> Room:
-    asked = (container.resources.requests if container.resources else None) or {}
-    return Room(int(_number(asked.get("cpu", 0)) * 1000), int(_number(asked.get("memory", 0)) / 2**20))
-
-
-def _sum(containers: Iterable[Container]) -> Room:
-    rooms = [_requests(container) for container in containers]
-    return Room(sum(room.cpu_milli for room in rooms), sum(room.ram_mib for room in rooms))
-
-
 def pod_requests(pod: Pod) -> Room:
-    """The pod's effective request: the larger of apps together and each plain init container, sidecars added."""
-    sidecars = _sum(c for c in pod.init_containers if c.restart_policy == "Always")
-    apps = _sum(pod.containers)
-    init = [_requests(c) for c in pod.init_containers if c.restart_policy != "Always"]
-    cpu = max([apps.cpu_milli, *(room.cpu_milli for room in init)]) + sidecars.cpu_milli
-    return Room(cpu, max([apps.ram_mib, *(room.ram_mib for room in init)]) + sidecars.ram_mib)
+    """CPU and memory of the pod's effective request."""
+    found = effective_requests(pod)
+    return Room(int(found.get("cpu", 0) * 1000), int(found.get("memory", 0) / 2**20))
 
 
 class Hosts:
@@ -76,8 +45,8 @@ class Hosts:
         given = node.status.allocatable or {}
         cpu, memory = given.get("cpu"), given.get("memory")
         room = Room(
-            PLENTY if cpu is None else int(_number(cpu) * 1000),
-            PLENTY if memory is None else int(_number(memory) / 2**20),
+            PLENTY if cpu is None else int(quantity_or_zero(cpu) * 1000),
+            PLENTY if memory is None else int(quantity_or_zero(memory) / 2**20),
         )
         if self._total.get(node.name) != room:
             self._total[node.name] = room
