@@ -48,8 +48,8 @@ static void manual_sleep_until(uint64_t deadline) {
         uint32_t seen = atomic_load(&header->clock_changes);
         if (atomic_load(&machine_clock) != header || atomic_load(&header->clock_ns) >= deadline)
             break;
-        struct timespec patience = {.tv_nsec = LOOK_AGAIN_NS};
-        syscall(SYS_futex, &header->clock_changes, FUTEX_WAIT, seen, &patience, NULL, 0);
+        struct timespec wait = {.tv_nsec = LOOK_AGAIN_NS};
+        syscall(SYS_futex, &header->clock_changes, FUTEX_WAIT, seen, &wait, NULL, 0);
     }
     atomic_fetch_sub(&header->clock_sleepers, 1);
 }

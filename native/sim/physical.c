@@ -142,7 +142,7 @@ int physical_populate(const struct physical *physical, uint64_t offset, uint64_t
 uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t hint) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (alignment < SIM_CHUNK_BYTES) alignment = SIM_CHUNK_BYTES;
-    if (hint && hint % alignment == 0) { /* a wish; somewhere else is fine too */
+    if (hint && hint % alignment == 0) { /* a hint; somewhere else is fine too */
         void *got =
             mmap((void *)(uintptr_t)hint, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
         if (got == (void *)(uintptr_t)hint) return hint;

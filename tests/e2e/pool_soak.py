@@ -183,7 +183,7 @@ class Soak:
 
     # --- the load -----------------------------------------------------------------------------------------------------
 
-    def wish(self) -> tuple[str, list[str], list[str], bool]:
+    def next_program(self) -> tuple[str, list[str], list[str], bool]:
         """(what, command, options, whether it is far from its cards) of the next program."""
         chance = self.chance
         gpus = chance.choice((1, 1, 1, 2, 2, 3))
@@ -202,7 +202,7 @@ class Soak:
     async def place_of_a_client(self, until: Callable[[], bool]) -> None:
         """One program after the other."""
         while not until():
-            what, command, options, far = self.wish()
+            what, command, options, far = self.next_program()
             number = self.numbers = self.numbers + 1
             words = self.pool.run_command(command, *options)
             if far:

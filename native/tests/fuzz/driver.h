@@ -75,7 +75,7 @@ static int driver_loads_library(void **library, const char *image, CUjit_option 
                                 void **values, unsigned count) {
     return driver_loads(library, image, count, options, values);
 }
-/* These are called by the client's wish as well, with what it leaves out. */
+/* These are called at the client's request as well, with what it leaves out. */
 static int driver_counts(unsigned *count) {
     if (count == NULL) return CUDA_ERROR_INVALID_VALUE;
     return *count = 3, CUDA_SUCCESS;

@@ -244,7 +244,7 @@ def _given(pod: Pod) -> PodAllocation | None:
 
 
 def _gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
-    """In the pod's order: the containers that were given something, or that hold a slot token."""
+    """In the pod's order: the containers that were given something, or that hold a slot."""
     if allocation is not None:
         return [container.name for container in pod.all_containers if container.name in allocation.containers]
     return [

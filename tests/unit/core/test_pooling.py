@@ -168,17 +168,17 @@ def test_a_restart_sees_what_was_given_out() -> None:
 def test_a_claim_of_the_pool_holds_a_card_that_its_pod_uses_from_anywhere(wait: bool) -> None:
     cache = cluster()
     cache.class_changed(gpu_class("far", names.POOL, wait=wait))
-    wish = claim("c", class_name="far")
-    cache.claim_changed(wish)
+    asked_for = claim("c", class_name="far")
+    cache.claim_changed(asked_for)
     user = claim_pod("user", "c")
     if wait:
         allocation = cache.ranking.choose(cache.request(user), "cpu", BINPACK)
         held = claim_allocations(cache.request(user), allocation)["c"]
     else:
-        chosen = cache.ranking.choose(cache.claim_request(wish), "cpu", BINPACK).containers[CLAIM_CONTAINER]
+        chosen = cache.ranking.choose(cache.claim_request(asked_for), "cpu", BINPACK).containers[CLAIM_CONTAINER]
         held = ClaimAllocation(node=chosen.cards_node("cpu"), container=chosen)
     assert held.node == held.container.server == "g0"
-    cache.claim_changed(replace(wish, status=replace(wish.status, phase="Bound", allocation=held)))
+    cache.claim_changed(replace(asked_for, status=replace(asked_for.status, phase="Bound", allocation=held)))
     assert free(cache, "g0") == (70, 16384 - 4096)
     assert fits(cache, user, *NODES) == NODES
     given = place(cache, user, "cpu")
