@@ -12,6 +12,7 @@ from egpu.api.admission import JSONPatch
 from egpu.api.allocation import ContainerDemand, PodDemand, encode
 from egpu.api.kubernetes import Binding, Container, Pod, ResourceRequirements
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.api.quantities import Quantity
 from egpu.api.vocabularies import BY_RESOURCE
 from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, parameter_values
 from egpu.core.demand.pods import container_field, read_pod
@@ -141,7 +142,7 @@ def mutate_pod(
     """
     if found := validate_pod_create(pod, claims, classes, largest_mib=largest_mib, gang=gang):
         raise InvalidDemand(found[0].field, "; ".join([found[0].reason, *map(str, found[1:])]))
-    demand, _ = read_pod(pod, claims, classes, largest_mib=largest_mib)
+    demand, _ = read_pod(pod, claims, classes)
     if not demand.containers:
         return []
     patch: JSONPatch = []
@@ -169,10 +170,11 @@ def _patch_label(pod: Pod) -> JSONPatch:
 
 def _patch_container(path: tuple[str, ...], container: Container, demand: ContainerDemand) -> JSONPatch:
     had = container.resources or ResourceRequirements()
-    asked = {**(had.requests or {}), **(had.limits or {})}
-    wanted = {resource: value for resource, value in asked.items() if resource in BY_RESOURCE}
     if demand.claim:
-        wanted |= {resource: str(value) for resource, value in claim_resources(demand).items()}
+        wanted: dict[str, Quantity] = {resource: str(value) for resource, value in claim_resources(demand).items()}
+    else:
+        asked = {**(had.requests or {}), **(had.limits or {})}
+        wanted = {resource: value for resource, value in asked.items() if resource in BY_RESOURCE}
     wanted[names.SLOT] = "1"
     patch = [] if container.resources else [_add({}, *path, "resources")]
     for key, present in (("limits", had.limits), ("requests", had.requests)):
