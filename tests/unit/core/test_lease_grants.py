@@ -2,9 +2,12 @@
 
 import pytest
 
+from egpu.api import names
+from egpu.api.allocation import ContainerAllocation, PodAllocation
 from egpu.core.leasing import pool as pool_module
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.state import Lease, Part
+from egpu.core.placement.ledger import Holder
 from egpu.core.policies.registry import Policies
 from egpu.errors import DoesNotFit, Refused, Unavailable
 from support.leases import CARD_MIB, cards, grant, obey, report
@@ -31,6 +34,8 @@ def test_a_lease_is_all_that_was_asked_and_lives_for_its_time() -> None:
     assert pool.leases == {"l": made}
     assert pool.changed == {"one"}
     assert pool.ledger.snapshot()["one", "GPU-one-0"][:2] == (60, CARD_MIB - 300)
+    held = ContainerAllocation(provisioner=names.QGPU, mode="shared", cards=(share,))
+    assert pool.ledger.holders() == {Holder("lease", "l@one"): PodAllocation(node="one", containers={"lease": held})}
 
 
 def test_the_same_request_of_the_same_peer_is_answered_with_its_lease_until_that_ends() -> None:
