@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from support import sanitizers
 
 settings.register_profile("patient", deadline=None)
+# For `make mutants`: the same examples every time, and no search for the smallest one that fails.
+settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 settings.load_profile("patient")
 
 

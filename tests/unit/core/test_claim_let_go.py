@@ -34,6 +34,7 @@ from egpu.core.claims.lifecycle import (
     reclaim_policy,
     reconcile_claim,
     reconcile_gpu,
+    slice_names,
 )
 from support.objects import claim, claim_pod, cluster, gpu_class, place, placed
 
@@ -152,6 +153,17 @@ def test_what_a_first_round_left_out_the_next_makes() -> None:
     first, second = claim_slices(what, "Delete")
     done = shown([first], "Available")
     assert reconcile_claim(what, gpu_class(), done, [])[:2] == [CreateSlice(second), SetSlicePhase(done[0], "Bound")]
+
+
+def test_what_a_first_round_left_out_goes_the_way_of_what_it_made_though_the_class_says_otherwise_now() -> None:
+    what = held("Pending")
+    first, second = claim_slices(what, "Retain")
+    assert reconcile_claim(what, gpu_class(), shown([first], "Bound"), [])[0] == CreateSlice(second)
+
+
+def test_a_claim_without_cards_has_no_slices() -> None:
+    assert slice_names(claim("c")) == []
+    assert claim_slices(claim("c"), "Delete") == []
 
 
 def test_the_status_is_written_in_the_words_of_the_api() -> None:

@@ -226,11 +226,14 @@ def test_a_missing_card_is_waited_for_and_then_its_claim_is_lost() -> None:
     assert store.claim.status.phase == "Lost"
 
 
-def test_what_comes_back_is_waited_for_anew() -> None:
+def test_what_comes_back_or_was_given_up_is_waited_for_anew() -> None:
     absences = Absences()
+    assert absences.look("uid", None, now=0) is None
     absences.look("uid", "gone", now=0)
     assert absences.look("uid", None, now=MISSING_SECONDS - 1) is None
     assert absences.look("uid", "gone", now=MISSING_SECONDS) == Absence("gone", MISSING_SECONDS)
+    assert absences.look("uid", "gone", now=2 * MISSING_SECONDS) == Absence("gone", 0)
+    assert absences.look("uid", "gone", now=2 * MISSING_SECONDS + 1) == Absence("gone", MISSING_SECONDS)
 
 
 def test_a_card_and_a_retained_slice_go_when_their_node_stays_away() -> None:

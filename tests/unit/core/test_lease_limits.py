@@ -116,6 +116,15 @@ def test_a_server_that_has_not_read_the_order_is_waited_for() -> None:
     assert leased.wait(1).state == "active"
 
 
+def test_a_deadline_that_passed_before_its_server_read_of_it_holds_as_soon_as_it_has() -> None:
+    leased = LeasedPool()
+    leased.used_mib = 700
+    leased.shrink(within=60)
+    assert leased.wait(70).fit_by == 1060.0
+    leased.obey()
+    assert leased.wait(1).state == "ending"
+
+
 def test_a_deadline_is_kept_over_a_restart_of_the_broker() -> None:
     leased = LeasedPool()
     leased.used_mib = 700

@@ -92,7 +92,7 @@ def reconcile_claim(
     actions: list[Action] = []
     if klass is None and claim.status.allocation is None:
         actions.append(Tell(claim, "ClassNotFound", f"there is no class {claim.spec.class_name!r}"))
-    stale = _stale(claim, klass, slices)
+    stale = _stale(claim, slices)
     actions += [DeleteSlice(gpu) for gpu in stale]
     actions += _follow(claim, klass, [gpu for gpu in slices if gpu not in stale], users)
     if claim.status.phase == "Bound" and absence is not None:
@@ -100,11 +100,11 @@ def reconcile_claim(
     return actions
 
 
-def _stale(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Sequence[ElasticGPU]) -> Sequence[ElasticGPU]:
+def _stale(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> Sequence[ElasticGPU]:
     """Slices of an allocation that was taken back before the claim was bound: they would hold its cards."""
     if claim.status.phase in ("Bound", "Lost") or claim.status.bound_gpus:
         return ()
-    wanted = {gpu.name: gpu.spec.slice for gpu in claim_slices(claim, reclaim_policy(klass, slices))}
+    wanted = _shares(claim)
     return [gpu for gpu in slices if gpu.spec.slice != wanted.get(gpu.name)]
 
 
@@ -206,30 +206,41 @@ def claim_slices(claim: ElasticGPUClaim, policy: ReclaimPolicy) -> list[ElasticG
         name=claim.name,
         uid=claim.uid,
     )
-    container = held.container
     return [
         ElasticGPU(
             metadata=ObjectMeta(name=name),
             spec=ElasticGPUSpec(
                 node_name=held.node,
                 capacity={names.GPU_CORE: str(share.core), names.GPU_MEMORY: str(share.memory_mib)},
-                slice=Slice(
-                    provisioner=container.provisioner,
-                    mode=container.mode,
-                    uuid=share.uuid,
-                    index=share.index,
-                    minor=share.minor,
-                    core=share.core,
-                    memory_mib=share.memory_mib,
-                    model=share.model,
-                    class_name=container.class_name,
-                ),
+                slice=share,
                 claim_ref=reference,
                 reclaim_policy=policy,
             ),
         )
-        for name, share in zip(slice_names(claim), container.cards, strict=True)
+        for name, share in _shares(claim).items()
     ]
+
+
+def _shares(claim: ElasticGPUClaim) -> dict[str, Slice]:
+    """What a claim has of its cards, by the names of its slices; nothing before it has cards."""
+    held = claim.status.allocation
+    if held is None:
+        return {}
+    container = held.container
+    return {
+        name: Slice(
+            provisioner=container.provisioner,
+            mode=container.mode,
+            uuid=share.uuid,
+            index=share.index,
+            minor=share.minor,
+            core=share.core,
+            memory_mib=share.memory_mib,
+            model=share.model,
+            class_name=container.class_name,
+        )
+        for name, share in zip(slice_names(claim), container.cards, strict=True)
+    }
 
 
 def _capacity(claim: ElasticGPUClaim) -> dict[str, Quantity]:

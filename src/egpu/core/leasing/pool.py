@@ -152,7 +152,7 @@ class Pool(LeaseTable):
 
     def tick(self, now: float) -> None:
         """End what nobody renewed, and give up servers that stay away. Call it several times a second."""
-        for lease in [one.id for one in self.leases.values() if one.state != "ending" and one.deadline <= now]:
+        for lease in [one.id for one in self.leases.values() if one.deadline <= now]:
             self.end(lease, "its holder was not heard of")
         unix = self.unix_at_zero + now
         for found in [one for one in self.leases.values() if one.fit_by is not None and one.fit_by <= unix]:

@@ -33,16 +33,12 @@ def take_in(report: Report, table: LeaseTable, *, epoch: str, deadline: float) -
 
 def _server(report: Report, table: LeaseTable) -> Server:
     """The one that reports, with what it says of itself."""
-    server = table.servers.get(report.server)
-    if server is None:
-        if len(table.servers) >= MAX_SERVERS:
-            raise Refused(f"the pool has {MAX_SERVERS} servers, its bound")
-        server = table.servers[report.server] = Server(
-            report.server, report.address, report.host, report.link_mbps, report.instance, report.cards
-        )
-        table.changed.add(server.name)
-    if server.away_since is not None or server.instance != report.instance:
-        table.changed.add(server.name)  # orders that were on their way are lost
+    known = table.servers.get(report.server)
+    if known is None and len(table.servers) >= MAX_SERVERS:
+        raise Refused(f"the pool has {MAX_SERVERS} servers, its bound")
+    if known is None or known.away_since is not None or known.instance != report.instance:
+        table.changed.add(report.server)  # it has read no order yet, or those that were on their way are lost
+    server = table.servers.setdefault(report.server, Server(report.server))
     server.says(report)
     return server
 

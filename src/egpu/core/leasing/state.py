@@ -117,14 +117,15 @@ class Lease:
 
 @dataclass
 class Server:
-    """A server as the pool knows it. `away_since` None: it is connected. `version` is that of its orders."""
+    """A server as the pool knows it, by what it `says`. `away_since` None: it is connected. `version` is that of its
+    orders."""
 
     name: str
-    address: str
-    host: str
-    link_mbps: int
-    instance: str
-    cards: tuple[Card, ...]
+    address: str = ""
+    host: str = ""
+    link_mbps: int = 0
+    instance: str = ""
+    cards: tuple[Card, ...] = ()
     directory: str = ""
     confinement: str = ""
     away_since: float | None = None

@@ -68,9 +68,7 @@ class LeaseTable:
 
     def next_version(self, server: str) -> int:
         """The version of the server's next order; it has to be told."""
-        known = self.servers.get(server)
-        if known is None:
-            return 0
+        known = self.servers[server]
         known.version += 1
         self.changed.add(server)
         return known.version
@@ -107,10 +105,7 @@ class LeaseTable:
             del self._per_holder[lease.holder]
 
     def _hold(self, lease: Lease, server: str, part: Part) -> None:
-        known = self.servers.get(server)
-        if known is None:
-            return
-        known.leases.add(lease.id)
+        self.servers[server].leases.add(lease.id)
         if shares := part.held:
             granted = ContainerAllocation(provisioner=names.QGPU, mode="shared", cards=shares)
             self.ledger.hold(_holder(lease.id, server), PodAllocation(node=server, containers={CONTAINER: granted}))
