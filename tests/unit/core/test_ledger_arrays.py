@@ -1,5 +1,7 @@
 """The ledger's arrays: what a cell says, how they grow, and what tells a reader that something changed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,12 @@ def test_amounts_are_whole_numbers() -> None:
     assert {array.dtype for array in (ledger.present, ledger.healthy)} == {np.dtype(np.bool_)}
 
 
+def test_rows_without_a_node_have_no_name() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    assert ledger.names == ["n0", *[""] * 15]
+
+
 # --- nodes that change and go ---------------------------------------------------------------------------------------
 
 
@@ -74,6 +82,16 @@ def test_a_card_that_its_node_no_longer_has_is_gone() -> None:
     ledger.set_node(node("n0", cards=1))
     assert set(ledger.snapshot()) == {("n0", "n0-0")}
     assert ledger.present[0].tolist() == [True, False]
+
+
+def test_links_that_are_no_longer_known_are_forgotten() -> None:
+    ledger = Ledger()
+    plain = node("n0", cards=2)
+    joined = tuple(replace(card, links={"n0-0": "NVLink", "n0-1": "NVLink"}) for card in plain.cards)
+    ledger.set_node(NodeCards("n0", joined))
+    assert list(ledger.links) == [0]
+    ledger.set_node(plain)
+    assert ledger.links == {}
 
 
 def test_a_node_that_went_leaves_an_unnamed_row() -> None:
