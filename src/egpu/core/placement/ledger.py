@@ -10,7 +10,7 @@ Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.links import Ranks, ranks_of
 from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
 from egpu.core.provisioners import CardTotals
+
+_FEWEST_ROWS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Ledger:
         row = self._rows.pop(name, None)
         if row is not None:
             self._clear(name, row)
-            self._cards.pop(name, None)
+            del self._cards[name]
             self._free_rows.append(row)
             self.names[row] = ""
             self.changes[row] += 1
@@ -144,7 +146,7 @@ class Ledger:
     def rows_of(self, nodes: Sequence[str]) -> tuple[IntArray, IntArray]:
         """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,)."""
         found = [(row, place) for place, node in enumerate(nodes) if (row := self._rows.get(node)) is not None]
-        pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+        pairs = np.array(found, dtype=np.int64).reshape(len(found), 2)
         return pairs[:, 0], pairs[:, 1]
 
     def totals(self, rows: IntArray | int) -> CardTotals:
@@ -222,14 +224,14 @@ class Ledger:
             self._overcommits[key] = reason
         else:
             self._overcommits.pop(key, None)
-        if cell is None or total is None:
+        if cell is None:
             return
         modes = {usage.mode for usage in usages}
         mode = modes.pop() if len(modes) == 1 else (CONFLICT if modes else FREE)
         full = bool(reason) or mode in (EXCLUSIVE, CONFLICT)
         self.mode[cell] = mode
         self.core_free[cell] = 0 if full else 100 - sum(usage.core for usage in usages)
-        self.memory_free[cell] = 0 if full else total - sum(usage.memory_mib for usage in usages)
+        self.memory_free[cell] = 0 if full else self.memory_mib[cell] - sum(usage.memory_mib for usage in usages)
         self.changes[cell[0]] += 1
 
     def _row_for(self, name: str, width: int) -> int:
@@ -239,7 +241,7 @@ class Ledger:
             row = self._free_rows.pop() if self._free_rows else len(self._rows)
             self._rows[name] = row
         if row >= rows or width > columns:
-            self._grow(max(rows, 8) * 2 if row >= rows else rows, max(columns, width))
+            self._grow(max(2 * rows, _FEWEST_ROWS) if row >= rows else rows, max(columns, width))
         self.names[row] = name
         return row
 

@@ -1,0 +1,196 @@
+"""The ledger's arrays: what a cell says, how they grow, and what tells a reader that something changed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
+from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, OverCommit
+
+HOLDER = Holder("pod", "one")
+
+
+def node(name: str, cards: int = 1) -> NodeCards:
+    return NodeCards(name, tuple(Card(f"{name}-{i}", i, i, 1000 * (i + 1), tflops={"fp32": 8.0}) for i in range(cards)))
+
+
+def slice_of(where: str, *, core: int = 30, memory_mib: int = 400) -> PodAllocation:
+    share = CardShare(uuid=f"{where}-0", index=0, minor=0, core=core, memory_mib=memory_mib)
+    container = ContainerAllocation(provisioner="elasticgpu.io/vcuda", mode="shared", cards=(share,))
+    return PodAllocation(node=where, containers={"app": container})
+
+
+def shapes(ledger: Ledger) -> set[tuple[int, ...]]:
+    arrays = (ledger.present, ledger.healthy, ledger.memory_mib, ledger.core_free, ledger.memory_free, ledger.mode)
+    return {array.shape for array in (*arrays, *ledger.tflops.values())}
+
+
+# --- growing --------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_ledger_has_no_rows() -> None:
+    ledger = Ledger()
+    assert shapes(ledger) == {(0, 0)}
+    assert (ledger.changes.shape, ledger.cards_version, ledger.nodes()) == ((0,), 0, [])
+
+
+def test_rows_double_when_they_run_out_and_columns_follow_the_widest_node() -> None:
+    ledger = Ledger()
+    grown: list[tuple[int, ...]] = []
+    for number in range(33):
+        ledger.set_node(node(f"n{number}", cards=3 if number == 5 else 1))
+        (shape,) = shapes(ledger)
+        assert ledger.changes.shape == (len(ledger.names),) == shape[:1]
+        if shape not in grown:
+            grown.append(shape)
+    assert grown == [(16, 1), (16, 3), (32, 3), (64, 3)]
+
+
+def test_what_was_written_is_where_it_was_after_growing() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    ledger.hold(HOLDER, slice_of("n0"))
+    for number in range(1, 40):
+        ledger.set_node(node(f"n{number}", cards=4))
+    assert ledger.snapshot()["n0", "n0-0"] == (70, 600, "elasticgpu.io/vcuda", True)
+    assert ledger.snapshot()["n39", "n39-3"] == (100, 4000, "", True)
+    assert ledger.totals(0).memory_mib.tolist() == [1000, 0, 0, 0]
+    assert ledger.totals(39).tflops["fp32"].tolist() == [8.0] * 4
+
+
+def test_amounts_are_whole_numbers() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    amounts = (ledger.memory_mib, ledger.core_free, ledger.memory_free, ledger.mode, ledger.changes)
+    assert {array.dtype for array in amounts} == {np.dtype(np.int64)}
+    assert {array.dtype for array in (ledger.present, ledger.healthy)} == {np.dtype(np.bool_)}
+
+
+def test_rows_without_a_node_have_no_name() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    assert ledger.names == ["n0", *[""] * 15]
+
+
+# --- nodes that change and go ---------------------------------------------------------------------------------------
+
+
+def test_a_card_that_its_node_no_longer_has_is_gone() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0", cards=2))
+    ledger.set_node(node("n0", cards=1))
+    assert set(ledger.snapshot()) == {("n0", "n0-0")}
+    assert ledger.present[0].tolist() == [True, False]
+
+
+def test_links_that_are_no_longer_known_are_forgotten() -> None:
+    ledger = Ledger()
+    plain = node("n0", cards=2)
+    joined = tuple(replace(card, links={"n0-0": "NVLink", "n0-1": "NVLink"}) for card in plain.cards)
+    ledger.set_node(NodeCards("n0", joined))
+    assert list(ledger.links) == [0]
+    ledger.set_node(plain)
+    assert ledger.links == {}
+
+
+def test_a_node_that_went_leaves_an_unnamed_row() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    ledger.set_node(node("n1"))
+    ledger.remove_node("n0")
+    assert ledger.names[:2] == ["", "n1"]
+    assert (ledger.row("n0"), ledger.nodes(), ledger.cards("n0")) == (None, ["n1"], ())
+    assert set(ledger.snapshot()) == {("n1", "n1-0")}
+    ledger.remove_node("n0")
+    assert ledger.nodes() == ["n1"]
+
+
+def test_rows_are_found_with_their_places_among_the_nodes_asked_about() -> None:
+    ledger = Ledger()
+    for name in ("n0", "n1", "n2"):
+        ledger.set_node(node(name))
+    rows, places = ledger.rows_of(["n2", "elsewhere", "n0"])
+    assert (rows.tolist(), places.tolist()) == ([2, 0], [0, 2])
+    rows, places = ledger.rows_of(["elsewhere"])
+    assert (rows.shape, places.shape) == ((0,), (0,))
+
+
+# --- what tells that something changed ------------------------------------------------------------------------------
+
+
+def test_cards_that_come_become_others_and_go_are_each_a_version() -> None:
+    ledger = Ledger()
+    versions: list[int] = []
+    for step in (node("n0"), node("n0"), node("n0", cards=2), node("n1")):
+        ledger.set_node(step)
+        versions.append(ledger.cards_version)
+    ledger.remove_node("n1")
+    ledger.hold(HOLDER, slice_of("n0"))
+    ledger.remove_node("n1")
+    assert [*versions, ledger.cards_version] == [1, 1, 2, 3, 4]
+
+
+def test_a_row_counts_its_changes() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    ledger.set_node(node("n1"))
+    counted = [ledger.changes[:2].tolist()]
+
+    def count() -> None:
+        now = ledger.changes[:2].tolist()
+        before = [sum(steps) for steps in zip(*counted, strict=True)]
+        counted.append([new - old for new, old in zip(now, before, strict=True)])
+
+    ledger.hold(HOLDER, slice_of("n1"))
+    count()
+    ledger.hold(HOLDER, slice_of("n1"))  # holds that already
+    count()
+    ledger.release(HOLDER)
+    count()
+    ledger.set_node(node("n0", cards=0))
+    count()
+    ledger.remove_node("n1")
+    count()
+    assert counted[1:] == [[0, 1], [0, 0], [0, 1], [1, 0], [0, 1]]
+
+
+# --- more than there is ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held", "left"),
+    [(slice_of("n0", core=100, memory_mib=1000), (0, 0)), (slice_of("n0", core=99, memory_mib=999), (1, 1))],
+)
+def test_a_card_can_be_given_out_to_the_last_of_it(held: PodAllocation, left: tuple[int, int]) -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    ledger.hold(HOLDER, held)
+    assert ledger.snapshot()["n0", "n0-0"][:2] == left
+    assert ledger.overcommits() == []
+
+
+@pytest.mark.parametrize(
+    ("held", "reason"),
+    [
+        (slice_of("n0", core=101), "has 100 % of compute, 101 % are given out"),
+        (slice_of("n0", memory_mib=1001), "has 1000 MiB, 1001 MiB are given out"),
+    ],
+)
+def test_a_card_of_which_more_is_held_than_it_has_is_full_and_reported(held: PodAllocation, reason: str) -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    ledger.hold(HOLDER, held)
+    assert ledger.snapshot()["n0", "n0-0"][:2] == (0, 0)
+    assert ledger.overcommits() == [OverCommit("n0", "n0-0", reason)]
+    ledger.release(HOLDER)
+    assert ledger.snapshot()["n0", "n0-0"][:2] == (100, 1000)
+    assert ledger.overcommits() == []
+
+
+def test_of_a_card_that_is_away_only_what_needs_no_size_is_known_to_be_too_much() -> None:
+    ledger = Ledger()
+    ledger.hold(HOLDER, slice_of("n0", memory_mib=1001))
+    assert ledger.overcommits() == []
+    ledger.set_node(node("n0"))
+    assert ledger.overcommits() == [OverCommit("n0", "n0-0", "has 1000 MiB, 1001 MiB are given out")]
