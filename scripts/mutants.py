@@ -1,8 +1,10 @@
 """Mutation testing of the rules of core: do the tests notice when a rule is changed? (`make mutants`)
 
 Every operator, number, name and argument of the modules below is changed, one at a time, and the tests that reach it
-are run. A change that no test notices is a survivor: either a test is missing, or code that nobody needs. The table
-says how many there are of each module; more than `MOST_SURVIVORS_PERCENT` of them is a failure.
+are run: those of tests/unit/core, and the property of leases for what they let pass, with the same examples every time
+(the profile `mutants` of tests/conftest.py). A change that no test notices is a survivor: either a test is missing, or
+code that nobody needs. The table says how many there are of each module; more than `MOST_SURVIVORS_PERCENT` of them is
+a failure.
 
     make mutants                       all of it, about twenty minutes on two cores
     make mutants MUTANTS="gangs fit"   modules whose path contains one of these words

@@ -50,7 +50,7 @@ def gang_terms(pod: Pod) -> GangTerms | None:
     text = pod.annotations.get(names.GANG_SIZE)
     if text is None:
         raise InvalidDemand(_field(names.GANG_SIZE), f"is missing: how many pods has the gang {name}?")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= names.MAX_GANG_SIZE or len(text) > 9:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= names.MAX_GANG_SIZE:
         reason = f"{text!r} is not a number of pods from 1 to {names.MAX_GANG_SIZE}"
         raise InvalidDemand(_field(names.GANG_SIZE), reason)
     return GangTerms(name, int(text), _timeout(pod.annotations.get(names.GANG_TIMEOUT)))
