@@ -49,7 +49,15 @@ def cuda_include() -> Path:
 
 def compile_c(output: Path, *arguments: object, flags: tuple[str, ...] = FLAGS) -> None:
     compiler = shutil.which("gcc") or "cc"
-    common = (compiler, "-g", "-O1", f"-I{cuda_include()}", f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'driver'}")
+    common = (
+        compiler,
+        "-g",
+        "-O1",
+        f"-I{cuda_include()}",
+        f"-I{NATIVE / 'include'}",
+        f"-I{NATIVE / 'driver'}",
+        f"-I{NATIVE}",
+    )
     subprocess.run([*map(str, (*common, *flags, *arguments)), "-pthread", "-o", output], check=True)
 
 
@@ -67,7 +75,8 @@ def compile_interposer(output: Path, *more: object) -> None:
     table = output.with_suffix(".table.o")
     compile_c(table, *shared, "-c", driver, flags=())
     defs = () if SANITIZER else ("-Wl,-z,defs",)
-    compile_c(output, *shared, "-shared", *defs, "-Wl,-z,now", *parts, hook, table, *more)
+    common = [NATIVE / "common" / f"{part}.c" for part in ("descriptor", "file", "process")]
+    compile_c(output, *shared, "-shared", *defs, "-Wl,-z,now", *parts, *common, hook, table, *more)
 
 
 def build_driver(directory: Path) -> Path:
