@@ -136,8 +136,8 @@ class _Bed:
 
 
 def _write_slice(place: Path, uuid: str, core: int) -> None:
-    limit = {"memory_limit_bytes": 4 * GIB, "core_ppm": core * 10_000}
-    write_policy(place / "policy", [DevicePolicy(uuid=uuid, minor=0, mode=Mode.CAP, **limit)])
+    limit = DevicePolicy(uuid=uuid, minor=0, mode=Mode.CAP, core_ppm=core * 10_000, memory_limit_bytes=4 * GIB)
+    write_policy(place / "policy", [limit])
     create_usage(place / "usage")
 
 
@@ -240,8 +240,7 @@ class Tenant:
 
     def policy(self) -> DevicePolicy:
         mode = Mode.SHARE if self.ceiling else Mode.CAP
-        limit = {"memory_limit_bytes": GIB, "core_ppm": self.core * 10_000}
-        return DevicePolicy(uuid=FAKE_UUID, minor=0, mode=mode, **limit)
+        return DevicePolicy(uuid=FAKE_UUID, minor=0, mode=mode, core_ppm=self.core * 10_000, memory_limit_bytes=GIB)
 
 
 @dataclass
@@ -296,7 +295,7 @@ class _World:
     def _slot(self, slots: Slots, number: int, tenant: Tenant) -> Path:
         share = CardShare(uuid=FAKE_UUID, index=0, minor=0, core=tenant.core, memory_mib=1024, model="virtual")
         record = SlotRecord(
-            token=f"tenant-{number}",
+            slot_id=f"tenant-{number}",
             namespace="default",
             pod=f"tenant-{number}",
             pod_uid=str(number),
@@ -314,7 +313,7 @@ class _World:
             minors={},
         )
         slots.replace(record, lambda _: None)
-        place = slots.path(record.token)
+        place = slots.path(record.slot_id)
         write_policy(place / "policy", [tenant.policy()])
         create_usage(place / "usage")
         return place

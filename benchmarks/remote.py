@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -157,7 +157,7 @@ def _cases(sim: Machine, nothing: Nothing, program: Path, scale: str) -> dict[st
 
 
 @contextlib.contextmanager
-def _delay(program: Path, port: int, delay_us: int) -> Iterator[str]:
+def _delay(program: Path, port: int, delay_us: int) -> Generator[str]:
     """A proxy for `port` that adds to the round trip; gives its own port."""
     with subprocess.Popen([program, "delay", str(port), str(delay_us)], stdout=subprocess.PIPE, text=True) as proxy:
         assert proxy.stdout
@@ -168,8 +168,8 @@ def _delay(program: Path, port: int, delay_us: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _relayed(folder: Path, client: Path) -> Iterator[None]:
-    """The lease of `client` through a bridge, TLS and a door, as between two machines."""
+def _relayed(folder: Path, client: Path) -> Generator[None]:
+    """The lease of `client` through a bridge, TLS and a listener, as between two machines."""
     (client / "lease.sock").unlink()
     server, ann = (authority.issue(folder / "pki", role, "bench") for role in ("server", "client"))
     up, over = threading.Event(), threading.Event()
