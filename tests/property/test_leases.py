@@ -290,13 +290,13 @@ def test_a_report_from_before_the_order_does_not_free_what_is_being_started() ->
     pool = Pool("e")
     server = FakeServer("alpha")
     pool.report(server.report(), 0)
-    wish = LeaseRequest(cards=1, core=100, memory_mib=CARD_MIB)
-    made = pool.grant(wish, lease="one", key="k", holder="h", peer="p", request="1", now=0)
+    asked = LeaseRequest(cards=1, core=100, memory_mib=CARD_MIB)
+    made = pool.grant(asked, lease="one", key="k", holder="h", peer="p", request="1", now=0)
     pool.end("one", "released at once")
     pool.report(server.report(), 0)  # written before the server read either order
     assert made.id in pool.leases
     with pytest.raises(DoesNotFit):
-        pool.grant(wish, lease="two", key="k", holder="h", peer="p", request="2", now=0)
+        pool.grant(asked, lease="two", key="k", holder="h", peer="p", request="2", now=0)
     version, records = pool.orders("alpha")
     assert records == ()
     server.read = ("e", version)
@@ -308,8 +308,8 @@ def test_memory_that_a_shrunk_lease_still_uses_is_not_given_out() -> None:
     pool = Pool("e")
     server = FakeServer("alpha")
     pool.report(server.report(), 0)
-    wish = LeaseRequest(cards=1, core=10, memory_mib=CARD_MIB)
-    pool.grant(wish, lease="one", key="k", holder="h", peer="p", request="1", now=0)
+    asked = LeaseRequest(cards=1, core=10, memory_mib=CARD_MIB)
+    pool.grant(asked, lease="one", key="k", holder="h", peer="p", request="1", now=0)
     server.orders.append(("e", *pool.orders("alpha")))
     server.apply()
     server.used["one"] = CARD_MIB
