@@ -7,6 +7,7 @@ import pytest
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation, PodDemand
+from egpu.api.objects import ClaimAllocation
 from egpu.core.placement import fit
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, PoolNode
 from egpu.core.placement.requests import Request
@@ -157,3 +158,48 @@ def test_an_allocation_says_all_that_the_demand_does_and_what_the_cards_are() ->
             )
         },
     )
+
+
+def test_a_preference_that_leaves_the_pool_no_card_gives_way() -> None:
+    """A card has one technology: what is preferred for the one container would leave none for the other, of the pool,
+    so both get what fit had in mind when it said yes."""
+    ledger = ledger_of((50, 0), (0, 0))
+    ledger.pool["n0"] = PoolNode(10_000, True)
+    asked = request(own=share(40, 1000), far=share(30, 2000, provisioner=names.POOL))
+    for preferred in ((), (0,), (1,)):
+        given = fit.choose(asked, ledger, "n0", preferred).containers
+        assert [one.index for one in given["own"].cards] == [0], preferred
+        assert [one.index for one in given["far"].cards] == [1], preferred
+        assert given["far"].server == "n0"
+
+
+def claim_on(node: str, provisioner: str = names.VCUDA) -> ClaimAllocation:
+    """A claim that holds a part of the first card of the node."""
+    held = CardShare(uuid=f"{node}-0", index=0, minor=0, core=10, memory_mib=100)
+    return ClaimAllocation(
+        node=node, container=ContainerAllocation(provisioner=provisioner, mode="shared", cards=(held,))
+    )
+
+
+def using(**claims: ClaimAllocation) -> Request:
+    """A pod with a container for each claim, which is called like its container."""
+    demands = {name: ContainerDemand(provisioner=names.VCUDA, claim=f"claim-{name}") for name in claims}
+    return Request(PodDemand(containers=demands), bound=claims)
+
+
+@pytest.mark.parametrize("provisioner", [names.VCUDA, names.POOL])
+def test_a_pod_goes_where_all_of_its_claims_can_be_used(provisioner: str) -> None:
+    ledger = ledger_of((0, 0))
+    add_node(ledger, "n1", (0, 0))
+    for node in ("n0", "n1"):
+        ledger.pool[node] = PoolNode(10_000, True)
+    nodes = ["n0", "n1"]
+    far = claim_on("n1", provisioner)
+    anywhere = provisioner == names.POOL
+    assert fit.fits(using(a=claim_on("n0"), b=far), ledger, nodes).tolist() == [anywhere, False]
+    assert fit.fits(using(b=far, a=claim_on("n0")), ledger, nodes).tolist() == [anywhere, False]
+
+
+def test_a_container_that_uses_a_claim_says_which() -> None:
+    given = fit.choose(using(a=claim_on("n0")), ledger_of((0, 0)), "n0").containers["a"]
+    assert (given.claim, given.cards[0].uuid) == ("claim-a", "n0-0")
