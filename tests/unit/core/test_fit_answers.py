@@ -11,6 +11,7 @@ from egpu.api.objects import ClaimAllocation
 from egpu.core.placement import fit
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, PoolNode
 from egpu.core.placement.requests import Request
+from egpu.errors import DoesNotFit
 
 TOTAL_MIB = 10_000
 
@@ -203,3 +204,21 @@ def test_a_pod_goes_where_all_of_its_claims_can_be_used(provisioner: str) -> Non
 def test_a_container_that_uses_a_claim_says_which() -> None:
     given = fit.choose(using(a=claim_on("n0")), ledger_of((0, 0)), "n0").containers["a"]
     assert (given.claim, given.cards[0].uuid) == ("claim-a", "n0-0")
+
+
+def test_of_several_preferred_cards_the_fullest_is_taken() -> None:
+    given = fit.choose(request(app=share(10, 100)), ledger_of((0, 0), (30, 0), (60, 0)), "n0", (0, 1))
+    assert [one.index for one in given.containers["app"].cards] == [1]
+
+
+def test_equal_cards_are_taken_from_the_first_on() -> None:
+    """Of many, too: a sort that moves equal cards would give others for every size of node."""
+    ledger = ledger_of(*[(0, 0)] * 40)
+    given = fit.choose(request(app=share(10, 100, cards=5)), ledger, "n0")
+    assert [one.index for one in given.containers["app"].cards] == [0, 1, 2, 3, 4]
+
+
+def test_what_waits_is_placed_nowhere() -> None:
+    waits = replace(request(app=share(10, 100)), waiting="the claim is not bound")
+    with pytest.raises(DoesNotFit, match="the claim is not bound"):
+        fit.choose(waits, ledger_of((0, 0)), "n0")
