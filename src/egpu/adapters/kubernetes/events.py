@@ -1,7 +1,7 @@
 """Events: what happened to an object, where `kubectl describe` shows it. Best effort, and never a flood."""
 
+import time
 from collections import OrderedDict
-from datetime import UTC, datetime
 from typing import Literal
 
 import structlog
@@ -9,6 +9,7 @@ import structlog
 from egpu.adapters.kubernetes.client import Client
 from egpu.api.kubernetes import Event
 from egpu.api.objects import Object, ObjectMeta, ObjectReference
+from egpu.api.wire import rfc3339
 from egpu.errors import ElasticGPUError
 
 MAX_REMEMBERED = 4096
@@ -41,11 +42,11 @@ class EventRecorder:
         self._last.move_to_end(subject.uid)
         while len(self._last) > MAX_REMEMBERED:
             self._last.popitem(last=False)
-        now = datetime.now(UTC)
-        stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+        now_ns = time.time_ns()
+        stamp = rfc3339(now_ns / 1e9)
         namespace = subject.namespace or "default"
         event = Event(
-            metadata=ObjectMeta(name=f"{subject.name}.{int(now.timestamp() * 1e9):x}", namespace=namespace),
+            metadata=ObjectMeta(name=f"{subject.name}.{now_ns:x}", namespace=namespace),
             involved_object=ObjectReference(
                 api_version=type(subject).resource.api_version,
                 kind=type(subject).__name__,

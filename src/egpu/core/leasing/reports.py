@@ -45,7 +45,7 @@ def _server(report: Report, table: LeaseTable) -> Server:
 
 def _running(table: LeaseTable, server: Server, one: RunningLease, deadline: float) -> None:
     lease = one.record.lease
-    found = table.leases.get(lease) or _adopted(table, server, one.record, deadline)
+    found = table.leases.get(lease) or _adopted(table, one.record, deadline)
     part = found.parts.get(server.name)
     if part is not None and part.running == one:
         return
@@ -67,7 +67,7 @@ def _running(table: LeaseTable, server: Server, one: RunningLease, deadline: flo
         table.end(lease, one.failure)
 
 
-def _adopted(table: LeaseTable, server: Server, record: LeaseRecord, deadline: float) -> Lease:
+def _adopted(table: LeaseTable, record: LeaseRecord, deadline: float) -> Lease:
     """A lease that only its server knows: of the time before this pool started, or ended while it was away."""
     ended = table.ended.get(record.lease)
     adopted = Lease(
@@ -76,8 +76,6 @@ def _adopted(table: LeaseTable, server: Server, record: LeaseRecord, deadline: f
         reason=ended or "",
     )  # fmt: skip
     table.add(adopted)
-    if ended is not None:
-        table.changed.add(server.name)
     return adopted
 
 
