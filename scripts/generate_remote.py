@@ -21,17 +21,22 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from remote_codec import functions, ops, render
 
 DEFINED = re.compile(r"^API CUresult (cu\w+)\(", re.MULTILINE)
+FORWARDED = re.compile(r"\bforward_(cu\w+)\(")
 FILLED = re.compile(r"^FILL\w*\((cu\w+), [\w ]+, (cu\w+)\)", re.MULTILINE)  # memory.c's macro for the kinds of memset
 
 
-def hand_written() -> set[str]:
-    """Symbols that the client's own sources define: the exported names as the linker sees them."""
-    found: set[str] = set()
+def hand_written() -> tuple[set[str], set[str]]:
+    """Symbols that the client's own sources define, the exported names as the linker sees them; and the functions whose
+    generated part they call."""
+    defined: set[str] = set()
+    forwarded: set[str] = set()
     for source in sorted((ROOT / "native" / "remote").glob("*.c")):
         if source.name != "stubs.c":
             text = source.read_text()
-            found |= set(DEFINED.findall(text)) | {name for pair in FILLED.findall(text) for name in pair}
-    return found
+            filled = {name for pair in FILLED.findall(text) for name in pair}
+            defined |= set(DEFINED.findall(text)) | filled
+            forwarded |= set(FORWARDED.findall(text)) | filled
+    return defined, forwarded
 
 
 def formatted(name: str, text: str) -> str:
@@ -48,15 +53,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if something is not up to date")
     check: bool = parser.parse_args().check
     table = json.loads((ROOT / "native/driver/driver_table.json").read_text())["functions"]
-    carried = functions.carried(table)
+    hand, forwarded = hand_written()
+    carried = [f for f in functions.carried(table) if f.symbol not in hand or f.symbol in forwarded]
     numbers = ops.read(ROOT / "native/wire/ops.txt")
     ops.extend(numbers, [f.symbol for f in carried], functions.kinds(table))
-    hand = hand_written()
     files = {
         "native/wire/ops.txt": numbers.text(),
         "native/wire/ops.h": render.ops_header(numbers),
         "native/remote/stubs.c": render.client(carried, table, hand),
-        "native/remote/stubs.h": render.client_header(carried),
+        "native/remote/stubs.h": render.client_header(carried, hand),
         "native/executor/decoders.c": render.executor(carried),
         "docs/wire-functions.md": render.document(carried, table, hand),
     }

@@ -143,28 +143,6 @@ static CUresult decode_cuCtxCreate_v2(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-static CUresult decode_cuCtxCreate_v3(struct task *task) {
-    REAL(cuCtxCreate_v3);
-    get_word(&task->in); /* pointers that are not NULL */
-    uint64_t id_pctx = get_word(&task->in);
-    CUcontext value_pctx = 0;
-    CUexecAffinityParam value_paramsArray[WIRE_MAX_ARRAY];
-    size_t bytes_paramsArray = get_block(&task->in, value_paramsArray, sizeof value_paramsArray);
-    int numParams = 0;
-    get_bytes(&task->in, &numParams, sizeof numParams);
-    unsigned int flags = 0;
-    get_bytes(&task->in, &flags, sizeof flags);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    if (bytes_paramsArray != (size_t)numParams * sizeof *value_paramsArray) task->in.bad = true;
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(&value_pctx, value_paramsArray, numParams, flags, dev);
-    if (result != CUDA_SUCCESS) return result;
-    handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
-    return CUDA_SUCCESS;
-}
-
 static CUresult decode_cuCtxDestroy_v2(struct task *task) {
     REAL(cuCtxDestroy_v2);
     CUcontext ctx = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 1);
@@ -418,55 +396,6 @@ static CUresult decode_cuDeviceCanAccessPeer(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-static CUresult decode_cuDeviceComputeCapability(struct task *task) {
-    REAL(cuDeviceComputeCapability);
-    uint64_t given = get_word(&task->in);
-    int value_major;
-    memset(&value_major, 0, sizeof value_major);
-    int value_minor;
-    memset(&value_minor, 0, sizeof value_minor);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result =
-        real(given >> 0 & 1 ? &value_major : NULL, given >> 1 & 1 ? &value_minor : NULL, dev);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 0 & 1) put_bytes(&task->out, &value_major, sizeof value_major);
-    if (given >> 1 & 1) put_bytes(&task->out, &value_minor, sizeof value_minor);
-    return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuDeviceGetAttribute(struct task *task) {
-    REAL(cuDeviceGetAttribute);
-    uint64_t given = get_word(&task->in);
-    int value_pi;
-    memset(&value_pi, 0, sizeof value_pi);
-    CUdevice_attribute attrib = 0;
-    get_bytes(&task->in, &attrib, sizeof attrib);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_pi : NULL, attrib, dev);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 0 & 1) put_bytes(&task->out, &value_pi, sizeof value_pi);
-    return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuDeviceGetCount(struct task *task) {
-    REAL(cuDeviceGetCount);
-    uint64_t given = get_word(&task->in);
-    int value_count;
-    memset(&value_count, 0, sizeof value_count);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_count : NULL);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 0 & 1) put_bytes(&task->out, &value_count, sizeof value_count);
-    return CUDA_SUCCESS;
-}
-
 static CUresult decode_cuDeviceGetDefaultMemPool(struct task *task) {
     REAL(cuDeviceGetDefaultMemPool);
     uint64_t given = get_word(&task->in);
@@ -600,36 +529,6 @@ static CUresult decode_cuDeviceGetTexture1DLinearMaxWidth(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-static CUresult decode_cuDeviceGetUuid(struct task *task) {
-    REAL(cuDeviceGetUuid);
-    uint64_t given = get_word(&task->in);
-    CUuuid value_uuid;
-    memset(&value_uuid, 0, sizeof value_uuid);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_uuid : NULL, dev);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
-    return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuDeviceGetUuid_v2(struct task *task) {
-    REAL(cuDeviceGetUuid_v2);
-    uint64_t given = get_word(&task->in);
-    CUuuid value_uuid;
-    memset(&value_uuid, 0, sizeof value_uuid);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(given >> 0 & 1 ? &value_uuid : NULL, dev);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 0 & 1) put_bytes(&task->out, &value_uuid, sizeof value_uuid);
-    return CUDA_SUCCESS;
-}
-
 static CUresult decode_cuDeviceGraphMemTrim(struct task *task) {
     REAL(cuDeviceGraphMemTrim);
     CUdevice device = 0;
@@ -658,26 +557,8 @@ static CUresult decode_cuDevicePrimaryCtxGetState(struct task *task) {
     return CUDA_SUCCESS;
 }
 
-static CUresult decode_cuDevicePrimaryCtxRelease(struct task *task) {
-    REAL(cuDevicePrimaryCtxRelease);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    return real(dev);
-}
-
 static CUresult decode_cuDevicePrimaryCtxRelease_v2(struct task *task) {
     REAL(cuDevicePrimaryCtxRelease_v2);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    return real(dev);
-}
-
-static CUresult decode_cuDevicePrimaryCtxReset(struct task *task) {
-    REAL(cuDevicePrimaryCtxReset);
     CUdevice dev = 0;
     get_bytes(&task->in, &dev, sizeof dev);
     CUresult refused = task_refused(task, real != NULL);
@@ -707,17 +588,6 @@ static CUresult decode_cuDevicePrimaryCtxRetain(struct task *task) {
     if (result != CUDA_SUCCESS) return result;
     handle_bind(task, KIND_context, id_pctx, (uint64_t)(uintptr_t)value_pctx);
     return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuDevicePrimaryCtxSetFlags(struct task *task) {
-    REAL(cuDevicePrimaryCtxSetFlags);
-    CUdevice dev = 0;
-    get_bytes(&task->in, &dev, sizeof dev);
-    unsigned int flags = 0;
-    get_bytes(&task->in, &flags, sizeof flags);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    return real(dev, flags);
 }
 
 static CUresult decode_cuDevicePrimaryCtxSetFlags_v2(struct task *task) {
@@ -887,40 +757,6 @@ static CUresult decode_cuFuncGetModule(struct task *task) {
     if (result != CUDA_SUCCESS) return result;
     if (given >> 0 & 1)
         put_word(&task->out, handle_of(task, KIND_module, (uint64_t)(uintptr_t)value_hmod));
-    return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuFuncGetParamCount(struct task *task) {
-    REAL(cuFuncGetParamCount);
-    uint64_t given = get_word(&task->in);
-    CUfunction func = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
-    size_t value_paramCount;
-    memset(&value_paramCount, 0, sizeof value_paramCount);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(func, given >> 1 & 1 ? &value_paramCount : NULL);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 1 & 1) put_bytes(&task->out, &value_paramCount, sizeof value_paramCount);
-    return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuFuncGetParamInfo(struct task *task) {
-    REAL(cuFuncGetParamInfo);
-    uint64_t given = get_word(&task->in);
-    CUfunction func = (CUfunction)(uintptr_t)task_handle(task, KIND_function, 0);
-    size_t paramIndex = 0;
-    get_bytes(&task->in, &paramIndex, sizeof paramIndex);
-    size_t value_paramOffset;
-    memset(&value_paramOffset, 0, sizeof value_paramOffset);
-    size_t value_paramSize;
-    memset(&value_paramSize, 0, sizeof value_paramSize);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(func, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL,
-                           given >> 3 & 1 ? &value_paramSize : NULL);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
-    if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
     return CUDA_SUCCESS;
 }
 
@@ -1489,40 +1325,6 @@ static CUresult decode_cuKernelGetLibrary(struct task *task) {
     if (result != CUDA_SUCCESS) return result;
     if (given >> 0 & 1)
         put_word(&task->out, handle_of(task, KIND_library, (uint64_t)(uintptr_t)value_pLib));
-    return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuKernelGetParamCount(struct task *task) {
-    REAL(cuKernelGetParamCount);
-    uint64_t given = get_word(&task->in);
-    CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
-    size_t value_paramCount;
-    memset(&value_paramCount, 0, sizeof value_paramCount);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(kernel, given >> 1 & 1 ? &value_paramCount : NULL);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 1 & 1) put_bytes(&task->out, &value_paramCount, sizeof value_paramCount);
-    return CUDA_SUCCESS;
-}
-
-static CUresult decode_cuKernelGetParamInfo(struct task *task) {
-    REAL(cuKernelGetParamInfo);
-    uint64_t given = get_word(&task->in);
-    CUkernel kernel = (CUkernel)(uintptr_t)task_handle(task, KIND_kernel, 0);
-    size_t paramIndex = 0;
-    get_bytes(&task->in, &paramIndex, sizeof paramIndex);
-    size_t value_paramOffset;
-    memset(&value_paramOffset, 0, sizeof value_paramOffset);
-    size_t value_paramSize;
-    memset(&value_paramSize, 0, sizeof value_paramSize);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    CUresult result = real(kernel, paramIndex, given >> 2 & 1 ? &value_paramOffset : NULL,
-                           given >> 3 & 1 ? &value_paramSize : NULL);
-    if (result != CUDA_SUCCESS) return result;
-    if (given >> 2 & 1) put_bytes(&task->out, &value_paramOffset, sizeof value_paramOffset);
-    if (given >> 3 & 1) put_bytes(&task->out, &value_paramSize, sizeof value_paramSize);
     return CUDA_SUCCESS;
 }
 
@@ -2133,64 +1935,6 @@ static CUresult decode_cuMemcpyDtoA_v2(struct task *task) {
     CUresult refused = task_refused(task, real != NULL);
     if (refused != CUDA_SUCCESS) return refused;
     return real(dstArray, dstOffset, srcDevice, ByteCount);
-}
-
-static CUresult decode_cuMemcpyDtoDAsync_v2(struct task *task) {
-    REAL(cuMemcpyDtoDAsync_v2);
-    CUdeviceptr dstDevice = 0;
-    get_bytes(&task->in, &dstDevice, sizeof dstDevice);
-    CUdeviceptr srcDevice = 0;
-    get_bytes(&task->in, &srcDevice, sizeof srcDevice);
-    size_t ByteCount = 0;
-    get_bytes(&task->in, &ByteCount, sizeof ByteCount);
-    CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    return real(dstDevice, srcDevice, ByteCount, hStream);
-}
-
-static CUresult decode_cuMemcpyDtoD_v2(struct task *task) {
-    REAL(cuMemcpyDtoD_v2);
-    CUdeviceptr dstDevice = 0;
-    get_bytes(&task->in, &dstDevice, sizeof dstDevice);
-    CUdeviceptr srcDevice = 0;
-    get_bytes(&task->in, &srcDevice, sizeof srcDevice);
-    size_t ByteCount = 0;
-    get_bytes(&task->in, &ByteCount, sizeof ByteCount);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    return real(dstDevice, srcDevice, ByteCount);
-}
-
-static CUresult decode_cuMemcpyPeer(struct task *task) {
-    REAL(cuMemcpyPeer);
-    CUdeviceptr dstDevice = 0;
-    get_bytes(&task->in, &dstDevice, sizeof dstDevice);
-    CUcontext dstContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
-    CUdeviceptr srcDevice = 0;
-    get_bytes(&task->in, &srcDevice, sizeof srcDevice);
-    CUcontext srcContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
-    size_t ByteCount = 0;
-    get_bytes(&task->in, &ByteCount, sizeof ByteCount);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    return real(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
-}
-
-static CUresult decode_cuMemcpyPeerAsync(struct task *task) {
-    REAL(cuMemcpyPeerAsync);
-    CUdeviceptr dstDevice = 0;
-    get_bytes(&task->in, &dstDevice, sizeof dstDevice);
-    CUcontext dstContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
-    CUdeviceptr srcDevice = 0;
-    get_bytes(&task->in, &srcDevice, sizeof srcDevice);
-    CUcontext srcContext = (CUcontext)(uintptr_t)task_handle(task, KIND_context, 0);
-    size_t ByteCount = 0;
-    get_bytes(&task->in, &ByteCount, sizeof ByteCount);
-    CUstream hStream = (CUstream)(uintptr_t)task_handle(task, KIND_stream, 0);
-    CUresult refused = task_refused(task, real != NULL);
-    if (refused != CUDA_SUCCESS) return refused;
-    return real(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 static CUresult decode_cuMemsetD16Async(struct task *task) {
@@ -2900,7 +2644,6 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuArrayGetPlane] = {decode_cuArrayGetPlane, 0},
     [OP_cuArrayGetSparseProperties] = {decode_cuArrayGetSparseProperties, 0},
     [OP_cuCtxCreate_v2] = {decode_cuCtxCreate_v2, 0},
-    [OP_cuCtxCreate_v3] = {decode_cuCtxCreate_v3, 0},
     [OP_cuCtxDestroy_v2] = {decode_cuCtxDestroy_v2, OPERATION_BLOCKS},
     [OP_cuCtxDisablePeerAccess] = {decode_cuCtxDisablePeerAccess, 0},
     [OP_cuCtxEnablePeerAccess] = {decode_cuCtxEnablePeerAccess, 0},
@@ -2923,9 +2666,6 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuCtxSynchronize_v2] = {decode_cuCtxSynchronize_v2, OPERATION_BLOCKS},
     [OP_cuCtxWaitEvent] = {decode_cuCtxWaitEvent, 0},
     [OP_cuDeviceCanAccessPeer] = {decode_cuDeviceCanAccessPeer, 0},
-    [OP_cuDeviceComputeCapability] = {decode_cuDeviceComputeCapability, 0},
-    [OP_cuDeviceGetAttribute] = {decode_cuDeviceGetAttribute, 0},
-    [OP_cuDeviceGetCount] = {decode_cuDeviceGetCount, 0},
     [OP_cuDeviceGetDefaultMemPool] = {decode_cuDeviceGetDefaultMemPool, 0},
     [OP_cuDeviceGetExecAffinitySupport] = {decode_cuDeviceGetExecAffinitySupport, 0},
     [OP_cuDeviceGetFabricClusterUuid] = {decode_cuDeviceGetFabricClusterUuid, 0},
@@ -2934,16 +2674,11 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuDeviceGetP2PAttribute] = {decode_cuDeviceGetP2PAttribute, 0},
     [OP_cuDeviceGetProperties] = {decode_cuDeviceGetProperties, 0},
     [OP_cuDeviceGetTexture1DLinearMaxWidth] = {decode_cuDeviceGetTexture1DLinearMaxWidth, 0},
-    [OP_cuDeviceGetUuid] = {decode_cuDeviceGetUuid, 0},
-    [OP_cuDeviceGetUuid_v2] = {decode_cuDeviceGetUuid_v2, 0},
     [OP_cuDeviceGraphMemTrim] = {decode_cuDeviceGraphMemTrim, 0},
     [OP_cuDevicePrimaryCtxGetState] = {decode_cuDevicePrimaryCtxGetState, 0},
-    [OP_cuDevicePrimaryCtxRelease] = {decode_cuDevicePrimaryCtxRelease, 0},
     [OP_cuDevicePrimaryCtxRelease_v2] = {decode_cuDevicePrimaryCtxRelease_v2, OPERATION_BLOCKS},
-    [OP_cuDevicePrimaryCtxReset] = {decode_cuDevicePrimaryCtxReset, 0},
     [OP_cuDevicePrimaryCtxReset_v2] = {decode_cuDevicePrimaryCtxReset_v2, OPERATION_BLOCKS},
     [OP_cuDevicePrimaryCtxRetain] = {decode_cuDevicePrimaryCtxRetain, 0},
-    [OP_cuDevicePrimaryCtxSetFlags] = {decode_cuDevicePrimaryCtxSetFlags, 0},
     [OP_cuDevicePrimaryCtxSetFlags_v2] = {decode_cuDevicePrimaryCtxSetFlags_v2, 0},
     [OP_cuDeviceSetGraphMemAttribute] = {decode_cuDeviceSetGraphMemAttribute, 0},
     [OP_cuDeviceSetMemPool] = {decode_cuDeviceSetMemPool, 0},
@@ -2958,8 +2693,6 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuEventSynchronize] = {decode_cuEventSynchronize, OPERATION_BLOCKS},
     [OP_cuFuncGetAttribute] = {decode_cuFuncGetAttribute, 0},
     [OP_cuFuncGetModule] = {decode_cuFuncGetModule, 0},
-    [OP_cuFuncGetParamCount] = {decode_cuFuncGetParamCount, 0},
-    [OP_cuFuncGetParamInfo] = {decode_cuFuncGetParamInfo, 0},
     [OP_cuFuncIsLoaded] = {decode_cuFuncIsLoaded, 0},
     [OP_cuFuncLoad] = {decode_cuFuncLoad, 0},
     [OP_cuFuncSetAttribute] = {decode_cuFuncSetAttribute, 0},
@@ -3004,8 +2737,6 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuKernelGetAttribute] = {decode_cuKernelGetAttribute, 0},
     [OP_cuKernelGetFunction] = {decode_cuKernelGetFunction, 0},
     [OP_cuKernelGetLibrary] = {decode_cuKernelGetLibrary, 0},
-    [OP_cuKernelGetParamCount] = {decode_cuKernelGetParamCount, 0},
-    [OP_cuKernelGetParamInfo] = {decode_cuKernelGetParamInfo, 0},
     [OP_cuKernelSetAttribute] = {decode_cuKernelSetAttribute, 0},
     [OP_cuKernelSetCacheConfig] = {decode_cuKernelSetCacheConfig, 0},
     [OP_cuLibraryGetGlobal] = {decode_cuLibraryGetGlobal, 0},
@@ -3048,10 +2779,6 @@ const struct operation generated_operations[OP_COUNT] = {
     [OP_cuMemcpyAtoA_v2] = {decode_cuMemcpyAtoA_v2, 0},
     [OP_cuMemcpyAtoD_v2] = {decode_cuMemcpyAtoD_v2, 0},
     [OP_cuMemcpyDtoA_v2] = {decode_cuMemcpyDtoA_v2, 0},
-    [OP_cuMemcpyDtoDAsync_v2] = {decode_cuMemcpyDtoDAsync_v2, 0},
-    [OP_cuMemcpyDtoD_v2] = {decode_cuMemcpyDtoD_v2, 0},
-    [OP_cuMemcpyPeer] = {decode_cuMemcpyPeer, 0},
-    [OP_cuMemcpyPeerAsync] = {decode_cuMemcpyPeerAsync, 0},
     [OP_cuMemsetD16Async] = {decode_cuMemsetD16Async, 0},
     [OP_cuMemsetD16_v2] = {decode_cuMemsetD16_v2, 0},
     [OP_cuMemsetD2D16Async] = {decode_cuMemsetD2D16Async, 0},

@@ -254,3 +254,9 @@ void call_end(struct call *call) {
     if (call->reply != NULL && call->reply != call->small) free(call->reply);
     call->reply = NULL;
 }
+
+CUresult call_ask(struct call *call) {
+    CUresult result = call_exchange(call);
+    call_end(call);
+    return result;
+}

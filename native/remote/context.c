@@ -310,7 +310,7 @@ API CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
     return cuDevicePrimaryCtxReset_v2(ordinal);
 }
 API CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
-    return forward_cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+    return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
 }
 
 /* ---- per-thread default streams ---- */

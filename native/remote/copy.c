@@ -175,8 +175,8 @@ static CUresult unified(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream
     if (to_device && from_device) return rect(to, bytes, from, bytes, bytes, 1, stream, wait);
     if (to_device) return copy_in(to, (const void *)(uintptr_t)from, bytes, stream, wait);
     if (from_device) return copy_out((void *)(uintptr_t)to, from, bytes, stream, wait);
-    if ((result = stream == NULL ? forward_cuCtxSynchronize()
-                                 : forward_cuStreamSynchronize(stream)) == CUDA_SUCCESS)
+    if ((result = stream == NULL ? cuCtxSynchronize() : cuStreamSynchronize(stream)) ==
+        CUDA_SUCCESS)
         memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
     return result;
 }
@@ -372,7 +372,7 @@ API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) {
  * waits ---- */
 
 static CUresult settle(CUresult result, CUstream stream) {
-    return result == CUDA_SUCCESS ? forward_cuStreamSynchronize(stream) : result;
+    return result == CUDA_SUCCESS ? cuStreamSynchronize(stream) : result;
 }
 
 API CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes) {

@@ -228,6 +228,7 @@ CUresult call_send(struct call *call); /* to be followed by call_wait */
 CUresult call_wait(struct call *call);
 CUresult call_exchange(struct call *call);
 void call_end(struct call *call);
+CUresult call_ask(struct call *call); /* call_exchange, where the reply is the result alone */
 static inline CUresult call_checked(const struct call *call) {
     return call->in.bad ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }

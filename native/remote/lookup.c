@@ -108,7 +108,7 @@ API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block
     if (limit > 0 && limit < largest) largest = limit;
     for (int size = largest; size > 0; size -= size % 32 ? size % 32 : 32) {
         int blocks = 0;
-        result = forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
             &blocks, handle, size, shared_of ? shared_of(size) : shared, flags);
         if (result != CUDA_SUCCESS) return result;
         if (blocks * size <= best) continue;

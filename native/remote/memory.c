@@ -179,7 +179,7 @@ static CUresult settled(CUresult result, bool known) {
     unsigned flags;
     int active;
     if (cuCtxGetDevice(&device) == CUDA_SUCCESS)
-        forward_cuDevicePrimaryCtxGetState(device, &flags, &active);
+        cuDevicePrimaryCtxGetState(device, &flags, &active);
     return before ? result : (CUresult)atomic_exchange(&link->pending_error, 0);
 }
 
@@ -311,7 +311,7 @@ API CUresult cuMemFreeHost(void *pointer) {
     if (!allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a) || a.kind != ALLOCATION_PINNED ||
         a.base != (uint64_t)(uintptr_t)pointer)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((result = forward_cuCtxSynchronize()) != CUDA_SUCCESS) return result;
+    if ((result = cuCtxSynchronize()) != CUDA_SUCCESS) return result;
     if (a.shared) {
         struct call call;
         call_start(&call, OP_HOST_UNMAP);
@@ -361,7 +361,7 @@ API CUresult cuMemHostUnregister(void *pointer) {
     if (!allocation_find(NULL, (uint64_t)(uintptr_t)pointer, &a) ||
         a.kind != ALLOCATION_REGISTERED || a.base != (uint64_t)(uintptr_t)pointer)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    result = forward_cuCtxSynchronize();
+    result = cuCtxSynchronize();
     if (result == CUDA_SUCCESS) forget(a.link, a.base);
     return result;
 }

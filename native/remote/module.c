@@ -448,7 +448,7 @@ API CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribut
     if (function_of((uint64_t)(uintptr_t)handle, &function) == CUDA_SUCCESS)
         atomic_store(&function->largest_shared, 0);
     struct link *link = links[wire_server((uint64_t)(uintptr_t)handle)];
-    result = forward_cuFuncGetAttribute(&now, attribute, handle);
+    result = cuFuncGetAttribute(&now, attribute, handle);
     uint32_t pending = atomic_exchange(&link->pending_error, 0);
     return pending ? (CUresult)pending : result;
 }

@@ -233,7 +233,7 @@ static _Atomic unsigned captures;
 bool capturing(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return atomic_load_explicit(&captures, memory_order_relaxed) != 0 &&
-           forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
@@ -246,10 +246,10 @@ API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) 
 
 API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    bool begun = forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+    bool begun = cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status != CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult result = forward_cuStreamEndCapture(stream, graph);
-    if (begun && forward_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+    if (begun && cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
         status == CU_STREAM_CAPTURE_STATUS_NONE && atomic_load(&captures))
         atomic_fetch_sub(&captures, 1);
     return result;
@@ -270,7 +270,7 @@ API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *s
                                        cuuint64_t *id, CUgraph *graph,
                                        const CUgraphNode **dependencies,
                                        const CUgraphEdgeData **edges, size_t *count) {
-    CUresult result = forward_cuStreamIsCapturing(stream, status);
+    CUresult result = cuStreamIsCapturing(stream, status);
     if (result != CUDA_SUCCESS) return result;
     if (status != NULL && *status != CU_STREAM_CAPTURE_STATUS_NONE)
         return not_supported("cuStreamGetCaptureInfo while capturing");

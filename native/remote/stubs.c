@@ -3,457 +3,23 @@
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray);
-CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray);
-CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray);
-CUresult cuArrayDestroy(CUarray hArray);
-CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray);
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                      CUarray array, CUdevice device);
-CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx);
-CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array);
-CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev);
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
-                        unsigned int flags, CUdevice dev);
-CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
-                        CUdevice dev);
-CUresult cuCtxDestroy_v2(CUcontext ctx);
-CUresult cuCtxDisablePeerAccess(CUcontext peerContext);
-CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags);
-CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx);
-CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version);
-CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig);
-CUresult cuCtxGetCurrent(CUcontext *pctx);
-CUresult cuCtxGetDevice(CUdevice *device);
-CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx);
-CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type);
-CUresult cuCtxGetFlags(unsigned int *flags);
-CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId);
-CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit);
-CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig);
-CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority);
-CUresult cuCtxPopCurrent_v2(CUcontext *pctx);
-CUresult cuCtxPushCurrent_v2(CUcontext ctx);
-CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
-CUresult cuCtxResetPersistingL2Cache(void);
-CUresult cuCtxSetCacheConfig(CUfunc_cache config);
-CUresult cuCtxSetCurrent(CUcontext ctx);
-CUresult cuCtxSetFlags(unsigned int flags);
-CUresult cuCtxSetLimit(CUlimit limit, size_t value);
-CUresult cuCtxSetSharedMemConfig(CUsharedconfig config);
-CUresult cuCtxSynchronize(void);
-CUresult cuCtxSynchronize_v2(CUcontext ctx);
-CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent);
-CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev);
-CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev);
-CUresult cuDeviceGet(CUdevice *device, int ordinal);
-CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev);
-CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId);
-CUresult cuDeviceGetCount(int *count);
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev);
-CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev);
-CUresult cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev);
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value);
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev);
-CUresult cuDeviceGetName(char *name, int len, CUdevice dev);
-CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
-                                 CUdevice dstDevice);
-CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev);
-CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev);
-CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format,
-                                            unsigned numChannels, CUdevice dev);
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev);
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev);
-CUresult cuDeviceGraphMemTrim(CUdevice device);
-CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active);
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
-CUresult cuDevicePrimaryCtxReset(CUdevice dev);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev);
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags);
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags);
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value);
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool);
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev);
-CUresult cuDriverGetVersion(int *driverVersion);
-CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags);
-CUresult cuEventDestroy_v2(CUevent hEvent);
-CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd);
-CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd);
-CUresult cuEventQuery(CUevent hEvent);
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream);
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags);
-CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags);
-CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream);
-CUresult cuEventSynchronize(CUevent hEvent);
-CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc);
-CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc);
-CUresult cuFuncGetName(const char **name, CUfunction hfunc);
-CUresult cuFuncGetParamCount(CUfunction func, size_t *paramCount);
-CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
-                            size_t *paramSize);
-CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function);
-CUresult cuFuncLoad(CUfunction function);
-CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
-CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config);
-CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config);
-CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId);
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags);
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *symbolStatus);
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph);
-CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph);
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph,
-                                        CUcontext ctx, unsigned int defaultLaunchValue,
-                                        unsigned int flags);
-CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags);
-CUresult cuGraphDestroy(CUgraph hGraph);
-CUresult cuGraphDestroyNode(CUgraphNode hNode);
-CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
-CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event);
-CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
-CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event);
-CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                            CUgraph childGraph);
-CUresult cuGraphExecDestroy(CUgraphExec hGraphExec);
-CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                            CUevent event);
-CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
-CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags);
-CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId);
-CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
-                           CUgraphExecUpdateResult *updateResult_out);
-CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                     unsigned long long flags);
-CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src);
-CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
-CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream);
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out);
-CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
-                                CUgraph hClonedGraph);
-CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph);
-CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
-CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId);
-CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId);
-CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
-CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
-CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream);
-CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream);
-CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
-                          unsigned int flags);
-CUresult cuGreenCtxDestroy(CUgreenCtx hCtx);
-CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId);
-CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent);
-CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
-                                int priority);
-CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent);
-CUresult cuInit(unsigned int Flags);
-CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev);
-CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
-CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel);
-CUresult cuKernelGetName(const char **name, CUkernel hfunc);
-CUresult cuKernelGetParamCount(CUkernel kernel, size_t *paramCount);
-CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
-                              size_t *paramSize);
-CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev);
-CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev);
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                                   unsigned int gridDimZ, unsigned int blockDimX,
-                                   unsigned int blockDimY, unsigned int blockDimZ,
-                                   unsigned int sharedMemBytes, CUstream hStream,
-                                   void **kernelParams);
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                                        unsigned int gridDimZ, unsigned int blockDimX,
-                                        unsigned int blockDimY, unsigned int blockDimZ,
-                                        unsigned int sharedMemBytes, CUstream hStream,
-                                        void **kernelParams);
-CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData);
-CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData);
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                        unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-                        unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-                        void **kernelParams, void **extra);
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
-                          void **extra);
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
-                               void **extra);
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                             unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-                             unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-                             void **kernelParams, void **extra);
-CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib);
-CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name);
-CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib);
-CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library);
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
-                           void **jitOptionsValues, unsigned int numJitOptions,
-                           CUlibraryOption *libraryOptions, void **libraryOptionValues,
-                           unsigned int numLibraryOptions);
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
-                               void **jitOptionsValues, unsigned int numJitOptions,
-                               CUlibraryOption *libraryOptions, void **libraryOptionValues,
-                               unsigned int numLibraryOptions);
-CUresult cuLibraryUnload(CUlibrary library);
-CUresult cuLinkDestroy(CUlinkState state);
-CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size);
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
-                             unsigned long long flags);
-CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                 CUstream hStream);
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                      CUstream hStream);
-CUresult cuMemAllocHost_v2(void **pp, size_t bytesize);
-CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags);
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
-                            unsigned int ElementSizeBytes);
-CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize);
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                     const CUmemAllocationProp *prop, unsigned long long flags);
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream);
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream);
-CUresult cuMemFreeHost(void *p);
-CUresult cuMemFree_v2(CUdeviceptr dptr);
-CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
-CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr);
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                       CUmemAllocationGranularity_flags option);
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
-                                                CUmemGenericAllocationHandle handle);
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
-                                CUmemAllocationType type);
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
-CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type);
-CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags);
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags);
-CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p);
-CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags);
-CUresult cuMemHostUnregister(void *p);
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags);
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps);
-CUresult cuMemPoolDestroy(CUmemoryPool pool);
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
-                            CUmemLocation *location);
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep);
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr);
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
-CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
-CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount);
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream);
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream);
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy);
-CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy);
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy);
-CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy);
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream);
-CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream);
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy);
-CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy);
-CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
-                      unsigned int srcOffset, unsigned int ByteCount);
-CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
-                         size_t ByteCount);
-CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
-                         size_t ByteCount);
-CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
-                         size_t ByteCount);
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
-                              CUstream hStream);
-CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
-                                   CUstream hStream);
-CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
-                              CUstream hStream);
-CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
-                                   CUstream hStream);
-CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
-                              CUstream hStream);
-CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
-                                   CUstream hStream);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
-CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
-CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                      CUcontext srcContext, size_t ByteCount);
-CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                           CUcontext srcContext, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                                CUcontext srcContext, size_t ByteCount, CUstream hStream);
-CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                           CUcontext srcContext, size_t ByteCount);
-CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount);
-CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream);
-CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N,
-                               CUstream hStream);
-CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N);
-CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N);
-CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
-                            size_t Height, CUstream hStream);
-CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
-                                 size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
-                          size_t Height);
-CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
-                               size_t Width, size_t Height);
-CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
-                            size_t Height, CUstream hStream);
-CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
-                                 size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
-                          size_t Height);
-CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
-                               size_t Width, size_t Height);
-CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
-                           size_t Height, CUstream hStream);
-CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
-                                size_t Width, size_t Height, CUstream hStream);
-CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
-                         size_t Height);
-CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
-                              size_t Width, size_t Height);
-CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
-CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
-CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N);
-CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N);
-CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream);
-CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream);
-CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N);
-CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N);
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
-                                const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
-                                unsigned int numMipmapLevels);
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray);
-CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
-                                  unsigned int level);
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                               CUmipmappedArray mipmap, CUdevice device);
-CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                             CUmipmappedArray mipmap);
-CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod);
-CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name);
-CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod);
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name);
-CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode);
-CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name);
-CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name);
-CUresult cuModuleLoad(CUmodule *module, const char *fname);
-CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
-                            CUjit_option *options, void **optionValues);
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin);
-CUresult cuModuleUnload(CUmodule hmod);
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
-                                                 int numBlocks, int blockSize);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
-                                                     size_t dynamicSMemSize);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
-                                                              int blockSize, size_t dynamicSMemSize,
-                                                              unsigned int flags);
-CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
-                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                          size_t dynamicSMemSize, int blockSizeLimit);
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize,
-                                                   CUfunction func,
-                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                                   size_t dynamicSMemSize, int blockSizeLimit,
-                                                   unsigned int flags);
-CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
-CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
-                                void **data, CUdeviceptr ptr);
-CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr);
-CUresult cuProfilerStart(void);
-CUresult cuProfilerStop(void);
-CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
-                             unsigned int flags);
-CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData,
-                                  unsigned int flags);
-CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode);
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode);
-CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream);
-CUresult cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src);
-CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags);
-CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority);
-CUresult cuStreamDestroy_v2(CUstream hStream);
-CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph);
-CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph);
-CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value);
-CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
-                                   CUstreamAttrValue *value_out);
-CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                   cuuint64_t *id_out, CUgraph *graph_out,
-                                   const CUgraphNode **dependencies_out,
-                                   const CUgraphEdgeData **edgeData_out,
-                                   size_t *numDependencies_out);
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                        cuuint64_t *id_out, CUgraph *graph_out,
-                                        const CUgraphNode **dependencies_out,
-                                        const CUgraphEdgeData **edgeData_out,
-                                        size_t *numDependencies_out);
-CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx);
-CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx);
-CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device);
-CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice *device);
-CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags);
-CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags);
-CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId);
-CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId);
-CUresult cuStreamGetPriority(CUstream hStream, int *priority);
-CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority);
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus);
-CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus);
-CUresult cuStreamQuery(CUstream hStream);
-CUresult cuStreamQuery_ptsz(CUstream hStream);
-CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
-                              const CUstreamAttrValue *param);
-CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
-                                   const CUstreamAttrValue *value);
-CUresult cuStreamSynchronize(CUstream hStream);
-CUresult cuStreamSynchronize_ptsz(CUstream hStream);
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags);
-CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags);
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                unsigned int flags);
-CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                     unsigned int flags);
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                unsigned int flags);
-CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                     unsigned int flags);
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                 unsigned int flags);
-CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                      unsigned int flags);
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                 unsigned int flags);
-CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                      unsigned int flags);
-CUresult cuSurfObjectDestroy(CUsurfObject surfObject);
-CUresult cuTexObjectDestroy(CUtexObject texObject);
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+/* The call of one function, and what ended it before anything was sent, if something did. */
+#define CALL(symbol)                \
+    struct call call;               \
+    call_start(&call, OP_##symbol); \
+    CUresult result = call_ready(); \
+    if (result != CUDA_SUCCESS) return result
+#define TRY(step) \
+    if ((result = step) != CUDA_SUCCESS) return result
+#define HANDLE(kind, name) \
+    uint64_t wire_##name;  \
+    TRY(call_handle(&call, KIND_##kind, (uint64_t)(uintptr_t)name, &wire_##name))
 
-CUresult forward_cuArray3DCreate_v2(CUarray *pHandle,
-                                    const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
-    struct call call;
-    call_start(&call, OP_cuArray3DCreate_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
+    CALL(cuArray3DCreate_v2);
     if (pHandle == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_pHandle;
-    if ((result = call_new_handle(&call, KIND_array, &new_pHandle)) != CUDA_SUCCESS) return result;
+    TRY(call_new_handle(&call, KIND_array, &new_pHandle));
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUDA_ARRAY3D_DESCRIPTOR)), CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pHandle);
@@ -473,17 +39,10 @@ CUresult forward_cuArray3DCreate_v2(CUarray *pHandle,
     return result;
 }
 
-CUresult forward_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor,
-                                           CUarray hArray) {
-    struct call call;
-    call_start(&call, OP_cuArray3DGetDescriptor_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
+    CALL(cuArray3DGetDescriptor_v2);
+    HANDLE(array, hArray);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pArrayDescriptor != NULL) << 0);
     put_word(&call.out, wire_hArray);
     result = call_exchange(&call);
@@ -496,14 +55,11 @@ CUresult forward_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescri
     return result;
 }
 
-CUresult forward_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
-    struct call call;
-    call_start(&call, OP_cuArrayCreate_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
+    CALL(cuArrayCreate_v2);
     if (pHandle == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_pHandle;
-    if ((result = call_new_handle(&call, KIND_array, &new_pHandle)) != CUDA_SUCCESS) return result;
+    TRY(call_new_handle(&call, KIND_array, &new_pHandle));
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUDA_ARRAY_DESCRIPTOR)), CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pHandle);
@@ -523,33 +79,20 @@ CUresult forward_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR 
     return result;
 }
 
-CUresult forward_cuArrayDestroy(CUarray hArray) {
-    struct call call;
-    call_start(&call, OP_cuArrayDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArrayDestroy(CUarray hArray) {
+    CALL(cuArrayDestroy);
+    HANDLE(array, hArray);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hArray);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hArray);
     return result;
 }
 
-CUresult forward_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
-    struct call call;
-    call_start(&call, OP_cuArrayGetDescriptor_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
+    CALL(cuArrayGetDescriptor_v2);
+    HANDLE(array, hArray);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pArrayDescriptor != NULL) << 0);
     put_word(&call.out, wire_hArray);
     result = call_exchange(&call);
@@ -562,19 +105,13 @@ CUresult forward_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor
     return result;
 }
 
-CUresult forward_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                              CUarray array, CUdevice device) {
-    struct call call;
-    call_start(&call, OP_cuArrayGetMemoryRequirements);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_array;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                          CUarray array, CUdevice device) {
+    CALL(cuArrayGetMemoryRequirements);
+    HANDLE(array, array);
     uint64_t wire_device;
-    if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, device, &wire_device));
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(memoryRequirements != NULL) << 0);
     put_word(&call.out, wire_array);
     put_word(&call.out, wire_device);
@@ -588,16 +125,10 @@ CUresult forward_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *me
     return result;
 }
 
-CUresult forward_cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx) {
-    struct call call;
-    call_start(&call, OP_cuArrayGetPlane);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)hArray, &wire_hArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx) {
+    CALL(cuArrayGetPlane);
+    HANDLE(array, hArray);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pPlaneArray != NULL) << 0);
     put_word(&call.out, wire_hArray);
     put_bytes(&call.out, &planeIdx, sizeof planeIdx);
@@ -612,17 +143,11 @@ CUresult forward_cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned 
     return result;
 }
 
-CUresult forward_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                            CUarray array) {
-    struct call call;
-    call_start(&call, OP_cuArrayGetSparseProperties);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_array;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)array, &wire_array);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                        CUarray array) {
+    CALL(cuArrayGetSparseProperties);
+    HANDLE(array, array);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(sparseProperties != NULL) << 0);
     put_word(&call.out, wire_array);
     result = call_exchange(&call);
@@ -636,15 +161,12 @@ CUresult forward_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparse
 }
 
 CUresult forward_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuCtxCreate_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuCtxCreate_v2);
     if (pctx == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
     uint64_t new_pctx;
-    if ((result = call_new_handle(&call, KIND_context, &new_pctx)) != CUDA_SUCCESS) return result;
+    TRY(call_new_handle(&call, KIND_context, &new_pctx));
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pctx);
@@ -665,104 +187,39 @@ CUresult forward_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice de
     return result;
 }
 
-CUresult forward_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
-                                unsigned int flags, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuCtxCreate_v3);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (pctx == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (paramsArray == NULL && numParams != 0) return CUDA_ERROR_INVALID_VALUE;
-    if ((uint64_t)numParams > WIRE_MAX_ARRAY) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    uint64_t new_pctx;
-    if ((result = call_new_handle(&call, KIND_context, &new_pctx)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + padded(numParams * sizeof *paramsArray) + 8 + 8 + 8,
-                        CALL_WAITS);
-    if (result != CUDA_SUCCESS) {
-        handle_drop(new_pctx);
-        return result;
-    }
-    put_word(&call.out, (uint64_t)(pctx != NULL) << 0);
-    put_word(&call.out, new_pctx);
-    put_block(&call.out, paramsArray, numParams * sizeof *paramsArray);
-    put_bytes(&call.out, &numParams, sizeof numParams);
-    put_bytes(&call.out, &flags, sizeof flags);
-    put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        *pctx = (CUcontext)(uintptr_t)handle_name(call.link, new_pctx);
-        result = call_checked(&call);
-    } else {
-        handle_drop(new_pctx);
-    }
-    call_end(&call);
-    return result;
-}
-
 CUresult forward_cuCtxDestroy_v2(CUcontext ctx) {
-    struct call call;
-    call_start(&call, OP_cuCtxDestroy_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_ctx;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuCtxDestroy_v2);
+    HANDLE(context, ctx);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_ctx);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)ctx);
     return result;
 }
 
-CUresult forward_cuCtxDisablePeerAccess(CUcontext peerContext) {
-    struct call call;
-    call_start(&call, OP_cuCtxDisablePeerAccess);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_peerContext;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
+    CALL(cuCtxDisablePeerAccess);
+    HANDLE(context, peerContext);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_peerContext);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
-    struct call call;
-    call_start(&call, OP_cuCtxEnablePeerAccess);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_peerContext;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)peerContext, &wire_peerContext);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+    CALL(cuCtxEnablePeerAccess);
+    HANDLE(context, peerContext);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_peerContext);
     put_bytes(&call.out, &Flags, sizeof Flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
-    struct call call;
-    call_start(&call, OP_cuCtxFromGreenCtx);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
+    CALL(cuCtxFromGreenCtx);
     if (pContext == NULL) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t wire_hCtx;
-    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
-    if (result != CUDA_SUCCESS) return result;
+    HANDLE(green_context, hCtx);
     uint64_t new_pContext;
-    if ((result = call_new_handle(&call, KIND_context, &new_pContext)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_context, &new_pContext));
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pContext);
@@ -782,16 +239,10 @@ CUresult forward_cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
     return result;
 }
 
-CUresult forward_cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetApiVersion);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_ctx;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
+    CALL(cuCtxGetApiVersion);
+    HANDLE(context, ctx);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(version != NULL) << 1);
     put_word(&call.out, wire_ctx);
     result = call_exchange(&call);
@@ -803,13 +254,9 @@ CUresult forward_cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
     return result;
 }
 
-CUresult forward_cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetCacheConfig);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
+    CALL(cuCtxGetCacheConfig);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pconfig != NULL) << 0);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
@@ -820,13 +267,9 @@ CUresult forward_cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
     return result;
 }
 
-CUresult forward_cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetExecAffinity);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type) {
+    CALL(cuCtxGetExecAffinity);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pExecAffinity != NULL) << 0);
     put_bytes(&call.out, &type, sizeof type);
     result = call_exchange(&call);
@@ -838,13 +281,9 @@ CUresult forward_cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexec
     return result;
 }
 
-CUresult forward_cuCtxGetFlags(unsigned int *flags) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetFlags(unsigned int *flags) {
+    CALL(cuCtxGetFlags);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(flags != NULL) << 0);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
@@ -855,16 +294,10 @@ CUresult forward_cuCtxGetFlags(unsigned int *flags) {
     return result;
 }
 
-CUresult forward_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetId);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_ctx;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
+    CALL(cuCtxGetId);
+    HANDLE(context, ctx);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(ctxId != NULL) << 1);
     put_word(&call.out, wire_ctx);
     result = call_exchange(&call);
@@ -876,13 +309,9 @@ CUresult forward_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
     return result;
 }
 
-CUresult forward_cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetLimit);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
+    CALL(cuCtxGetLimit);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pvalue != NULL) << 0);
     put_bytes(&call.out, &limit, sizeof limit);
     result = call_exchange(&call);
@@ -894,13 +323,9 @@ CUresult forward_cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
     return result;
 }
 
-CUresult forward_cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetSharedMemConfig);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
+    CALL(cuCtxGetSharedMemConfig);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pConfig != NULL) << 0);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
@@ -911,13 +336,9 @@ CUresult forward_cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
     return result;
 }
 
-CUresult forward_cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
-    struct call call;
-    call_start(&call, OP_cuCtxGetStreamPriorityRange);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
+    CALL(cuCtxGetStreamPriorityRange);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out,
              (uint64_t)(leastPriority != NULL) << 0 | (uint64_t)(greatestPriority != NULL) << 1);
     result = call_exchange(&call);
@@ -931,150 +352,82 @@ CUresult forward_cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPr
     return result;
 }
 
-CUresult forward_cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
-    struct call call;
-    call_start(&call, OP_cuCtxRecordEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hCtx;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
+    CALL(cuCtxRecordEvent);
+    HANDLE(context, hCtx);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hCtx);
     put_word(&call.out, wire_hEvent);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxResetPersistingL2Cache(void) {
-    struct call call;
-    call_start(&call, OP_cuCtxResetPersistingL2Cache);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 0, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+API CUresult cuCtxResetPersistingL2Cache(void) {
+    CALL(cuCtxResetPersistingL2Cache);
+    TRY(call_begin(&call, 0, CALL_WAITS));
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxSetCacheConfig(CUfunc_cache config) {
-    struct call call;
-    call_start(&call, OP_cuCtxSetCacheConfig);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
+    CALL(cuCtxSetCacheConfig);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_bytes(&call.out, &config, sizeof config);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxSetFlags(unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuCtxSetFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxSetFlags(unsigned int flags) {
+    CALL(cuCtxSetFlags);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxSetLimit(CUlimit limit, size_t value) {
-    struct call call;
-    call_start(&call, OP_cuCtxSetLimit);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    CALL(cuCtxSetLimit);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_bytes(&call.out, &limit, sizeof limit);
     put_bytes(&call.out, &value, sizeof value);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxSetSharedMemConfig(CUsharedconfig config) {
-    struct call call;
-    call_start(&call, OP_cuCtxSetSharedMemConfig);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
+    CALL(cuCtxSetSharedMemConfig);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_bytes(&call.out, &config, sizeof config);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxSynchronize(void) {
-    struct call call;
-    call_start(&call, OP_cuCtxSynchronize);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 0, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+API CUresult cuCtxSynchronize(void) {
+    CALL(cuCtxSynchronize);
+    TRY(call_begin(&call, 0, CALL_WAITS));
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxSynchronize_v2(CUcontext ctx) {
-    struct call call;
-    call_start(&call, OP_cuCtxSynchronize_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_ctx;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxSynchronize_v2(CUcontext ctx) {
+    CALL(cuCtxSynchronize_v2);
+    HANDLE(context, ctx);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_ctx);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
-    struct call call;
-    call_start(&call, OP_cuCtxWaitEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hCtx;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
+    CALL(cuCtxWaitEvent);
+    HANDLE(context, hCtx);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hCtx);
     put_word(&call.out, wire_hEvent);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceCanAccessPeer);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuDeviceCanAccessPeer);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
     uint64_t wire_peerDev;
-    if ((result = call_device(&call, peerDev, &wire_peerDev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, peerDev, &wire_peerDev));
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(canAccessPeer != NULL) << 0);
     put_word(&call.out, wire_dev);
     put_word(&call.out, wire_peerDev);
@@ -1087,74 +440,11 @@ CUresult forward_cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevic
     return result;
 }
 
-CUresult forward_cuDeviceComputeCapability(int *major, int *minor, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceComputeCapability);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
+    CALL(cuDeviceGetDefaultMemPool);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(major != NULL) << 0 | (uint64_t)(minor != NULL) << 1);
-    put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (major != NULL) get_bytes(&call.in, major, sizeof *major);
-        if (minor != NULL) get_bytes(&call.in, minor, sizeof *minor);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(pi != NULL) << 0);
-    put_bytes(&call.out, &attrib, sizeof attrib);
-    put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (pi != NULL) get_bytes(&call.in, pi, sizeof *pi);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuDeviceGetCount(int *count) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetCount);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(count != NULL) << 0);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (count != NULL) get_bytes(&call.in, count, sizeof *count);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetDefaultMemPool);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pool_out != NULL) << 0);
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
@@ -1168,15 +458,11 @@ CUresult forward_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
     return result;
 }
 
-CUresult forward_cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetExecAffinitySupport);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev) {
+    CALL(cuDeviceGetExecAffinitySupport);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pi != NULL) << 0);
     put_bytes(&call.out, &type, sizeof type);
     put_word(&call.out, wire_dev);
@@ -1189,15 +475,11 @@ CUresult forward_cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type
     return result;
 }
 
-CUresult forward_cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetFabricClusterUuid);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev) {
+    CALL(cuDeviceGetFabricClusterUuid);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(uuid != NULL) << 0);
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
@@ -1209,16 +491,11 @@ CUresult forward_cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev) {
     return result;
 }
 
-CUresult forward_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
-                                              void *value) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetGraphMemAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
+    CALL(cuDeviceGetGraphMemAttribute);
     uint64_t wire_device;
-    if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, device, &wire_device));
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(value != NULL) << 2);
     put_word(&call.out, wire_device);
     put_bytes(&call.out, &attr, sizeof attr);
@@ -1231,15 +508,11 @@ CUresult forward_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
     return result;
 }
 
-CUresult forward_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetMemPool);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
+    CALL(cuDeviceGetMemPool);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pool != NULL) << 0);
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
@@ -1252,18 +525,14 @@ CUresult forward_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
     return result;
 }
 
-CUresult forward_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib,
-                                         CUdevice srcDevice, CUdevice dstDevice) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetP2PAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+                                     CUdevice dstDevice) {
+    CALL(cuDeviceGetP2PAttribute);
     uint64_t wire_srcDevice;
-    if ((result = call_device(&call, srcDevice, &wire_srcDevice)) != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, srcDevice, &wire_srcDevice));
     uint64_t wire_dstDevice;
-    if ((result = call_device(&call, dstDevice, &wire_dstDevice)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dstDevice, &wire_dstDevice));
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(value != NULL) << 0);
     put_bytes(&call.out, &attrib, sizeof attrib);
     put_word(&call.out, wire_srcDevice);
@@ -1277,15 +546,11 @@ CUresult forward_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attri
     return result;
 }
 
-CUresult forward_cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetProperties);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) {
+    CALL(cuDeviceGetProperties);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(prop != NULL) << 0);
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
@@ -1297,17 +562,12 @@ CUresult forward_cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) {
     return result;
 }
 
-CUresult forward_cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements,
-                                                    CUarray_format format, unsigned numChannels,
-                                                    CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetTexture1DLinearMaxWidth);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format,
+                                                unsigned numChannels, CUdevice dev) {
+    CALL(cuDeviceGetTexture1DLinearMaxWidth);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(maxWidthInElements != NULL) << 0);
     put_bytes(&call.out, &format, sizeof format);
     put_bytes(&call.out, &numChannels, sizeof numChannels);
@@ -1322,70 +582,20 @@ CUresult forward_cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements,
     return result;
 }
 
-CUresult forward_cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetUuid);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(uuid != NULL) << 0);
-    put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (uuid != NULL) get_bytes(&call.in, uuid, sizeof *uuid);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGetUuid_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(uuid != NULL) << 0);
-    put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (uuid != NULL) get_bytes(&call.in, uuid, sizeof *uuid);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuDeviceGraphMemTrim(CUdevice device) {
-    struct call call;
-    call_start(&call, OP_cuDeviceGraphMemTrim);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    CALL(cuDeviceGraphMemTrim);
     uint64_t wire_device;
-    if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, device, &wire_device));
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_device);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxGetState);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
+    CALL(cuDevicePrimaryCtxGetState);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(flags != NULL) << 1 | (uint64_t)(active != NULL) << 2);
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
@@ -1398,76 +608,31 @@ CUresult forward_cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, i
     return result;
 }
 
-CUresult forward_cuDevicePrimaryCtxRelease(CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxRelease);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
-}
-
 CUresult forward_cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxRelease_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuDevicePrimaryCtxRelease_v2);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuDevicePrimaryCtxReset(CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxReset);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuDevicePrimaryCtxReset_v2(CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxReset_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuDevicePrimaryCtxReset_v2);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxRetain);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuDevicePrimaryCtxRetain);
     if (pctx == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
     uint64_t new_pctx;
-    if ((result = call_new_handle(&call, KIND_context, &new_pctx)) != CUDA_SUCCESS) return result;
+    TRY(call_new_handle(&call, KIND_context, &new_pctx));
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pctx);
@@ -1487,85 +652,44 @@ CUresult forward_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     return result;
 }
 
-CUresult forward_cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxSetFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
+    CALL(cuDevicePrimaryCtxSetFlags_v2);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_dev);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuDevicePrimaryCtxSetFlags_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, wire_dev);
-    put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
-                                              void *value) {
-    struct call call;
-    call_start(&call, OP_cuDeviceSetGraphMemAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
+    CALL(cuDeviceSetGraphMemAttribute);
     uint64_t wire_device;
-    if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, device, &wire_device));
     if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_device);
     put_bytes(&call.out, &attr, sizeof attr);
     put_bytes(&call.out, value, attribute_bytes(attr));
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-    struct call call;
-    call_start(&call, OP_cuDeviceSetMemPool);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+    CALL(cuDeviceSetMemPool);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    HANDLE(pool, pool);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_dev);
     put_word(&call.out, wire_pool);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuDeviceTotalMem_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
+    CALL(cuDeviceTotalMem_v2);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(bytes != NULL) << 0);
     put_word(&call.out, wire_dev);
     result = call_exchange(&call);
@@ -1578,13 +702,10 @@ CUresult forward_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
 }
 
 CUresult forward_cuEventCreate(CUevent *phEvent, unsigned int Flags) {
-    struct call call;
-    call_start(&call, OP_cuEventCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuEventCreate);
     if (phEvent == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_phEvent;
-    if ((result = call_new_handle(&call, KIND_event, &new_phEvent)) != CUDA_SUCCESS) return result;
+    TRY(call_new_handle(&call, KIND_event, &new_phEvent));
     result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phEvent);
@@ -1602,35 +723,21 @@ CUresult forward_cuEventCreate(CUevent *phEvent, unsigned int Flags) {
     return result;
 }
 
-CUresult forward_cuEventDestroy_v2(CUevent hEvent) {
-    struct call call;
-    call_start(&call, OP_cuEventDestroy_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuEventDestroy_v2(CUevent hEvent) {
+    CALL(cuEventDestroy_v2);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8, CALL_POSTED));
     put_word(&call.out, wire_hEvent);
     result = call_post(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hEvent);
     return result;
 }
 
-CUresult forward_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
-    struct call call;
-    call_start(&call, OP_cuEventElapsedTime);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStart;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEnd;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
+    CALL(cuEventElapsedTime);
+    HANDLE(event, hStart);
+    HANDLE(event, hEnd);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pMilliseconds != NULL) << 0);
     put_word(&call.out, wire_hStart);
     put_word(&call.out, wire_hEnd);
@@ -1643,19 +750,11 @@ CUresult forward_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUeven
     return result;
 }
 
-CUresult forward_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
-    struct call call;
-    call_start(&call, OP_cuEventElapsedTime_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStart;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hStart, &wire_hStart);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEnd;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEnd, &wire_hEnd);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
+    CALL(cuEventElapsedTime_v2);
+    HANDLE(event, hStart);
+    HANDLE(event, hEnd);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pMilliseconds != NULL) << 0);
     put_word(&call.out, wire_hStart);
     put_word(&call.out, wire_hEnd);
@@ -1668,88 +767,47 @@ CUresult forward_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUe
     return result;
 }
 
-CUresult forward_cuEventQuery(CUevent hEvent) {
-    struct call call;
-    call_start(&call, OP_cuEventQuery);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuEventQuery(CUevent hEvent) {
+    CALL(cuEventQuery);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hEvent);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuEventRecord(CUevent hEvent, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuEventRecord);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuEventRecord);
+    HANDLE(event, hEvent);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_POSTED));
     put_word(&call.out, wire_hEvent);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuEventRecordWithFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuEventRecordWithFlags);
+    HANDLE(event, hEvent);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hEvent);
     put_word(&call.out, wire_hStream);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuEventSynchronize(CUevent hEvent) {
-    struct call call;
-    call_start(&call, OP_cuEventSynchronize);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuEventSynchronize(CUevent hEvent) {
+    CALL(cuEventSynchronize);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hEvent);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
-    struct call call;
-    call_start(&call, OP_cuFuncGetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hfunc;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
+    CALL(cuFuncGetAttribute);
+    HANDLE(function, hfunc);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pi != NULL) << 0);
     put_bytes(&call.out, &attrib, sizeof attrib);
     put_word(&call.out, wire_hfunc);
@@ -1762,16 +820,10 @@ CUresult forward_cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunc
     return result;
 }
 
-CUresult forward_cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
-    struct call call;
-    call_start(&call, OP_cuFuncGetModule);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hfunc;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
+    CALL(cuFuncGetModule);
+    HANDLE(function, hfunc);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(hmod != NULL) << 0);
     put_word(&call.out, wire_hfunc);
     result = call_exchange(&call);
@@ -1784,61 +836,10 @@ CUresult forward_cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
     return result;
 }
 
-CUresult forward_cuFuncGetParamCount(CUfunction func, size_t *paramCount) {
-    struct call call;
-    call_start(&call, OP_cuFuncGetParamCount);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_func;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(paramCount != NULL) << 1);
-    put_word(&call.out, wire_func);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (paramCount != NULL) get_bytes(&call.in, paramCount, sizeof *paramCount);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
-                                    size_t *paramSize) {
-    struct call call;
-    call_start(&call, OP_cuFuncGetParamInfo);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_func;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(paramOffset != NULL) << 2 | (uint64_t)(paramSize != NULL) << 3);
-    put_word(&call.out, wire_func);
-    put_bytes(&call.out, &paramIndex, sizeof paramIndex);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (paramOffset != NULL) get_bytes(&call.in, paramOffset, sizeof *paramOffset);
-        if (paramSize != NULL) get_bytes(&call.in, paramSize, sizeof *paramSize);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
-    struct call call;
-    call_start(&call, OP_cuFuncIsLoaded);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_function;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
+    CALL(cuFuncIsLoaded);
+    HANDLE(function, function);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(state != NULL) << 0);
     put_word(&call.out, wire_function);
     result = call_exchange(&call);
@@ -1850,84 +851,46 @@ CUresult forward_cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction functi
     return result;
 }
 
-CUresult forward_cuFuncLoad(CUfunction function) {
-    struct call call;
-    call_start(&call, OP_cuFuncLoad);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_function;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)function, &wire_function);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuFuncLoad(CUfunction function) {
+    CALL(cuFuncLoad);
+    HANDLE(function, function);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_function);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
-    struct call call;
-    call_start(&call, OP_cuFuncSetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hfunc;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuFuncSetAttribute);
+    HANDLE(function, hfunc);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hfunc);
     put_bytes(&call.out, &attrib, sizeof attrib);
     put_bytes(&call.out, &value, sizeof value);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
-    struct call call;
-    call_start(&call, OP_cuFuncSetCacheConfig);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hfunc;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+    CALL(cuFuncSetCacheConfig);
+    HANDLE(function, hfunc);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hfunc);
     put_bytes(&call.out, &config, sizeof config);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
-    struct call call;
-    call_start(&call, OP_cuFuncSetSharedMemConfig);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hfunc;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)hfunc, &wire_hfunc);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
+    CALL(cuFuncSetSharedMemConfig);
+    HANDLE(function, hfunc);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hfunc);
     put_bytes(&call.out, &config, sizeof config);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) {
-    struct call call;
-    call_start(&call, OP_cuGraphChildGraphNodeGetGraph);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) {
+    CALL(cuGraphChildGraphNodeGetGraph);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -1940,19 +903,12 @@ CUresult forward_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGra
     return result;
 }
 
-CUresult forward_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
-    struct call call;
-    call_start(&call, OP_cuGraphClone);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
+    CALL(cuGraphClone);
     if (phGraphClone == NULL) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t wire_originalGraph;
-    result =
-        call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)originalGraph, &wire_originalGraph);
-    if (result != CUDA_SUCCESS) return result;
+    HANDLE(graph, originalGraph);
     uint64_t new_phGraphClone;
-    if ((result = call_new_handle(&call, KIND_graph, &new_phGraphClone)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_graph, &new_phGraphClone));
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phGraphClone);
@@ -1972,24 +928,15 @@ CUresult forward_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
     return result;
 }
 
-CUresult forward_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out,
-                                                CUgraph hGraph, CUcontext ctx,
-                                                unsigned int defaultLaunchValue,
-                                                unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuGraphConditionalHandleCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph,
+                                            CUcontext ctx, unsigned int defaultLaunchValue,
+                                            unsigned int flags) {
+    CALL(cuGraphConditionalHandleCreate);
     if (pHandle_out == NULL) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t wire_hGraph;
-    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_ctx;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)ctx, &wire_ctx);
-    if (result != CUDA_SUCCESS) return result;
+    HANDLE(graph, hGraph);
+    HANDLE(context, ctx);
     uint64_t new_pHandle_out;
-    if ((result = call_new_handle(&call, KIND_conditional, &new_pHandle_out)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_conditional, &new_pHandle_out));
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pHandle_out);
@@ -2012,14 +959,11 @@ CUresult forward_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandl
     return result;
 }
 
-CUresult forward_cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuGraphCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
+    CALL(cuGraphCreate);
     if (phGraph == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_phGraph;
-    if ((result = call_new_handle(&call, KIND_graph, &new_phGraph)) != CUDA_SUCCESS) return result;
+    TRY(call_new_handle(&call, KIND_graph, &new_phGraph));
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phGraph);
@@ -2039,50 +983,30 @@ CUresult forward_cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
     return result;
 }
 
-CUresult forward_cuGraphDestroy(CUgraph hGraph) {
-    struct call call;
-    call_start(&call, OP_cuGraphDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraph;
-    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphDestroy(CUgraph hGraph) {
+    CALL(cuGraphDestroy);
+    HANDLE(graph, hGraph);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hGraph);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hGraph);
     return result;
 }
 
-CUresult forward_cuGraphDestroyNode(CUgraphNode hNode) {
-    struct call call;
-    call_start(&call, OP_cuGraphDestroyNode);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphDestroyNode(CUgraphNode hNode) {
+    CALL(cuGraphDestroyNode);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hNode);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hNode);
     return result;
 }
 
-CUresult forward_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
-    struct call call;
-    call_start(&call, OP_cuGraphEventRecordNodeGetEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
+    CALL(cuGraphEventRecordNodeGetEvent);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(event_out != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -2096,36 +1020,20 @@ CUresult forward_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *even
     return result;
 }
 
-CUresult forward_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
-    struct call call;
-    call_start(&call, OP_cuGraphEventRecordNodeSetEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_event;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
+    CALL(cuGraphEventRecordNodeSetEvent);
+    HANDLE(graph_node, hNode);
+    HANDLE(event, event);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hNode);
     put_word(&call.out, wire_event);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
-    struct call call;
-    call_start(&call, OP_cuGraphEventWaitNodeGetEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
+    CALL(cuGraphEventWaitNodeGetEvent);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(event_out != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -2139,128 +1047,69 @@ CUresult forward_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_
     return result;
 }
 
-CUresult forward_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
-    struct call call;
-    call_start(&call, OP_cuGraphEventWaitNodeSetEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_event;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
+    CALL(cuGraphEventWaitNodeSetEvent);
+    HANDLE(graph_node, hNode);
+    HANDLE(event, event);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hNode);
     put_word(&call.out, wire_event);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                    CUgraph childGraph) {
-    struct call call;
-    call_start(&call, OP_cuGraphExecChildGraphNodeSetParams);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_childGraph;
-    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)childGraph, &wire_childGraph);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUgraph childGraph) {
+    CALL(cuGraphExecChildGraphNodeSetParams);
+    HANDLE(graph_exec, hGraphExec);
+    HANDLE(graph_node, hNode);
+    HANDLE(graph, childGraph);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hGraphExec);
     put_word(&call.out, wire_hNode);
     put_word(&call.out, wire_childGraph);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphExecDestroy(CUgraphExec hGraphExec) {
-    struct call call;
-    call_start(&call, OP_cuGraphExecDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
+    CALL(cuGraphExecDestroy);
+    HANDLE(graph_exec, hGraphExec);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hGraphExec);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hGraphExec);
     return result;
 }
 
-CUresult forward_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                    CUevent event) {
-    struct call call;
-    call_start(&call, OP_cuGraphExecEventRecordNodeSetEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_event;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                CUevent event) {
+    CALL(cuGraphExecEventRecordNodeSetEvent);
+    HANDLE(graph_exec, hGraphExec);
+    HANDLE(graph_node, hNode);
+    HANDLE(event, event);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hGraphExec);
     put_word(&call.out, wire_hNode);
     put_word(&call.out, wire_event);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                  CUevent event) {
-    struct call call;
-    call_start(&call, OP_cuGraphExecEventWaitNodeSetEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_event;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)event, &wire_event);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                              CUevent event) {
+    CALL(cuGraphExecEventWaitNodeSetEvent);
+    HANDLE(graph_exec, hGraphExec);
+    HANDLE(graph_node, hNode);
+    HANDLE(event, event);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hGraphExec);
     put_word(&call.out, wire_hNode);
     put_word(&call.out, wire_event);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) {
-    struct call call;
-    call_start(&call, OP_cuGraphExecGetFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) {
+    CALL(cuGraphExecGetFlags);
+    HANDLE(graph_exec, hGraphExec);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(flags != NULL) << 1);
     put_word(&call.out, wire_hGraphExec);
     result = call_exchange(&call);
@@ -2272,16 +1121,10 @@ CUresult forward_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) 
     return result;
 }
 
-CUresult forward_cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId) {
-    struct call call;
-    call_start(&call, OP_cuGraphExecGetId);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId) {
+    CALL(cuGraphExecGetId);
+    HANDLE(graph_exec, hGraphExec);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(graphId != NULL) << 1);
     put_word(&call.out, wire_hGraphExec);
     result = call_exchange(&call);
@@ -2293,23 +1136,14 @@ CUresult forward_cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
     return result;
 }
 
-CUresult forward_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,
-                                   CUgraphNode *hErrorNode_out,
-                                   CUgraphExecUpdateResult *updateResult_out) {
-    struct call call;
-    call_start(&call, OP_cuGraphExecUpdate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraph;
-    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+                               CUgraphExecUpdateResult *updateResult_out) {
+    CALL(cuGraphExecUpdate);
+    HANDLE(graph_exec, hGraphExec);
+    HANDLE(graph, hGraph);
     if (hErrorNode_out == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_hErrorNode_out;
-    if ((result = call_new_handle(&call, KIND_graph_node, &new_hErrorNode_out)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_graph_node, &new_hErrorNode_out));
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_hErrorNode_out);
@@ -2333,16 +1167,10 @@ CUresult forward_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,
     return result;
 }
 
-CUresult forward_cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
-    struct call call;
-    call_start(&call, OP_cuGraphGetId);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraph;
-    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
+    CALL(cuGraphGetId);
+    HANDLE(graph, hGraph);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(graphId != NULL) << 1);
     put_word(&call.out, wire_hGraph);
     result = call_exchange(&call);
@@ -2354,19 +1182,13 @@ CUresult forward_cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
     return result;
 }
 
-CUresult forward_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                             unsigned long long flags) {
-    struct call call;
-    call_start(&call, OP_cuGraphInstantiateWithFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                         unsigned long long flags) {
+    CALL(cuGraphInstantiateWithFlags);
     if (phGraphExec == NULL) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t wire_hGraph;
-    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
-    if (result != CUDA_SUCCESS) return result;
+    HANDLE(graph, hGraph);
     uint64_t new_phGraphExec;
-    if ((result = call_new_handle(&call, KIND_graph_exec, &new_phGraphExec)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_graph_exec, &new_phGraphExec));
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phGraphExec);
@@ -2387,55 +1209,30 @@ CUresult forward_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph h
     return result;
 }
 
-CUresult forward_cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
-    struct call call;
-    call_start(&call, OP_cuGraphKernelNodeCopyAttributes);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dst;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)dst, &wire_dst);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_src;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)src, &wire_src);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
+    CALL(cuGraphKernelNodeCopyAttributes);
+    HANDLE(graph_node, dst);
+    HANDLE(graph_node, src);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_dst);
     put_word(&call.out, wire_src);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuGraphLaunch);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraph;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
+    CALL(cuGraphLaunch);
+    HANDLE(graph_exec, hGraph);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_POSTED));
     put_word(&call.out, wire_hGraph);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
-CUresult forward_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) {
-    struct call call;
-    call_start(&call, OP_cuGraphMemFreeNodeGetParams);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) {
+    CALL(cuGraphMemFreeNodeGetParams);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(dptr_out != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -2447,21 +1244,12 @@ CUresult forward_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dpt
     return result;
 }
 
-CUresult forward_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
-                                        CUgraph hClonedGraph) {
-    struct call call;
-    call_start(&call, OP_cuGraphNodeFindInClone);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hOriginalNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hOriginalNode,
-                         &wire_hOriginalNode);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hClonedGraph;
-    result = call_handle(&call, KIND_graph, (uint64_t)(uintptr_t)hClonedGraph, &wire_hClonedGraph);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
+                                    CUgraph hClonedGraph) {
+    CALL(cuGraphNodeFindInClone);
+    HANDLE(graph_node, hOriginalNode);
+    HANDLE(graph, hClonedGraph);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(phNode != NULL) << 0);
     put_word(&call.out, wire_hOriginalNode);
     put_word(&call.out, wire_hClonedGraph);
@@ -2476,16 +1264,10 @@ CUresult forward_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOrigin
     return result;
 }
 
-CUresult forward_cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph) {
-    struct call call;
-    call_start(&call, OP_cuGraphNodeGetContainingGraph);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph) {
+    CALL(cuGraphNodeGetContainingGraph);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -2498,20 +1280,12 @@ CUresult forward_cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGra
     return result;
 }
 
-CUresult forward_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                       unsigned int *isEnabled) {
-    struct call call;
-    call_start(&call, OP_cuGraphNodeGetEnabled);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                   unsigned int *isEnabled) {
+    CALL(cuGraphNodeGetEnabled);
+    HANDLE(graph_exec, hGraphExec);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(isEnabled != NULL) << 2);
     put_word(&call.out, wire_hGraphExec);
     put_word(&call.out, wire_hNode);
@@ -2524,16 +1298,10 @@ CUresult forward_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode
     return result;
 }
 
-CUresult forward_cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) {
-    struct call call;
-    call_start(&call, OP_cuGraphNodeGetLocalId);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) {
+    CALL(cuGraphNodeGetLocalId);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(nodeId != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -2545,16 +1313,10 @@ CUresult forward_cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) 
     return result;
 }
 
-CUresult forward_cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId) {
-    struct call call;
-    call_start(&call, OP_cuGraphNodeGetToolsId);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId) {
+    CALL(cuGraphNodeGetToolsId);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(toolsNodeId != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -2566,16 +1328,10 @@ CUresult forward_cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *to
     return result;
 }
 
-CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
-    struct call call;
-    call_start(&call, OP_cuGraphNodeGetType);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
+    CALL(cuGraphNodeGetType);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(type != NULL) << 1);
     put_word(&call.out, wire_hNode);
     result = call_exchange(&call);
@@ -2587,62 +1343,37 @@ CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
     return result;
 }
 
-CUresult forward_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                       unsigned int isEnabled) {
-    struct call call;
-    call_start(&call, OP_cuGraphNodeSetEnabled);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraphExec;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraphExec, &wire_hGraphExec);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hNode;
-    result = call_handle(&call, KIND_graph_node, (uint64_t)(uintptr_t)hNode, &wire_hNode);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                   unsigned int isEnabled) {
+    CALL(cuGraphNodeSetEnabled);
+    HANDLE(graph_exec, hGraphExec);
+    HANDLE(graph_node, hNode);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hGraphExec);
     put_word(&call.out, wire_hNode);
     put_bytes(&call.out, &isEnabled, sizeof isEnabled);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuGraphUpload);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hGraph;
-    result = call_handle(&call, KIND_graph_exec, (uint64_t)(uintptr_t)hGraph, &wire_hGraph);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
+    CALL(cuGraphUpload);
+    HANDLE(graph_exec, hGraph);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_POSTED));
     put_word(&call.out, wire_hGraph);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
-CUresult forward_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
-                                  unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuGreenCtxCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+                              unsigned int flags) {
+    CALL(cuGreenCtxCreate);
     if (phCtx == NULL) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t wire_desc;
-    result = call_handle(&call, KIND_resource_description, (uint64_t)(uintptr_t)desc, &wire_desc);
-    if (result != CUDA_SUCCESS) return result;
+    HANDLE(resource_description, desc);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
     uint64_t new_phCtx;
-    if ((result = call_new_handle(&call, KIND_green_context, &new_phCtx)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_green_context, &new_phCtx));
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phCtx);
@@ -2664,33 +1395,20 @@ CUresult forward_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUd
     return result;
 }
 
-CUresult forward_cuGreenCtxDestroy(CUgreenCtx hCtx) {
-    struct call call;
-    call_start(&call, OP_cuGreenCtxDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hCtx;
-    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
+    CALL(cuGreenCtxDestroy);
+    HANDLE(green_context, hCtx);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hCtx);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hCtx);
     return result;
 }
 
-CUresult forward_cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId) {
-    struct call call;
-    call_start(&call, OP_cuGreenCtxGetId);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_greenCtx;
-    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId) {
+    CALL(cuGreenCtxGetId);
+    HANDLE(green_context, greenCtx);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(greenCtxId != NULL) << 1);
     put_word(&call.out, wire_greenCtx);
     result = call_exchange(&call);
@@ -2702,39 +1420,23 @@ CUresult forward_cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenC
     return result;
 }
 
-CUresult forward_cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
-    struct call call;
-    call_start(&call, OP_cuGreenCtxRecordEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hCtx;
-    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
+    CALL(cuGreenCtxRecordEvent);
+    HANDLE(green_context, hCtx);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hCtx);
     put_word(&call.out, wire_hEvent);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
-                                        int priority) {
-    struct call call;
-    call_start(&call, OP_cuGreenCtxStreamCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
+                                    int priority) {
+    CALL(cuGreenCtxStreamCreate);
     if (phStream == NULL) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t wire_greenCtx;
-    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)greenCtx, &wire_greenCtx);
-    if (result != CUDA_SUCCESS) return result;
+    HANDLE(green_context, greenCtx);
     uint64_t new_phStream;
-    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_stream, &new_phStream));
     result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phStream);
@@ -2756,39 +1458,23 @@ CUresult forward_cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx,
     return result;
 }
 
-CUresult forward_cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
-    struct call call;
-    call_start(&call, OP_cuGreenCtxWaitEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hCtx;
-    result = call_handle(&call, KIND_green_context, (uint64_t)(uintptr_t)hCtx, &wire_hCtx);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
+    CALL(cuGreenCtxWaitEvent);
+    HANDLE(green_context, hCtx);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hCtx);
     put_word(&call.out, wire_hEvent);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
-                                      CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuKernelGetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_kernel;
-    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
+                                  CUdevice dev) {
+    CALL(cuKernelGetAttribute);
+    HANDLE(kernel, kernel);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pi != NULL) << 0);
     put_bytes(&call.out, &attrib, sizeof attrib);
     put_word(&call.out, wire_kernel);
@@ -2803,15 +1489,9 @@ CUresult forward_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUke
 }
 
 CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
-    struct call call;
-    call_start(&call, OP_cuKernelGetFunction);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_kernel;
-    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuKernelGetFunction);
+    HANDLE(kernel, kernel);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pFunc != NULL) << 0);
     put_word(&call.out, wire_kernel);
     result = call_exchange(&call);
@@ -2825,16 +1505,10 @@ CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
     return result;
 }
 
-CUresult forward_cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
-    struct call call;
-    call_start(&call, OP_cuKernelGetLibrary);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_kernel;
-    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
+    CALL(cuKernelGetLibrary);
+    HANDLE(kernel, kernel);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pLib != NULL) << 0);
     put_word(&call.out, wire_kernel);
     result = call_exchange(&call);
@@ -2847,105 +1521,38 @@ CUresult forward_cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
     return result;
 }
 
-CUresult forward_cuKernelGetParamCount(CUkernel kernel, size_t *paramCount) {
-    struct call call;
-    call_start(&call, OP_cuKernelGetParamCount);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_kernel;
-    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(paramCount != NULL) << 1);
-    put_word(&call.out, wire_kernel);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (paramCount != NULL) get_bytes(&call.in, paramCount, sizeof *paramCount);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
-                                      size_t *paramSize) {
-    struct call call;
-    call_start(&call, OP_cuKernelGetParamInfo);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_kernel;
-    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
-    put_word(&call.out, (uint64_t)(paramOffset != NULL) << 2 | (uint64_t)(paramSize != NULL) << 3);
-    put_word(&call.out, wire_kernel);
-    put_bytes(&call.out, &paramIndex, sizeof paramIndex);
-    result = call_exchange(&call);
-    if (result == CUDA_SUCCESS) {
-        if (paramOffset != NULL) get_bytes(&call.in, paramOffset, sizeof *paramOffset);
-        if (paramSize != NULL) get_bytes(&call.in, paramSize, sizeof *paramSize);
-        result = call_checked(&call);
-    }
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
-                                      CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuKernelSetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_kernel;
-    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
+                                  CUdevice dev) {
+    CALL(cuKernelSetAttribute);
+    HANDLE(kernel, kernel);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_bytes(&call.out, &attrib, sizeof attrib);
     put_bytes(&call.out, &val, sizeof val);
     put_word(&call.out, wire_kernel);
     put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
-    struct call call;
-    call_start(&call, OP_cuKernelSetCacheConfig);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_kernel;
-    result = call_handle(&call, KIND_kernel, (uint64_t)(uintptr_t)kernel, &wire_kernel);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+    CALL(cuKernelSetCacheConfig);
+    HANDLE(kernel, kernel);
     uint64_t wire_dev;
-    if ((result = call_device(&call, dev, &wire_dev)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, dev, &wire_dev));
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_kernel);
     put_bytes(&call.out, &config, sizeof config);
     put_word(&call.out, wire_dev);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
-                                    const char *name) {
-    struct call call;
-    call_start(&call, OP_cuLibraryGetGlobal);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_library;
-    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                                const char *name) {
+    CALL(cuLibraryGetGlobal);
+    HANDLE(library, library);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS));
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0 | (uint64_t)(bytes != NULL) << 1);
     put_word(&call.out, wire_library);
     put_string(&call.out, name);
@@ -2960,16 +1567,10 @@ CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary 
 }
 
 CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name) {
-    struct call call;
-    call_start(&call, OP_cuLibraryGetKernel);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_library;
-    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuLibraryGetKernel);
+    HANDLE(library, library);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS));
     put_word(&call.out, (uint64_t)(pKernel != NULL) << 0);
     put_word(&call.out, wire_library);
     put_string(&call.out, name);
@@ -2984,16 +1585,10 @@ CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const 
     return result;
 }
 
-CUresult forward_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
-    struct call call;
-    call_start(&call, OP_cuLibraryGetKernelCount);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_lib;
-    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)lib, &wire_lib);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
+    CALL(cuLibraryGetKernelCount);
+    HANDLE(library, lib);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(count != NULL) << 0);
     put_word(&call.out, wire_lib);
     result = call_exchange(&call);
@@ -3005,16 +1600,10 @@ CUresult forward_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
     return result;
 }
 
-CUresult forward_cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
-    struct call call;
-    call_start(&call, OP_cuLibraryGetModule);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_library;
-    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
+    CALL(cuLibraryGetModule);
+    HANDLE(library, library);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pMod != NULL) << 0);
     put_word(&call.out, wire_library);
     result = call_exchange(&call);
@@ -3027,62 +1616,38 @@ CUresult forward_cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
     return result;
 }
 
-CUresult forward_cuLibraryUnload(CUlibrary library) {
-    struct call call;
-    call_start(&call, OP_cuLibraryUnload);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_library;
-    result = call_handle(&call, KIND_library, (uint64_t)(uintptr_t)library, &wire_library);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuLibraryUnload(CUlibrary library) {
+    CALL(cuLibraryUnload);
+    HANDLE(library, library);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_library);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)library);
     return result;
 }
 
-CUresult forward_cuLinkDestroy(CUlinkState state) {
-    struct call call;
-    call_start(&call, OP_cuLinkDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_state;
-    result = call_handle(&call, KIND_link, (uint64_t)(uintptr_t)state, &wire_state);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuLinkDestroy(CUlinkState state) {
+    CALL(cuLinkDestroy);
+    HANDLE(link, state);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_state);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)state);
     return result;
 }
 
-CUresult forward_cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-    struct call call;
-    call_start(&call, OP_cuMemAddressFree);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+    CALL(cuMemAddressFree);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_bytes(&call.out, &ptr, sizeof ptr);
     put_bytes(&call.out, &size, sizeof size);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
-                                     CUdeviceptr addr, unsigned long long flags) {
-    struct call call;
-    call_start(&call, OP_cuMemAddressReserve);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                                 unsigned long long flags) {
+    CALL(cuMemAddressReserve);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(ptr != NULL) << 0);
     put_bytes(&call.out, &size, sizeof size);
     put_bytes(&call.out, &alignment, sizeof alignment);
@@ -3098,15 +1663,9 @@ CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align
 }
 
 CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemAllocAsync);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemAllocAsync);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0);
     put_bytes(&call.out, &bytesize, sizeof bytesize);
     put_word(&call.out, wire_hStream);
@@ -3121,18 +1680,10 @@ CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hS
 
 CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                          CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemAllocFromPoolAsync);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemAllocFromPoolAsync);
+    HANDLE(pool, pool);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0);
     put_bytes(&call.out, &bytesize, sizeof bytesize);
     put_word(&call.out, wire_pool);
@@ -3148,12 +1699,8 @@ CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUm
 
 CUresult forward_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                     size_t Height, unsigned int ElementSizeBytes) {
-    struct call call;
-    call_start(&call, OP_cuMemAllocPitch_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemAllocPitch_v2);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0 | (uint64_t)(pPitch != NULL) << 1);
     put_bytes(&call.out, &WidthInBytes, sizeof WidthInBytes);
     put_bytes(&call.out, &Height, sizeof Height);
@@ -3169,12 +1716,8 @@ CUresult forward_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
 }
 
 CUresult forward_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
-    struct call call;
-    call_start(&call, OP_cuMemAlloc_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemAlloc_v2);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0);
     put_bytes(&call.out, &bytesize, sizeof bytesize);
     result = call_exchange(&call);
@@ -3186,20 +1729,14 @@ CUresult forward_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
     return result;
 }
 
-CUresult forward_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                             const CUmemAllocationProp *prop, unsigned long long flags) {
-    struct call call;
-    call_start(&call, OP_cuMemCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                         const CUmemAllocationProp *prop, unsigned long long flags) {
+    CALL(cuMemCreate);
     if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUmemAllocationProp plain_prop;
-    if (prop != NULL &&
-        (result = call_locate_CUmemAllocationProp(&call, prop, &plain_prop)) != CUDA_SUCCESS)
-        return result;
+    if (prop != NULL) TRY(call_locate_CUmemAllocationProp(&call, prop, &plain_prop));
     uint64_t new_handle;
-    if ((result = call_new_handle(&call, KIND_allocation, &new_handle)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_allocation, &new_handle));
     result = call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUmemAllocationProp)) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_handle);
@@ -3222,46 +1759,27 @@ CUresult forward_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 }
 
 CUresult forward_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemFreeAsync);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemFreeAsync);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dptr, sizeof dptr);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemFree_v2(CUdeviceptr dptr) {
-    struct call call;
-    call_start(&call, OP_cuMemFree_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemFree_v2);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_bytes(&call.out, &dptr, sizeof dptr);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
-                                CUdeviceptr ptr) {
-    struct call call;
-    call_start(&call, OP_cuMemGetAccess);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                            CUdeviceptr ptr) {
+    CALL(cuMemGetAccess);
     CUmemLocation plain_location;
-    if (location != NULL &&
-        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
-        return result;
-    result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    if (location != NULL) TRY(call_locate_CUmemLocation(&call, location, &plain_location));
+    TRY(call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(flags != NULL) << 0 | (uint64_t)(location != NULL) << 1);
     if (location != NULL) put_bytes(&call.out, &plain_location, sizeof plain_location);
     put_bytes(&call.out, &ptr, sizeof ptr);
@@ -3274,13 +1792,9 @@ CUresult forward_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *
     return result;
 }
 
-CUresult forward_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
-    struct call call;
-    call_start(&call, OP_cuMemGetAddressRange_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
+    CALL(cuMemGetAddressRange_v2);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pbase != NULL) << 0 | (uint64_t)(psize != NULL) << 1);
     put_bytes(&call.out, &dptr, sizeof dptr);
     result = call_exchange(&call);
@@ -3293,18 +1807,12 @@ CUresult forward_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUde
     return result;
 }
 
-CUresult forward_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                               CUmemAllocationGranularity_flags option) {
-    struct call call;
-    call_start(&call, OP_cuMemGetAllocationGranularity);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                           CUmemAllocationGranularity_flags option) {
+    CALL(cuMemGetAllocationGranularity);
     CUmemAllocationProp plain_prop;
-    if (prop != NULL &&
-        (result = call_locate_CUmemAllocationProp(&call, prop, &plain_prop)) != CUDA_SUCCESS)
-        return result;
-    result = call_begin(&call, 8 + padded(sizeof(CUmemAllocationProp)) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    if (prop != NULL) TRY(call_locate_CUmemAllocationProp(&call, prop, &plain_prop));
+    TRY(call_begin(&call, 8 + padded(sizeof(CUmemAllocationProp)) + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(granularity != NULL) << 0 | (uint64_t)(prop != NULL) << 1);
     if (prop != NULL) put_bytes(&call.out, &plain_prop, sizeof plain_prop);
     put_bytes(&call.out, &option, sizeof option);
@@ -3317,17 +1825,11 @@ CUresult forward_cuMemGetAllocationGranularity(size_t *granularity, const CUmemA
     return result;
 }
 
-CUresult forward_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
-                                                        CUmemGenericAllocationHandle handle) {
-    struct call call;
-    call_start(&call, OP_cuMemGetAllocationPropertiesFromHandle);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_handle;
-    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                    CUmemGenericAllocationHandle handle) {
+    CALL(cuMemGetAllocationPropertiesFromHandle);
+    HANDLE(allocation, handle);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(prop != NULL) << 0);
     put_word(&call.out, wire_handle);
     result = call_exchange(&call);
@@ -3339,18 +1841,12 @@ CUresult forward_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
     return result;
 }
 
-CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
-                                        CUmemAllocationType type) {
-    struct call call;
-    call_start(&call, OP_cuMemGetDefaultMemPool);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                    CUmemAllocationType type) {
+    CALL(cuMemGetDefaultMemPool);
     CUmemLocation plain_location;
-    if (location != NULL &&
-        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
-        return result;
-    result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    if (location != NULL) TRY(call_locate_CUmemLocation(&call, location, &plain_location));
+    TRY(call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pool_out != NULL) << 0 | (uint64_t)(location != NULL) << 1);
     if (location != NULL) put_bytes(&call.out, &plain_location, sizeof plain_location);
     put_bytes(&call.out, &type, sizeof type);
@@ -3365,13 +1861,9 @@ CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *l
     return result;
 }
 
-CUresult forward_cuMemGetInfo_v2(size_t *free, size_t *total) {
-    struct call call;
-    call_start(&call, OP_cuMemGetInfo_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
+    CALL(cuMemGetInfo_v2);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(free != NULL) << 0 | (uint64_t)(total != NULL) << 1);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
@@ -3383,18 +1875,12 @@ CUresult forward_cuMemGetInfo_v2(size_t *free, size_t *total) {
     return result;
 }
 
-CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
-                                 CUmemAllocationType type) {
-    struct call call;
-    call_start(&call, OP_cuMemGetMemPool);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                             CUmemAllocationType type) {
+    CALL(cuMemGetMemPool);
     CUmemLocation plain_location;
-    if (location != NULL &&
-        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
-        return result;
-    result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    if (location != NULL) TRY(call_locate_CUmemLocation(&call, location, &plain_location));
+    TRY(call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pool != NULL) << 0 | (uint64_t)(location != NULL) << 1);
     if (location != NULL) put_bytes(&call.out, &plain_location, sizeof plain_location);
     put_bytes(&call.out, &type, sizeof type);
@@ -3408,39 +1894,26 @@ CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
     return result;
 }
 
-CUresult forward_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    struct call call;
-    call_start(&call, OP_cuMemMap);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_handle;
-    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                      CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    CALL(cuMemMap);
+    HANDLE(allocation, handle);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS));
     put_bytes(&call.out, &ptr, sizeof ptr);
     put_bytes(&call.out, &size, sizeof size);
     put_bytes(&call.out, &offset, sizeof offset);
     put_word(&call.out, wire_handle);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
-    struct call call;
-    call_start(&call, OP_cuMemPoolCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
+    CALL(cuMemPoolCreate);
     if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUmemPoolProps plain_poolProps;
-    if (poolProps != NULL &&
-        (result = call_locate_CUmemPoolProps(&call, poolProps, &plain_poolProps)) != CUDA_SUCCESS)
-        return result;
+    if (poolProps != NULL) TRY(call_locate_CUmemPoolProps(&call, poolProps, &plain_poolProps));
     uint64_t new_pool;
-    if ((result = call_new_handle(&call, KIND_pool, &new_pool)) != CUDA_SUCCESS) return result;
+    TRY(call_new_handle(&call, KIND_pool, &new_pool));
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUmemPoolProps)), CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pool);
@@ -3460,38 +1933,23 @@ CUresult forward_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     return result;
 }
 
-CUresult forward_cuMemPoolDestroy(CUmemoryPool pool) {
-    struct call call;
-    call_start(&call, OP_cuMemPoolDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    CALL(cuMemPoolDestroy);
+    HANDLE(pool, pool);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_pool);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)pool);
     return result;
 }
 
-CUresult forward_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
-                                    CUmemLocation *location) {
-    struct call call;
-    call_start(&call, OP_cuMemPoolGetAccess);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_memPool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)memPool, &wire_memPool);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
+                                CUmemLocation *location) {
+    CALL(cuMemPoolGetAccess);
+    HANDLE(pool, memPool);
     CUmemLocation plain_location;
-    if (location != NULL &&
-        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
-        return result;
-    result = call_begin(&call, 8 + 8 + padded(sizeof(CUmemLocation)), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    if (location != NULL) TRY(call_locate_CUmemLocation(&call, location, &plain_location));
+    TRY(call_begin(&call, 8 + 8 + padded(sizeof(CUmemLocation)), CALL_WAITS));
     put_word(&call.out, (uint64_t)(flags != NULL) << 0 | (uint64_t)(location != NULL) << 2);
     put_word(&call.out, wire_memPool);
     if (location != NULL) put_bytes(&call.out, &plain_location, sizeof plain_location);
@@ -3504,16 +1962,10 @@ CUresult forward_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPo
     return result;
 }
 
-CUresult forward_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-    struct call call;
-    call_start(&call, OP_cuMemPoolGetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+    CALL(cuMemPoolGetAttribute);
+    HANDLE(pool, pool);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(value != NULL) << 2);
     put_word(&call.out, wire_pool);
     put_bytes(&call.out, &attr, sizeof attr);
@@ -3526,92 +1978,56 @@ CUresult forward_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute at
     return result;
 }
 
-CUresult forward_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
-    struct call call;
-    call_start(&call, OP_cuMemPoolSetAccess);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
+    CALL(cuMemPoolSetAccess);
+    HANDLE(pool, pool);
     if (map == NULL && count != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((uint64_t)count > WIRE_MAX_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     CUmemAccessDesc plain_map[WIRE_MAX_ARRAY];
     for (size_t i = 0; i < (size_t)count; i++)
-        if ((result = call_locate_CUmemAccessDesc(&call, &map[i], &plain_map[i])) != CUDA_SUCCESS)
-            return result;
-    result = call_begin(&call, 8 + 8 + padded(count * sizeof *map) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+        TRY(call_locate_CUmemAccessDesc(&call, &map[i], &plain_map[i]));
+    TRY(call_begin(&call, 8 + 8 + padded(count * sizeof *map) + 8, CALL_WAITS));
     put_word(&call.out, wire_pool);
     put_block(&call.out, plain_map, count * sizeof *map);
     put_bytes(&call.out, &count, sizeof count);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-    struct call call;
-    call_start(&call, OP_cuMemPoolSetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
+    CALL(cuMemPoolSetAttribute);
+    HANDLE(pool, pool);
     if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_pool);
     put_bytes(&call.out, &attr, sizeof attr);
     put_bytes(&call.out, value, attribute_bytes(attr));
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
-    struct call call;
-    call_start(&call, OP_cuMemPoolTrimTo);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+    CALL(cuMemPoolTrimTo);
+    HANDLE(pool, pool);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_pool);
     put_bytes(&call.out, &minBytesToKeep, sizeof minBytesToKeep);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemRelease(CUmemGenericAllocationHandle handle) {
-    struct call call;
-    call_start(&call, OP_cuMemRelease);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_handle;
-    result = call_handle(&call, KIND_allocation, (uint64_t)(uintptr_t)handle, &wire_handle);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    CALL(cuMemRelease);
+    HANDLE(allocation, handle);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_handle);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)handle);
     return result;
 }
 
-CUresult forward_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
-    struct call call;
-    call_start(&call, OP_cuMemRetainAllocationHandle);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
+    CALL(cuMemRetainAllocationHandle);
     if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_handle;
-    if ((result = call_new_handle(&call, KIND_allocation, &new_handle)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_allocation, &new_handle));
     result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_handle);
@@ -3631,463 +2047,243 @@ CUresult forward_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
     return result;
 }
 
-CUresult forward_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
-                                size_t count) {
-    struct call call;
-    call_start(&call, OP_cuMemSetAccess);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
+                            size_t count) {
+    CALL(cuMemSetAccess);
     if (desc == NULL && count != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((uint64_t)count > WIRE_MAX_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     CUmemAccessDesc plain_desc[WIRE_MAX_ARRAY];
     for (size_t i = 0; i < (size_t)count; i++)
-        if ((result = call_locate_CUmemAccessDesc(&call, &desc[i], &plain_desc[i])) != CUDA_SUCCESS)
-            return result;
-    result = call_begin(&call, 8 + 8 + 8 + padded(count * sizeof *desc) + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+        TRY(call_locate_CUmemAccessDesc(&call, &desc[i], &plain_desc[i]));
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(count * sizeof *desc) + 8, CALL_WAITS));
     put_bytes(&call.out, &ptr, sizeof ptr);
     put_bytes(&call.out, &size, sizeof size);
     put_block(&call.out, plain_desc, count * sizeof *desc);
     put_bytes(&call.out, &count, sizeof count);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
-                                 CUmemoryPool pool) {
-    struct call call;
-    call_start(&call, OP_cuMemSetMemPool);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+    CALL(cuMemSetMemPool);
     CUmemLocation plain_location;
-    if (location != NULL &&
-        (result = call_locate_CUmemLocation(&call, location, &plain_location)) != CUDA_SUCCESS)
-        return result;
-    uint64_t wire_pool;
-    result = call_handle(&call, KIND_pool, (uint64_t)(uintptr_t)pool, &wire_pool);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    if (location != NULL) TRY(call_locate_CUmemLocation(&call, location, &plain_location));
+    HANDLE(pool, pool);
+    TRY(call_begin(&call, 8 + padded(sizeof(CUmemLocation)) + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(location != NULL) << 0);
     if (location != NULL) put_bytes(&call.out, &plain_location, sizeof plain_location);
     put_bytes(&call.out, &type, sizeof type);
     put_word(&call.out, wire_pool);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemUnmap(CUdeviceptr ptr, size_t size) {
-    struct call call;
-    call_start(&call, OP_cuMemUnmap);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+    CALL(cuMemUnmap);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_bytes(&call.out, &ptr, sizeof ptr);
     put_bytes(&call.out, &size, sizeof size);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
-                              unsigned int srcOffset, unsigned int ByteCount) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyAtoA);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dstArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_srcArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
+                          unsigned int srcOffset, unsigned int ByteCount) {
+    CALL(cuMemcpyAtoA);
+    HANDLE(array, dstArray);
+    HANDLE(array, srcArray);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_dstArray);
     put_bytes(&call.out, &dstOffset, sizeof dstOffset);
     put_word(&call.out, wire_srcArray);
     put_bytes(&call.out, &srcOffset, sizeof srcOffset);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray,
-                                 size_t srcOffset, size_t ByteCount) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyAtoA_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dstArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_srcArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+                             size_t ByteCount) {
+    CALL(cuMemcpyAtoA_v2);
+    HANDLE(array, dstArray);
+    HANDLE(array, srcArray);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_dstArray);
     put_bytes(&call.out, &dstOffset, sizeof dstOffset);
     put_word(&call.out, wire_srcArray);
     put_bytes(&call.out, &srcOffset, sizeof srcOffset);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
-                                 size_t ByteCount) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyAtoD_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_srcArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)srcArray, &wire_srcArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                             size_t ByteCount) {
+    CALL(cuMemcpyAtoD_v2);
+    HANDLE(array, srcArray);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_word(&call.out, wire_srcArray);
     put_bytes(&call.out, &srcOffset, sizeof srcOffset);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
-                                 size_t ByteCount) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyDtoA_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dstArray;
-    result = call_handle(&call, KIND_array, (uint64_t)(uintptr_t)dstArray, &wire_dstArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                             size_t ByteCount) {
+    CALL(cuMemcpyDtoA_v2);
+    HANDLE(array, dstArray);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_dstArray);
     put_bytes(&call.out, &dstOffset, sizeof dstOffset);
     put_bytes(&call.out, &srcDevice, sizeof srcDevice);
     put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
-}
-
-CUresult forward_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
-                                      size_t ByteCount, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyDtoDAsync_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
-    put_bytes(&call.out, &dstDevice, sizeof dstDevice);
-    put_bytes(&call.out, &srcDevice, sizeof srcDevice);
-    put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
-}
-
-CUresult forward_cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyDtoD_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
-    put_bytes(&call.out, &dstDevice, sizeof dstDevice);
-    put_bytes(&call.out, &srcDevice, sizeof srcDevice);
-    put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_post(&call);
-    return result;
-}
-
-CUresult forward_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                              CUcontext srcContext, size_t ByteCount) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyPeer);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dstContext;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_srcContext;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
-    put_bytes(&call.out, &dstDevice, sizeof dstDevice);
-    put_word(&call.out, wire_dstContext);
-    put_bytes(&call.out, &srcDevice, sizeof srcDevice);
-    put_word(&call.out, wire_srcContext);
-    put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    result = call_post(&call);
-    return result;
-}
-
-CUresult forward_cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
-                                   CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
-                                   CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemcpyPeerAsync);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dstContext;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)dstContext, &wire_dstContext);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_srcContext;
-    result = call_handle(&call, KIND_context, (uint64_t)(uintptr_t)srcContext, &wire_srcContext);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
-    put_bytes(&call.out, &dstDevice, sizeof dstDevice);
-    put_word(&call.out, wire_dstContext);
-    put_bytes(&call.out, &srcDevice, sizeof srcDevice);
-    put_word(&call.out, wire_srcContext);
-    put_bytes(&call.out, &ByteCount, sizeof ByteCount);
-    put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                   CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD16Async);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD16Async);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &us, sizeof us);
     put_bytes(&call.out, &N, sizeof N);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD16_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD16_v2);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &us, sizeof us);
     put_bytes(&call.out, &N, sizeof N);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
                                     size_t Width, size_t Height, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD2D16Async);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD2D16Async);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &dstPitch, sizeof dstPitch);
     put_bytes(&call.out, &us, sizeof us);
     put_bytes(&call.out, &Width, sizeof Width);
     put_bytes(&call.out, &Height, sizeof Height);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us,
                                   size_t Width, size_t Height) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD2D16_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD2D16_v2);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &dstPitch, sizeof dstPitch);
     put_bytes(&call.out, &us, sizeof us);
     put_bytes(&call.out, &Width, sizeof Width);
     put_bytes(&call.out, &Height, sizeof Height);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
                                     size_t Width, size_t Height, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD2D32Async);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD2D32Async);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &dstPitch, sizeof dstPitch);
     put_bytes(&call.out, &ui, sizeof ui);
     put_bytes(&call.out, &Width, sizeof Width);
     put_bytes(&call.out, &Height, sizeof Height);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui,
                                   size_t Width, size_t Height) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD2D32_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD2D32_v2);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &dstPitch, sizeof dstPitch);
     put_bytes(&call.out, &ui, sizeof ui);
     put_bytes(&call.out, &Width, sizeof Width);
     put_bytes(&call.out, &Height, sizeof Height);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                    size_t Width, size_t Height, CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD2D8Async);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD2D8Async);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &dstPitch, sizeof dstPitch);
     put_bytes(&call.out, &uc, sizeof uc);
     put_bytes(&call.out, &Width, sizeof Width);
     put_bytes(&call.out, &Height, sizeof Height);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc,
                                  size_t Width, size_t Height) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD2D8_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD2D8_v2);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &dstPitch, sizeof dstPitch);
     put_bytes(&call.out, &uc, sizeof uc);
     put_bytes(&call.out, &Width, sizeof Width);
     put_bytes(&call.out, &Height, sizeof Height);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N,
                                   CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD32Async);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD32Async);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &ui, sizeof ui);
     put_bytes(&call.out, &N, sizeof N);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD32_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD32_v2);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &ui, sizeof ui);
     put_bytes(&call.out, &N, sizeof N);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                                  CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD8Async);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD8Async);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &uc, sizeof uc);
     put_bytes(&call.out, &N, sizeof N);
     put_word(&call.out, wire_hStream);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
 CUresult forward_cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-    struct call call;
-    call_start(&call, OP_cuMemsetD8_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuMemsetD8_v2);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_POSTED));
     put_bytes(&call.out, &dstDevice, sizeof dstDevice);
     put_bytes(&call.out, &uc, sizeof uc);
     put_bytes(&call.out, &N, sizeof N);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
-CUresult forward_cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
-                                        const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
-                                        unsigned int numMipmapLevels) {
-    struct call call;
-    call_start(&call, OP_cuMipmappedArrayCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
+                                    const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+                                    unsigned int numMipmapLevels) {
+    CALL(cuMipmappedArrayCreate);
     if (pHandle == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_pHandle;
-    if ((result = call_new_handle(&call, KIND_mipmapped_array, &new_pHandle)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_mipmapped_array, &new_pHandle));
     result = call_begin(&call, 8 + 8 + padded(sizeof(CUDA_ARRAY3D_DESCRIPTOR)) + 8, CALL_WAITS);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_pHandle);
@@ -4110,36 +2306,21 @@ CUresult forward_cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
     return result;
 }
 
-CUresult forward_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
-    struct call call;
-    call_start(&call, OP_cuMipmappedArrayDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hMipmappedArray;
-    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
-                         &wire_hMipmappedArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
+    CALL(cuMipmappedArrayDestroy);
+    HANDLE(mipmapped_array, hMipmappedArray);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hMipmappedArray);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hMipmappedArray);
     return result;
 }
 
-CUresult forward_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
-                                          unsigned int level) {
-    struct call call;
-    call_start(&call, OP_cuMipmappedArrayGetLevel);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hMipmappedArray;
-    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)hMipmappedArray,
-                         &wire_hMipmappedArray);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
+                                      unsigned int level) {
+    CALL(cuMipmappedArrayGetLevel);
+    HANDLE(mipmapped_array, hMipmappedArray);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(pLevelArray != NULL) << 0);
     put_word(&call.out, wire_hMipmappedArray);
     put_bytes(&call.out, &level, sizeof level);
@@ -4154,20 +2335,13 @@ CUresult forward_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray
     return result;
 }
 
-CUresult
-forward_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                              CUmipmappedArray mipmap, CUdevice device) {
-    struct call call;
-    call_start(&call, OP_cuMipmappedArrayGetMemoryRequirements);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_mipmap;
-    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMipmappedArrayGetMemoryRequirements(
+    CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
+    CALL(cuMipmappedArrayGetMemoryRequirements);
+    HANDLE(mipmapped_array, mipmap);
     uint64_t wire_device;
-    if ((result = call_device(&call, device, &wire_device)) != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_device(&call, device, &wire_device));
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(memoryRequirements != NULL) << 0);
     put_word(&call.out, wire_mipmap);
     put_word(&call.out, wire_device);
@@ -4181,17 +2355,11 @@ forward_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *me
     return result;
 }
 
-CUresult forward_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                                     CUmipmappedArray mipmap) {
-    struct call call;
-    call_start(&call, OP_cuMipmappedArrayGetSparseProperties);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_mipmap;
-    result = call_handle(&call, KIND_mipmapped_array, (uint64_t)(uintptr_t)mipmap, &wire_mipmap);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                                 CUmipmappedArray mipmap) {
+    CALL(cuMipmappedArrayGetSparseProperties);
+    HANDLE(mipmapped_array, mipmap);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(sparseProperties != NULL) << 0);
     put_word(&call.out, wire_mipmap);
     result = call_exchange(&call);
@@ -4205,16 +2373,10 @@ CUresult forward_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIE
 }
 
 CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {
-    struct call call;
-    call_start(&call, OP_cuModuleGetFunction);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hmod;
-    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuModuleGetFunction);
+    HANDLE(module, hmod);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS));
     put_word(&call.out, (uint64_t)(hfunc != NULL) << 0);
     put_word(&call.out, wire_hmod);
     put_string(&call.out, name);
@@ -4229,16 +2391,10 @@ CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const cha
     return result;
 }
 
-CUresult forward_cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
-    struct call call;
-    call_start(&call, OP_cuModuleGetFunctionCount);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_mod;
-    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)mod, &wire_mod);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
+    CALL(cuModuleGetFunctionCount);
+    HANDLE(module, mod);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(count != NULL) << 0);
     put_word(&call.out, wire_mod);
     result = call_exchange(&call);
@@ -4250,18 +2406,12 @@ CUresult forward_cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
     return result;
 }
 
-CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
-                                      const char *name) {
-    struct call call;
-    call_start(&call, OP_cuModuleGetGlobal_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hmod;
-    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
+                                  const char *name) {
+    CALL(cuModuleGetGlobal_v2);
+    HANDLE(module, hmod);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS));
     put_word(&call.out, (uint64_t)(dptr != NULL) << 0 | (uint64_t)(bytes != NULL) << 1);
     put_word(&call.out, wire_hmod);
     put_string(&call.out, name);
@@ -4275,13 +2425,9 @@ CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule
     return result;
 }
 
-CUresult forward_cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
-    struct call call;
-    call_start(&call, OP_cuModuleGetLoadingMode);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
+    CALL(cuModuleGetLoadingMode);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(mode != NULL) << 0);
     result = call_exchange(&call);
     if (result == CUDA_SUCCESS) {
@@ -4292,17 +2438,11 @@ CUresult forward_cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
     return result;
 }
 
-CUresult forward_cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name) {
-    struct call call;
-    call_start(&call, OP_cuModuleGetSurfRef);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hmod;
-    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name) {
+    CALL(cuModuleGetSurfRef);
+    HANDLE(module, hmod);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS));
     put_word(&call.out, (uint64_t)(pSurfRef != NULL) << 0);
     put_word(&call.out, wire_hmod);
     put_string(&call.out, name);
@@ -4317,17 +2457,11 @@ CUresult forward_cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const ch
     return result;
 }
 
-CUresult forward_cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name) {
-    struct call call;
-    call_start(&call, OP_cuModuleGetTexRef);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hmod;
-    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name) {
+    CALL(cuModuleGetTexRef);
+    HANDLE(module, hmod);
     if (name == NULL) return CUDA_ERROR_INVALID_VALUE;
-    result = call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(strlen(name) + 1), CALL_WAITS));
     put_word(&call.out, (uint64_t)(pTexRef != NULL) << 0);
     put_word(&call.out, wire_hmod);
     put_string(&call.out, name);
@@ -4342,34 +2476,21 @@ CUresult forward_cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char 
     return result;
 }
 
-CUresult forward_cuModuleUnload(CUmodule hmod) {
-    struct call call;
-    call_start(&call, OP_cuModuleUnload);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hmod;
-    result = call_handle(&call, KIND_module, (uint64_t)(uintptr_t)hmod, &wire_hmod);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuModuleUnload(CUmodule hmod) {
+    CALL(cuModuleUnload);
+    HANDLE(module, hmod);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hmod);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hmod);
     return result;
 }
 
-CUresult forward_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
-                                                         int numBlocks, int blockSize) {
-    struct call call;
-    call_start(&call, OP_cuOccupancyAvailableDynamicSMemPerBlock);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_func;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
+                                                     int numBlocks, int blockSize) {
+    CALL(cuOccupancyAvailableDynamicSMemPerBlock);
+    HANDLE(function, func);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(dynamicSmemSize != NULL) << 0);
     put_word(&call.out, wire_func);
     put_bytes(&call.out, &numBlocks, sizeof numBlocks);
@@ -4383,18 +2504,11 @@ CUresult forward_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize
     return result;
 }
 
-CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
-                                                             int blockSize,
-                                                             size_t dynamicSMemSize) {
-    struct call call;
-    call_start(&call, OP_cuOccupancyMaxActiveBlocksPerMultiprocessor);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_func;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
+                                                         int blockSize, size_t dynamicSMemSize) {
+    CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+    HANDLE(function, func);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(numBlocks != NULL) << 0);
     put_word(&call.out, wire_func);
     put_bytes(&call.out, &blockSize, sizeof blockSize);
@@ -4408,17 +2522,13 @@ CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUf
     return result;
 }
 
-CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_func;
-    result = call_handle(&call, KIND_function, (uint64_t)(uintptr_t)func, &wire_func);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
+                                                                  int blockSize,
+                                                                  size_t dynamicSMemSize,
+                                                                  unsigned int flags) {
+    CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
+    HANDLE(function, func);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(numBlocks != NULL) << 0);
     put_word(&call.out, wire_func);
     put_bytes(&call.out, &blockSize, sizeof blockSize);
@@ -4434,51 +2544,29 @@ CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 }
 
 CUresult forward_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
-    struct call call;
-    call_start(&call, OP_cuStreamBeginCapture_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuStreamBeginCapture_v2);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_hStream);
     put_bytes(&call.out, &mode, sizeof mode);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) {
-    struct call call;
-    call_start(&call, OP_cuStreamCopyAttributes);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_dstStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)dstStream, &wire_dstStream);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_srcStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)srcStream, &wire_srcStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) {
+    CALL(cuStreamCopyAttributes);
+    HANDLE(stream, dstStream);
+    HANDLE(stream, srcStream);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_dstStream);
     put_word(&call.out, wire_srcStream);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuStreamCreate(CUstream *phStream, unsigned int Flags) {
-    struct call call;
-    call_start(&call, OP_cuStreamCreate);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuStreamCreate);
     if (phStream == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_phStream;
-    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_stream, &new_phStream));
     result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phStream);
@@ -4497,14 +2585,10 @@ CUresult forward_cuStreamCreate(CUstream *phStream, unsigned int Flags) {
 }
 
 CUresult forward_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority) {
-    struct call call;
-    call_start(&call, OP_cuStreamCreateWithPriority);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuStreamCreateWithPriority);
     if (phStream == NULL) return CUDA_ERROR_INVALID_VALUE;
     uint64_t new_phStream;
-    if ((result = call_new_handle(&call, KIND_stream, &new_phStream)) != CUDA_SUCCESS)
-        return result;
+    TRY(call_new_handle(&call, KIND_stream, &new_phStream));
     result = call_begin(&call, 8 + 8 + 8 + 8, CALL_POSTED);
     if (result != CUDA_SUCCESS) {
         handle_drop(new_phStream);
@@ -4524,15 +2608,9 @@ CUresult forward_cuStreamCreateWithPriority(CUstream *phStream, unsigned int fla
 }
 
 CUresult forward_cuStreamDestroy_v2(CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuStreamDestroy_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuStreamDestroy_v2);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8, CALL_POSTED));
     put_word(&call.out, wire_hStream);
     result = call_post(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)hStream);
@@ -4540,15 +2618,9 @@ CUresult forward_cuStreamDestroy_v2(CUstream hStream) {
 }
 
 CUresult forward_cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) {
-    struct call call;
-    call_start(&call, OP_cuStreamEndCapture);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuStreamEndCapture);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(phGraph != NULL) << 1);
     put_word(&call.out, wire_hStream);
     result = call_exchange(&call);
@@ -4561,17 +2633,10 @@ CUresult forward_cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) {
     return result;
 }
 
-CUresult forward_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
-                                      CUstreamAttrValue *value) {
-    struct call call;
-    call_start(&call, OP_cuStreamGetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value) {
+    CALL(cuStreamGetAttribute);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(value != NULL) << 2);
     put_word(&call.out, wire_hStream);
     put_bytes(&call.out, &attr, sizeof attr);
@@ -4584,16 +2649,10 @@ CUresult forward_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
     return result;
 }
 
-CUresult forward_cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
-    struct call call;
-    call_start(&call, OP_cuStreamGetFlags);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
+    CALL(cuStreamGetFlags);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(flags != NULL) << 1);
     put_word(&call.out, wire_hStream);
     result = call_exchange(&call);
@@ -4605,16 +2664,10 @@ CUresult forward_cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
     return result;
 }
 
-CUresult forward_cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
-    struct call call;
-    call_start(&call, OP_cuStreamGetId);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
+    CALL(cuStreamGetId);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(streamId != NULL) << 1);
     put_word(&call.out, wire_hStream);
     result = call_exchange(&call);
@@ -4626,16 +2679,10 @@ CUresult forward_cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
     return result;
 }
 
-CUresult forward_cuStreamGetPriority(CUstream hStream, int *priority) {
-    struct call call;
-    call_start(&call, OP_cuStreamGetPriority);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamGetPriority(CUstream hStream, int *priority) {
+    CALL(cuStreamGetPriority);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(priority != NULL) << 1);
     put_word(&call.out, wire_hStream);
     result = call_exchange(&call);
@@ -4647,16 +2694,10 @@ CUresult forward_cuStreamGetPriority(CUstream hStream, int *priority) {
     return result;
 }
 
-CUresult forward_cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus) {
-    struct call call;
-    call_start(&call, OP_cuStreamIsCapturing);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus) {
+    CALL(cuStreamIsCapturing);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8, CALL_WAITS));
     put_word(&call.out, (uint64_t)(captureStatus != NULL) << 1);
     put_word(&call.out, wire_hStream);
     result = call_exchange(&call);
@@ -4668,666 +2709,111 @@ CUresult forward_cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *ca
     return result;
 }
 
-CUresult forward_cuStreamQuery(CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuStreamQuery);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamQuery(CUstream hStream) {
+    CALL(cuStreamQuery);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hStream);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
-                                      const CUstreamAttrValue *param) {
-    struct call call;
-    call_start(&call, OP_cuStreamSetAttribute);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUstreamAttrValue)), CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                  const CUstreamAttrValue *param) {
+    CALL(cuStreamSetAttribute);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8 + 8 + 8 + padded(sizeof(CUstreamAttrValue)), CALL_WAITS));
     put_word(&call.out, (uint64_t)(param != NULL) << 2);
     put_word(&call.out, wire_hStream);
     put_bytes(&call.out, &attr, sizeof attr);
     if (param != NULL) put_bytes(&call.out, param, sizeof *param);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuStreamSynchronize(CUstream hStream) {
-    struct call call;
-    call_start(&call, OP_cuStreamSynchronize);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamSynchronize(CUstream hStream) {
+    CALL(cuStreamSynchronize);
+    HANDLE(stream, hStream);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_hStream);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
 CUresult forward_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
-    struct call call;
-    call_start(&call, OP_cuStreamWaitEvent);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hStream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)hStream, &wire_hStream);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_hEvent;
-    result = call_handle(&call, KIND_event, (uint64_t)(uintptr_t)hEvent, &wire_hEvent);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8, CALL_POSTED);
-    if (result != CUDA_SUCCESS) return result;
+    CALL(cuStreamWaitEvent);
+    HANDLE(stream, hStream);
+    HANDLE(event, hEvent);
+    TRY(call_begin(&call, 8 + 8 + 8, CALL_POSTED));
     put_word(&call.out, wire_hStream);
     put_word(&call.out, wire_hEvent);
     put_bytes(&call.out, &Flags, sizeof Flags);
-    result = call_post(&call);
-    return result;
+    return call_post(&call);
 }
 
-CUresult forward_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                        unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuStreamWaitValue32_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_stream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                    unsigned int flags) {
+    CALL(cuStreamWaitValue32_v2);
+    HANDLE(stream, stream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                        unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuStreamWaitValue64_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_stream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                    unsigned int flags) {
+    CALL(cuStreamWaitValue64_v2);
+    HANDLE(stream, stream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                         unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuStreamWriteValue32_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_stream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                     unsigned int flags) {
+    CALL(cuStreamWriteValue32_v2);
+    HANDLE(stream, stream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                         unsigned int flags) {
-    struct call call;
-    call_start(&call, OP_cuStreamWriteValue64_v2);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_stream;
-    result = call_handle(&call, KIND_stream, (uint64_t)(uintptr_t)stream, &wire_stream);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                     unsigned int flags) {
+    CALL(cuStreamWriteValue64_v2);
+    HANDLE(stream, stream);
+    TRY(call_begin(&call, 8 + 8 + 8 + 8, CALL_WAITS));
     put_word(&call.out, wire_stream);
     put_bytes(&call.out, &addr, sizeof addr);
     put_bytes(&call.out, &value, sizeof value);
     put_bytes(&call.out, &flags, sizeof flags);
-    result = call_exchange(&call);
-    call_end(&call);
-    return result;
+    return call_ask(&call);
 }
 
-CUresult forward_cuSurfObjectDestroy(CUsurfObject surfObject) {
-    struct call call;
-    call_start(&call, OP_cuSurfObjectDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_surfObject;
-    result =
-        call_handle(&call, KIND_surface_object, (uint64_t)(uintptr_t)surfObject, &wire_surfObject);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuSurfObjectDestroy(CUsurfObject surfObject) {
+    CALL(cuSurfObjectDestroy);
+    HANDLE(surface_object, surfObject);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_surfObject);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)surfObject);
     return result;
 }
 
-CUresult forward_cuTexObjectDestroy(CUtexObject texObject) {
-    struct call call;
-    call_start(&call, OP_cuTexObjectDestroy);
-    CUresult result = call_ready();
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t wire_texObject;
-    result =
-        call_handle(&call, KIND_texture_object, (uint64_t)(uintptr_t)texObject, &wire_texObject);
-    if (result != CUDA_SUCCESS) return result;
-    result = call_begin(&call, 8, CALL_WAITS);
-    if (result != CUDA_SUCCESS) return result;
+API CUresult cuTexObjectDestroy(CUtexObject texObject) {
+    CALL(cuTexObjectDestroy);
+    HANDLE(texture_object, texObject);
+    TRY(call_begin(&call, 8, CALL_WAITS));
     put_word(&call.out, wire_texObject);
-    result = call_exchange(&call);
-    call_end(&call);
+    result = call_ask(&call);
     if (result == CUDA_SUCCESS) handle_drop((uint64_t)(uintptr_t)texObject);
     return result;
-}
-
-API CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray) {
-    return forward_cuArray3DCreate_v2(pHandle, pAllocateArray);
-}
-API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
-    return forward_cuArray3DGetDescriptor_v2(pArrayDescriptor, hArray);
-}
-API CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray) {
-    return forward_cuArrayCreate_v2(pHandle, pAllocateArray);
-}
-API CUresult cuArrayDestroy(CUarray hArray) { return forward_cuArrayDestroy(hArray); }
-API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
-    return forward_cuArrayGetDescriptor_v2(pArrayDescriptor, hArray);
-}
-API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                          CUarray array, CUdevice device) {
-    return forward_cuArrayGetMemoryRequirements(memoryRequirements, array, device);
-}
-API CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx) {
-    return forward_cuArrayGetPlane(pPlaneArray, hArray, planeIdx);
-}
-API CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                        CUarray array) {
-    return forward_cuArrayGetSparseProperties(sparseProperties, array);
-}
-API CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
-    return forward_cuCtxDisablePeerAccess(peerContext);
-}
-API CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
-    return forward_cuCtxEnablePeerAccess(peerContext, Flags);
-}
-API CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
-    return forward_cuCtxFromGreenCtx(pContext, hCtx);
-}
-API CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
-    return forward_cuCtxGetApiVersion(ctx, version);
-}
-API CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
-    return forward_cuCtxGetCacheConfig(pconfig);
-}
-API CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type) {
-    return forward_cuCtxGetExecAffinity(pExecAffinity, type);
-}
-API CUresult cuCtxGetFlags(unsigned int *flags) { return forward_cuCtxGetFlags(flags); }
-API CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
-    return forward_cuCtxGetId(ctx, ctxId);
-}
-API CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
-    return forward_cuCtxGetLimit(pvalue, limit);
-}
-API CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
-    return forward_cuCtxGetSharedMemConfig(pConfig);
-}
-API CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
-    return forward_cuCtxGetStreamPriorityRange(leastPriority, greatestPriority);
-}
-API CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
-    return forward_cuCtxRecordEvent(hCtx, hEvent);
-}
-API CUresult cuCtxResetPersistingL2Cache(void) { return forward_cuCtxResetPersistingL2Cache(); }
-API CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-    return forward_cuCtxSetCacheConfig(config);
-}
-API CUresult cuCtxSetFlags(unsigned int flags) { return forward_cuCtxSetFlags(flags); }
-API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-    return forward_cuCtxSetLimit(limit, value);
-}
-API CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
-    return forward_cuCtxSetSharedMemConfig(config);
-}
-API CUresult cuCtxSynchronize(void) { return forward_cuCtxSynchronize(); }
-API CUresult cuCtxSynchronize_v2(CUcontext ctx) { return forward_cuCtxSynchronize_v2(ctx); }
-API CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
-    return forward_cuCtxWaitEvent(hCtx, hEvent);
-}
-API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
-    return forward_cuDeviceGetDefaultMemPool(pool_out, dev);
-}
-API CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev) {
-    return forward_cuDeviceGetExecAffinitySupport(pi, type, dev);
-}
-API CUresult cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev) {
-    return forward_cuDeviceGetFabricClusterUuid(uuid, dev);
-}
-API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
-    return forward_cuDeviceGetGraphMemAttribute(device, attr, value);
-}
-API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
-    return forward_cuDeviceGetMemPool(pool, dev);
-}
-API CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
-                                     CUdevice dstDevice) {
-    return forward_cuDeviceGetP2PAttribute(value, attrib, srcDevice, dstDevice);
-}
-API CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev) {
-    return forward_cuDeviceGetProperties(prop, dev);
-}
-API CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements, CUarray_format format,
-                                                unsigned numChannels, CUdevice dev) {
-    return forward_cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements, format, numChannels, dev);
-}
-API CUresult cuDeviceGraphMemTrim(CUdevice device) { return forward_cuDeviceGraphMemTrim(device); }
-API CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
-    return forward_cuDevicePrimaryCtxGetState(dev, flags, active);
-}
-API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
-    return forward_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
-}
-API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value) {
-    return forward_cuDeviceSetGraphMemAttribute(device, attr, value);
-}
-API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-    return forward_cuDeviceSetMemPool(dev, pool);
-}
-API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {
-    return forward_cuDeviceTotalMem_v2(bytes, dev);
-}
-API CUresult cuEventDestroy_v2(CUevent hEvent) { return forward_cuEventDestroy_v2(hEvent); }
-API CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
-    return forward_cuEventElapsedTime(pMilliseconds, hStart, hEnd);
-}
-API CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
-    return forward_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
-}
-API CUresult cuEventQuery(CUevent hEvent) { return forward_cuEventQuery(hEvent); }
-API CUresult cuEventSynchronize(CUevent hEvent) { return forward_cuEventSynchronize(hEvent); }
-API CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
-    return forward_cuFuncGetAttribute(pi, attrib, hfunc);
-}
-API CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
-    return forward_cuFuncGetModule(hmod, hfunc);
-}
-API CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
-    return forward_cuFuncIsLoaded(state, function);
-}
-API CUresult cuFuncLoad(CUfunction function) { return forward_cuFuncLoad(function); }
-API CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
-    return forward_cuFuncSetCacheConfig(hfunc, config);
-}
-API CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
-    return forward_cuFuncSetSharedMemConfig(hfunc, config);
-}
-API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) {
-    return forward_cuGraphChildGraphNodeGetGraph(hNode, phGraph);
-}
-API CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
-    return forward_cuGraphClone(phGraphClone, originalGraph);
-}
-API CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph,
-                                            CUcontext ctx, unsigned int defaultLaunchValue,
-                                            unsigned int flags) {
-    return forward_cuGraphConditionalHandleCreate(pHandle_out, hGraph, ctx, defaultLaunchValue,
-                                                  flags);
-}
-API CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
-    return forward_cuGraphCreate(phGraph, flags);
-}
-API CUresult cuGraphDestroy(CUgraph hGraph) { return forward_cuGraphDestroy(hGraph); }
-API CUresult cuGraphDestroyNode(CUgraphNode hNode) { return forward_cuGraphDestroyNode(hNode); }
-API CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
-    return forward_cuGraphEventRecordNodeGetEvent(hNode, event_out);
-}
-API CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
-    return forward_cuGraphEventRecordNodeSetEvent(hNode, event);
-}
-API CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
-    return forward_cuGraphEventWaitNodeGetEvent(hNode, event_out);
-}
-API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
-    return forward_cuGraphEventWaitNodeSetEvent(hNode, event);
-}
-API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                CUgraph childGraph) {
-    return forward_cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
-}
-API CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
-    return forward_cuGraphExecDestroy(hGraphExec);
-}
-API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                CUevent event) {
-    return forward_cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event);
-}
-API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                              CUevent event) {
-    return forward_cuGraphExecEventWaitNodeSetEvent(hGraphExec, hNode, event);
-}
-API CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) {
-    return forward_cuGraphExecGetFlags(hGraphExec, flags);
-}
-API CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId) {
-    return forward_cuGraphExecGetId(hGraphExec, graphId);
-}
-API CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
-                               CUgraphExecUpdateResult *updateResult_out) {
-    return forward_cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
-}
-API CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId) {
-    return forward_cuGraphGetId(hGraph, graphId);
-}
-API CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                         unsigned long long flags) {
-    return forward_cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
-}
-API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
-    return forward_cuGraphKernelNodeCopyAttributes(dst, src);
-}
-API CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
-    return forward_cuGraphLaunch(hGraph, hStream);
-}
-API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) {
-    return forward_cuGraphMemFreeNodeGetParams(hNode, dptr_out);
-}
-API CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
-                                    CUgraph hClonedGraph) {
-    return forward_cuGraphNodeFindInClone(phNode, hOriginalNode, hClonedGraph);
-}
-API CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph) {
-    return forward_cuGraphNodeGetContainingGraph(hNode, phGraph);
-}
-API CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                   unsigned int *isEnabled) {
-    return forward_cuGraphNodeGetEnabled(hGraphExec, hNode, isEnabled);
-}
-API CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId) {
-    return forward_cuGraphNodeGetLocalId(hNode, nodeId);
-}
-API CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId) {
-    return forward_cuGraphNodeGetToolsId(hNode, toolsNodeId);
-}
-API CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type) {
-    return forward_cuGraphNodeGetType(hNode, type);
-}
-API CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                   unsigned int isEnabled) {
-    return forward_cuGraphNodeSetEnabled(hGraphExec, hNode, isEnabled);
-}
-API CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
-    return forward_cuGraphUpload(hGraph, hStream);
-}
-API CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
-                              unsigned int flags) {
-    return forward_cuGreenCtxCreate(phCtx, desc, dev, flags);
-}
-API CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) { return forward_cuGreenCtxDestroy(hCtx); }
-API CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId) {
-    return forward_cuGreenCtxGetId(greenCtx, greenCtxId);
-}
-API CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent) {
-    return forward_cuGreenCtxRecordEvent(hCtx, hEvent);
-}
-API CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
-                                    int priority) {
-    return forward_cuGreenCtxStreamCreate(phStream, greenCtx, flags, priority);
-}
-API CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
-    return forward_cuGreenCtxWaitEvent(hCtx, hEvent);
-}
-API CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
-                                  CUdevice dev) {
-    return forward_cuKernelGetAttribute(pi, attrib, kernel, dev);
-}
-API CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
-    return forward_cuKernelGetLibrary(pLib, kernel);
-}
-API CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
-                                  CUdevice dev) {
-    return forward_cuKernelSetAttribute(attrib, val, kernel, dev);
-}
-API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
-    return forward_cuKernelSetCacheConfig(kernel, config, dev);
-}
-API CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
-                                const char *name) {
-    return forward_cuLibraryGetGlobal(dptr, bytes, library, name);
-}
-API CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
-    return forward_cuLibraryGetKernelCount(count, lib);
-}
-API CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
-    return forward_cuLibraryGetModule(pMod, library);
-}
-API CUresult cuLibraryUnload(CUlibrary library) { return forward_cuLibraryUnload(library); }
-API CUresult cuLinkDestroy(CUlinkState state) { return forward_cuLinkDestroy(state); }
-API CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-    return forward_cuMemAddressFree(ptr, size);
-}
-API CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
-                                 unsigned long long flags) {
-    return forward_cuMemAddressReserve(ptr, size, alignment, addr, flags);
-}
-API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                         const CUmemAllocationProp *prop, unsigned long long flags) {
-    return forward_cuMemCreate(handle, size, prop, flags);
-}
-API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
-                            CUdeviceptr ptr) {
-    return forward_cuMemGetAccess(flags, location, ptr);
-}
-API CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
-    return forward_cuMemGetAddressRange_v2(pbase, psize, dptr);
-}
-API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                           CUmemAllocationGranularity_flags option) {
-    return forward_cuMemGetAllocationGranularity(granularity, prop, option);
-}
-API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
-                                                    CUmemGenericAllocationHandle handle) {
-    return forward_cuMemGetAllocationPropertiesFromHandle(prop, handle);
-}
-API CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
-                                    CUmemAllocationType type) {
-    return forward_cuMemGetDefaultMemPool(pool_out, location, type);
-}
-API CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
-    return forward_cuMemGetInfo_v2(free, total);
-}
-API CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
-                             CUmemAllocationType type) {
-    return forward_cuMemGetMemPool(pool, location, type);
-}
-API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                      CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    return forward_cuMemMap(ptr, size, offset, handle, flags);
-}
-API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
-    return forward_cuMemPoolCreate(pool, poolProps);
-}
-API CUresult cuMemPoolDestroy(CUmemoryPool pool) { return forward_cuMemPoolDestroy(pool); }
-API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
-                                CUmemLocation *location) {
-    return forward_cuMemPoolGetAccess(flags, memPool, location);
-}
-API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-    return forward_cuMemPoolGetAttribute(pool, attr, value);
-}
-API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
-    return forward_cuMemPoolSetAccess(pool, map, count);
-}
-API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-    return forward_cuMemPoolSetAttribute(pool, attr, value);
-}
-API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
-    return forward_cuMemPoolTrimTo(pool, minBytesToKeep);
-}
-API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    return forward_cuMemRelease(handle);
-}
-API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
-    return forward_cuMemRetainAllocationHandle(handle, addr);
-}
-API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
-                            size_t count) {
-    return forward_cuMemSetAccess(ptr, size, desc, count);
-}
-API CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
-    return forward_cuMemSetMemPool(location, type, pool);
-}
-API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) { return forward_cuMemUnmap(ptr, size); }
-API CUresult cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
-                          unsigned int srcOffset, unsigned int ByteCount) {
-    return forward_cuMemcpyAtoA(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
-}
-API CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
-                             size_t ByteCount) {
-    return forward_cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
-}
-API CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
-                             size_t ByteCount) {
-    return forward_cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
-}
-API CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
-                             size_t ByteCount) {
-    return forward_cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
-}
-API CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
-                                    const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
-                                    unsigned int numMipmapLevels) {
-    return forward_cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
-}
-API CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
-    return forward_cuMipmappedArrayDestroy(hMipmappedArray);
-}
-API CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
-                                      unsigned int level) {
-    return forward_cuMipmappedArrayGetLevel(pLevelArray, hMipmappedArray, level);
-}
-API CUresult cuMipmappedArrayGetMemoryRequirements(
-    CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUmipmappedArray mipmap, CUdevice device) {
-    return forward_cuMipmappedArrayGetMemoryRequirements(memoryRequirements, mipmap, device);
-}
-API CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                                 CUmipmappedArray mipmap) {
-    return forward_cuMipmappedArrayGetSparseProperties(sparseProperties, mipmap);
-}
-API CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
-    return forward_cuModuleGetFunctionCount(count, mod);
-}
-API CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
-                                  const char *name) {
-    return forward_cuModuleGetGlobal_v2(dptr, bytes, hmod, name);
-}
-API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
-    return forward_cuModuleGetLoadingMode(mode);
-}
-API CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name) {
-    return forward_cuModuleGetSurfRef(pSurfRef, hmod, name);
-}
-API CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name) {
-    return forward_cuModuleGetTexRef(pTexRef, hmod, name);
-}
-API CUresult cuModuleUnload(CUmodule hmod) { return forward_cuModuleUnload(hmod); }
-API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
-                                                     int numBlocks, int blockSize) {
-    return forward_cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize, func, numBlocks,
-                                                           blockSize);
-}
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
-                                                         int blockSize, size_t dynamicSMemSize) {
-    return forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize,
-                                                               dynamicSMemSize);
-}
-API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
-                                                                  int blockSize,
-                                                                  size_t dynamicSMemSize,
-                                                                  unsigned int flags) {
-    return forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize,
-                                                                        dynamicSMemSize, flags);
-}
-API CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream) {
-    return forward_cuStreamCopyAttributes(dstStream, srcStream);
-}
-API CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value) {
-    return forward_cuStreamGetAttribute(hStream, attr, value);
-}
-API CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
-    return forward_cuStreamGetFlags(hStream, flags);
-}
-API CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
-    return forward_cuStreamGetId(hStream, streamId);
-}
-API CUresult cuStreamGetPriority(CUstream hStream, int *priority) {
-    return forward_cuStreamGetPriority(hStream, priority);
-}
-API CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus) {
-    return forward_cuStreamIsCapturing(hStream, captureStatus);
-}
-API CUresult cuStreamQuery(CUstream hStream) { return forward_cuStreamQuery(hStream); }
-API CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
-                                  const CUstreamAttrValue *param) {
-    return forward_cuStreamSetAttribute(hStream, attr, param);
-}
-API CUresult cuStreamSynchronize(CUstream hStream) { return forward_cuStreamSynchronize(hStream); }
-API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                    unsigned int flags) {
-    return forward_cuStreamWaitValue32_v2(stream, addr, value, flags);
-}
-API CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                    unsigned int flags) {
-    return forward_cuStreamWaitValue64_v2(stream, addr, value, flags);
-}
-API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                     unsigned int flags) {
-    return forward_cuStreamWriteValue32_v2(stream, addr, value, flags);
-}
-API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                     unsigned int flags) {
-    return forward_cuStreamWriteValue64_v2(stream, addr, value, flags);
-}
-API CUresult cuSurfObjectDestroy(CUsurfObject surfObject) {
-    return forward_cuSurfObjectDestroy(surfObject);
-}
-API CUresult cuTexObjectDestroy(CUtexObject texObject) {
-    return forward_cuTexObjectDestroy(texObject);
 }
 
 API CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) {

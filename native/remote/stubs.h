@@ -2,216 +2,26 @@
 #ifndef EGPU_REMOTE_STUBS_H
 #define EGPU_REMOTE_STUBS_H
 
-CUresult forward_cuArray3DCreate_v2(CUarray *pHandle,
-                                    const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray);
-CUresult forward_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor,
-                                           CUarray hArray);
-CUresult forward_cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray);
-CUresult forward_cuArrayDestroy(CUarray hArray);
-CUresult forward_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray);
-CUresult forward_cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                              CUarray array, CUdevice device);
-CUresult forward_cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx);
-CUresult forward_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                            CUarray array);
 CUresult forward_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev);
-CUresult forward_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
-                                unsigned int flags, CUdevice dev);
 CUresult forward_cuCtxDestroy_v2(CUcontext ctx);
-CUresult forward_cuCtxDisablePeerAccess(CUcontext peerContext);
-CUresult forward_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags);
-CUresult forward_cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx);
-CUresult forward_cuCtxGetApiVersion(CUcontext ctx, unsigned int *version);
-CUresult forward_cuCtxGetCacheConfig(CUfunc_cache *pconfig);
-CUresult forward_cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type);
-CUresult forward_cuCtxGetFlags(unsigned int *flags);
-CUresult forward_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId);
-CUresult forward_cuCtxGetLimit(size_t *pvalue, CUlimit limit);
-CUresult forward_cuCtxGetSharedMemConfig(CUsharedconfig *pConfig);
-CUresult forward_cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority);
-CUresult forward_cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
-CUresult forward_cuCtxResetPersistingL2Cache(void);
-CUresult forward_cuCtxSetCacheConfig(CUfunc_cache config);
-CUresult forward_cuCtxSetFlags(unsigned int flags);
-CUresult forward_cuCtxSetLimit(CUlimit limit, size_t value);
-CUresult forward_cuCtxSetSharedMemConfig(CUsharedconfig config);
-CUresult forward_cuCtxSynchronize(void);
-CUresult forward_cuCtxSynchronize_v2(CUcontext ctx);
-CUresult forward_cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent);
 CUresult forward_cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev);
-CUresult forward_cuDeviceComputeCapability(int *major, int *minor, CUdevice dev);
-CUresult forward_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev);
-CUresult forward_cuDeviceGetCount(int *count);
-CUresult forward_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev);
-CUresult forward_cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev);
-CUresult forward_cuDeviceGetFabricClusterUuid(CUuuid *uuid, CUdevice dev);
-CUresult forward_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
-                                              void *value);
-CUresult forward_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev);
-CUresult forward_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib,
-                                         CUdevice srcDevice, CUdevice dstDevice);
-CUresult forward_cuDeviceGetProperties(CUdevprop *prop, CUdevice dev);
-CUresult forward_cuDeviceGetTexture1DLinearMaxWidth(size_t *maxWidthInElements,
-                                                    CUarray_format format, unsigned numChannels,
-                                                    CUdevice dev);
-CUresult forward_cuDeviceGetUuid(CUuuid *uuid, CUdevice dev);
-CUresult forward_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev);
-CUresult forward_cuDeviceGraphMemTrim(CUdevice device);
-CUresult forward_cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active);
-CUresult forward_cuDevicePrimaryCtxRelease(CUdevice dev);
 CUresult forward_cuDevicePrimaryCtxRelease_v2(CUdevice dev);
-CUresult forward_cuDevicePrimaryCtxReset(CUdevice dev);
 CUresult forward_cuDevicePrimaryCtxReset_v2(CUdevice dev);
 CUresult forward_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev);
-CUresult forward_cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags);
-CUresult forward_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags);
-CUresult forward_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr,
-                                              void *value);
-CUresult forward_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool);
-CUresult forward_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev);
 CUresult forward_cuEventCreate(CUevent *phEvent, unsigned int Flags);
-CUresult forward_cuEventDestroy_v2(CUevent hEvent);
-CUresult forward_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd);
-CUresult forward_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd);
-CUresult forward_cuEventQuery(CUevent hEvent);
 CUresult forward_cuEventRecord(CUevent hEvent, CUstream hStream);
 CUresult forward_cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags);
-CUresult forward_cuEventSynchronize(CUevent hEvent);
-CUresult forward_cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc);
-CUresult forward_cuFuncGetModule(CUmodule *hmod, CUfunction hfunc);
-CUresult forward_cuFuncGetParamCount(CUfunction func, size_t *paramCount);
-CUresult forward_cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
-                                    size_t *paramSize);
-CUresult forward_cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function);
-CUresult forward_cuFuncLoad(CUfunction function);
 CUresult forward_cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
-CUresult forward_cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config);
-CUresult forward_cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config);
-CUresult forward_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph);
-CUresult forward_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph);
-CUresult forward_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out,
-                                                CUgraph hGraph, CUcontext ctx,
-                                                unsigned int defaultLaunchValue,
-                                                unsigned int flags);
-CUresult forward_cuGraphCreate(CUgraph *phGraph, unsigned int flags);
-CUresult forward_cuGraphDestroy(CUgraph hGraph);
-CUresult forward_cuGraphDestroyNode(CUgraphNode hNode);
-CUresult forward_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
-CUresult forward_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event);
-CUresult forward_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
-CUresult forward_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event);
-CUresult forward_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                    CUgraph childGraph);
-CUresult forward_cuGraphExecDestroy(CUgraphExec hGraphExec);
-CUresult forward_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                    CUevent event);
-CUresult forward_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                  CUevent event);
-CUresult forward_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags);
-CUresult forward_cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId);
-CUresult forward_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,
-                                   CUgraphNode *hErrorNode_out,
-                                   CUgraphExecUpdateResult *updateResult_out);
-CUresult forward_cuGraphGetId(CUgraph hGraph, unsigned int *graphId);
-CUresult forward_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                             unsigned long long flags);
-CUresult forward_cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src);
-CUresult forward_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
-CUresult forward_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out);
-CUresult forward_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
-                                        CUgraph hClonedGraph);
-CUresult forward_cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph);
-CUresult forward_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                       unsigned int *isEnabled);
-CUresult forward_cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId);
-CUresult forward_cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId);
-CUresult forward_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
-CUresult forward_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                       unsigned int isEnabled);
-CUresult forward_cuGraphUpload(CUgraphExec hGraph, CUstream hStream);
-CUresult forward_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
-                                  unsigned int flags);
-CUresult forward_cuGreenCtxDestroy(CUgreenCtx hCtx);
-CUresult forward_cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId);
-CUresult forward_cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent);
-CUresult forward_cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
-                                        int priority);
-CUresult forward_cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent);
-CUresult forward_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
-                                      CUdevice dev);
 CUresult forward_cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
-CUresult forward_cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel);
-CUresult forward_cuKernelGetParamCount(CUkernel kernel, size_t *paramCount);
-CUresult forward_cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
-                                      size_t *paramSize);
-CUresult forward_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
-                                      CUdevice dev);
-CUresult forward_cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev);
-CUresult forward_cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
-                                    const char *name);
 CUresult forward_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name);
-CUresult forward_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib);
-CUresult forward_cuLibraryGetModule(CUmodule *pMod, CUlibrary library);
-CUresult forward_cuLibraryUnload(CUlibrary library);
-CUresult forward_cuLinkDestroy(CUlinkState state);
-CUresult forward_cuMemAddressFree(CUdeviceptr ptr, size_t size);
-CUresult forward_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
-                                     CUdeviceptr addr, unsigned long long flags);
 CUresult forward_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
 CUresult forward_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                          CUstream hStream);
 CUresult forward_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                     size_t Height, unsigned int ElementSizeBytes);
 CUresult forward_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize);
-CUresult forward_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                             const CUmemAllocationProp *prop, unsigned long long flags);
 CUresult forward_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream);
 CUresult forward_cuMemFree_v2(CUdeviceptr dptr);
-CUresult forward_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
-                                CUdeviceptr ptr);
-CUresult forward_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr);
-CUresult forward_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                               CUmemAllocationGranularity_flags option);
-CUresult forward_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
-                                                        CUmemGenericAllocationHandle handle);
-CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
-                                        CUmemAllocationType type);
-CUresult forward_cuMemGetInfo_v2(size_t *free, size_t *total);
-CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
-                                 CUmemAllocationType type);
-CUresult forward_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                          CUmemGenericAllocationHandle handle, unsigned long long flags);
-CUresult forward_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps);
-CUresult forward_cuMemPoolDestroy(CUmemoryPool pool);
-CUresult forward_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
-                                    CUmemLocation *location);
-CUresult forward_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
-CUresult forward_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
-CUresult forward_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
-CUresult forward_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep);
-CUresult forward_cuMemRelease(CUmemGenericAllocationHandle handle);
-CUresult forward_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr);
-CUresult forward_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
-                                size_t count);
-CUresult forward_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
-                                 CUmemoryPool pool);
-CUresult forward_cuMemUnmap(CUdeviceptr ptr, size_t size);
-CUresult forward_cuMemcpyAtoA(CUarray dstArray, unsigned int dstOffset, CUarray srcArray,
-                              unsigned int srcOffset, unsigned int ByteCount);
-CUresult forward_cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray,
-                                 size_t srcOffset, size_t ByteCount);
-CUresult forward_cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
-                                 size_t ByteCount);
-CUresult forward_cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
-                                 size_t ByteCount);
-CUresult forward_cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
-                                      size_t ByteCount, CUstream hStream);
-CUresult forward_cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount);
-CUresult forward_cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
-                              CUcontext srcContext, size_t ByteCount);
-CUresult forward_cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
-                                   CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
-                                   CUstream hStream);
 CUresult forward_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                   CUstream hStream);
 CUresult forward_cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N);
@@ -233,57 +43,12 @@ CUresult forward_cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N
 CUresult forward_cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N,
                                  CUstream hStream);
 CUresult forward_cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N);
-CUresult forward_cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
-                                        const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
-                                        unsigned int numMipmapLevels);
-CUresult forward_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray);
-CUresult forward_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
-                                          unsigned int level);
-CUresult
-forward_cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                              CUmipmappedArray mipmap, CUdevice device);
-CUresult forward_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                                     CUmipmappedArray mipmap);
 CUresult forward_cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name);
-CUresult forward_cuModuleGetFunctionCount(unsigned int *count, CUmodule mod);
-CUresult forward_cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
-                                      const char *name);
-CUresult forward_cuModuleGetLoadingMode(CUmoduleLoadingMode *mode);
-CUresult forward_cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name);
-CUresult forward_cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name);
-CUresult forward_cuModuleUnload(CUmodule hmod);
-CUresult forward_cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func,
-                                                         int numBlocks, int blockSize);
-CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
-                                                             int blockSize, size_t dynamicSMemSize);
-CUresult forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags);
 CUresult forward_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode);
-CUresult forward_cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream);
 CUresult forward_cuStreamCreate(CUstream *phStream, unsigned int Flags);
 CUresult forward_cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority);
 CUresult forward_cuStreamDestroy_v2(CUstream hStream);
 CUresult forward_cuStreamEndCapture(CUstream hStream, CUgraph *phGraph);
-CUresult forward_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
-                                      CUstreamAttrValue *value);
-CUresult forward_cuStreamGetFlags(CUstream hStream, unsigned int *flags);
-CUresult forward_cuStreamGetId(CUstream hStream, unsigned long long *streamId);
-CUresult forward_cuStreamGetPriority(CUstream hStream, int *priority);
-CUresult forward_cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus);
-CUresult forward_cuStreamQuery(CUstream hStream);
-CUresult forward_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
-                                      const CUstreamAttrValue *param);
-CUresult forward_cuStreamSynchronize(CUstream hStream);
 CUresult forward_cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags);
-CUresult forward_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                        unsigned int flags);
-CUresult forward_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                        unsigned int flags);
-CUresult forward_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                         unsigned int flags);
-CUresult forward_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                         unsigned int flags);
-CUresult forward_cuSurfObjectDestroy(CUsurfObject surfObject);
-CUresult forward_cuTexObjectDestroy(CUtexObject texObject);
 
 #endif
