@@ -1,25 +1,16 @@
 """Every command by name."""
 
+import importlib
 import sys
-from typing import Annotated
+from collections import UserDict
+from typing import Annotated, Any, Final
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
 import egpu
-from egpu.cli import components, pool
-from egpu.cli.defrag import defrag
-from egpu.cli.demo import demo
-from egpu.cli.doctor import doctor
-from egpu.cli.explain import explain
-from egpu.cli.export_trace import export_trace
-from egpu.cli.get import get
-from egpu.cli.inspect import inspect
-from egpu.cli.manifests import manifests
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, errors, show_value
-from egpu.cli.resize import resize
-from egpu.cli.run import run
-from egpu.cli.simulate import simulate
-from egpu.cli.up import up
 from egpu.errors import ElasticGPUError, InvalidInput
 
 HELP = """Share GPUs: slices, cards and pools behind one claim.
@@ -27,8 +18,45 @@ HELP = """Share GPUs: slices, cards and pools behind one claim.
 Start here: [bold]egpu demo[/] shows everything on simulated GPUs; [bold]egpu up[/] keeps such a cluster for kubectl;
 [bold]egpu run --core 30 --memory 2GiB -- COMMAND[/] runs a command in a slice of a local GPU."""
 
+PANELS: Final = {
+    "Try and use": ("demo", "up", "run", "resize"),
+    "Look": ("get", "explain", "inspect", "simulate", "defrag", "export-trace", "version"),
+    "Processes of an installation": (
+        "manifests", "doctor", "webhook", "extender", "agent", "controller", "broker", "serve", "certificate",
+    ),
+}  # fmt: skip
+"""Every command. Its function has its name, and so has its module here, where `MODULES` says no other."""
+MODULES: Final = {
+    "version": "app",
+    **dict.fromkeys(("webhook", "extender", "agent", "controller"), "components"),
+    **dict.fromkeys(("broker", "serve", "certificate"), "pool"),
+}
+SETTINGS: Final = {"run": {"allow_interspersed_args": False, "ignore_unknown_options": False}}
+
+
+class Commands(UserDict[str, Any]):
+    """By name. The module of a command is imported when that command is asked for: a process that runs for months on
+    every node has no other's code in its memory."""
+
+    def __getitem__(self, key: str) -> Any:
+        panel, name = self.data[key], key.replace("-", "_")
+        function = getattr(importlib.import_module(f"egpu.cli.{MODULES.get(key, name)}"), name)
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+        alone.command(key, rich_help_panel=panel, context_settings=SETTINGS.get(key))(function)
+        return typer.main.get_command(alone)
+
+
+class Group(TyperGroup):
+    """`egpu` itself."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands({name: panel for panel, names in PANELS.items() for name in names})
+
+
 app = typer.Typer(
     name="egpu",
+    cls=Group,
     help=HELP,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -36,28 +64,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-TRY, LOOK, INSTALL = "Try and use", "Look", "Processes of an installation"
 
-app.command(rich_help_panel=TRY)(demo)
-app.command(rich_help_panel=TRY)(up)
-app.command(rich_help_panel=TRY, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
-    run
-)
-app.command(rich_help_panel=TRY)(resize)
-app.command(rich_help_panel=LOOK)(get)
-app.command(rich_help_panel=LOOK)(explain)
-app.command(rich_help_panel=LOOK)(inspect)
-app.command(rich_help_panel=LOOK)(simulate)
-app.command(rich_help_panel=LOOK)(defrag)
-app.command("export-trace", rich_help_panel=LOOK)(export_trace)
-app.command(rich_help_panel=INSTALL)(manifests)
-app.command(rich_help_panel=INSTALL)(doctor)
-PROCESSES = (components.webhook, components.extender, components.agent, components.controller)
-for process in (*PROCESSES, pool.broker, pool.serve, pool.certificate):
-    app.command(rich_help_panel=INSTALL)(process)
+@app.callback()
+def all_commands() -> None:
+    """There is nothing that all commands do first; but with this, typer makes a group."""
 
 
-@app.command(rich_help_panel=LOOK)
 def version(
     output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
 ) -> None:

@@ -11,9 +11,9 @@ import yaml
 from typer.testing import CliRunner
 
 import egpu
-from egpu.cli.app import app, run_app
+from egpu.cli.app import PANELS, app, run_app
 
-COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+COMMANDS = [name for names in PANELS.values() for name in names]
 
 
 class Call:
@@ -52,6 +52,19 @@ def test_every_command_explains_itself(command: str):
         assert done.exit_code == 0
         assert "Usage:" in done.output
     assert {"demo", "up", "run", "get", "explain", "version"} <= set(COMMANDS)
+
+
+def test_a_process_holds_no_other_commands_code() -> None:
+    script = """
+import sys
+from egpu.cli.app import app
+try:
+    app(["extender", "--help"])
+except SystemExit:
+    print([name for name in ("egpu.cli.doctor", "egpu.cli.simulate", "cryptography", "numpy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_version():
