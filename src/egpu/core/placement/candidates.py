@@ -61,7 +61,7 @@ class CandidateCards:
 
     def _given_out(self, core_left: IntArray, memory_left: IntArray) -> FloatArray:
         left = (core_left / 100 + memory_left / np.maximum(self.totals.memory_mib, 1)) / 2
-        return np.clip(1 - left, 0, 1)
+        return np.minimum(1 - left, 1)
 
     def eligible(self, demand: ContainerDemand, needs: Needs, *, init: bool) -> BoolArray:
         """Cards that can take `demand` now."""
