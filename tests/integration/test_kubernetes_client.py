@@ -39,8 +39,6 @@ async def test_every_verb(tmp_path: Path):
         assert (await client.patch(Pod, "a", stale, namespace="default")).annotations["k"] == "v"
         with pytest.raises(Conflict):
             await client.patch(Pod, "a", stale, namespace="default")
-        operations = [{"op": "add", "path": "/metadata/annotations/j", "value": "w"}]
-        assert (await client.patch_json(Pod, "a", operations, namespace="default")).annotations["j"] == "w"
         status = {"status": {"phase": "Pending", "message": "hello"}}
         patched = await client.patch(Pod, "a", status, namespace="default", subresource="status")
         assert patched.status.message == "hello"
@@ -65,7 +63,6 @@ async def test_every_verb(tmp_path: Path):
         assert [one.name for one in await client.list(Pod, fields="spec.nodeName=n")] == ["a"]
         with pytest.raises(Conflict):
             await client.delete(Pod, "a", namespace="default", uid="another")
-        await client.evict("a", namespace="default", uid=made.uid)
         await client.delete(Pod, "a", namespace="default", grace_period_seconds=0)
         await client.delete(Pod, "a", namespace="default")  # gone already: fine
 

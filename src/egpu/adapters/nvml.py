@@ -140,10 +140,6 @@ class NvmlInventory:
             _quiet(nvml.nvmlShutdown)
             self._open = False
 
-    def driver_version(self) -> str:
-        """ "" while NVML is not open or does not say."""
-        return str(_quiet(nvml.nvmlSystemGetDriverVersion) or "") if self._open else ""
-
     def _initialise(self) -> None:
         if self._open:
             return

@@ -151,10 +151,3 @@ def format_mib(memory_mib: int) -> str:
     if memory_mib >= 10 * 1024 and memory_mib % 1024 == 0:
         return f"{memory_mib // 1024} GiB"
     return f"{memory_mib} MiB"
-
-
-def format_quantity(memory_mib: int) -> str:
-    """For objects: the canonical binary form, "2560Mi" or "16Gi"; `parse_memory_mib` reads it back exactly."""
-    if memory_mib and memory_mib % 1024 == 0:
-        return f"{memory_mib // 1024}Gi"
-    return f"{memory_mib}Mi"

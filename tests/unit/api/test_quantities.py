@@ -7,7 +7,6 @@ import pytest
 from egpu.api.quantities import (
     canonical_quantity,
     format_mib,
-    format_quantity,
     parse_claim_memory,
     parse_count,
     parse_memory_mib,
@@ -62,10 +61,9 @@ def test_bad_claim_memory_is_refused(text: str) -> None:
         parse_claim_memory(text, field="f", unit_mib=1024)
 
 
-def test_memory_is_written_for_people_and_for_objects() -> None:
+def test_memory_is_written_for_people() -> None:
     assert format_mib(2560) == "2560 MiB"
     assert format_mib(16384) == "16 GiB"
-    assert format_quantity(2560) == "2560Mi"
     assert parse_memory_mib("2GiB") == 2048
 
 

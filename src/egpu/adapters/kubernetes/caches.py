@@ -1,7 +1,6 @@
 """The reflectors of one process: started together, ready together."""
 
 import asyncio
-import time
 from typing import Any
 
 from egpu.adapters.kubernetes.client import Client, T
@@ -42,7 +41,3 @@ class Caches:
         """What is still missing, for /readyz."""
         missing = [one.kind.__name__ for one in self._reflectors if not one.synced.is_set()]
         return f"not listed yet: {', '.join(missing)}" if missing else None
-
-    def age_seconds(self) -> float:
-        """How long ago the kind heard from longest ago was heard from."""
-        return time.monotonic() - min(one.last_contact for one in self._reflectors)

@@ -226,22 +226,6 @@ class Client:
         response = await self._send("PATCH", path, body=patch, content_type="application/merge-patch+json")
         return self._decode(kind, response)
 
-    async def patch_json(
-        self,
-        kind: type[T],
-        name: str,
-        operations: Sequence[Mapping[str, Any]],
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-    ) -> T:
-        """RFC 6902 patch. Sent once, because an operation such as "add" to a list is not repeatable."""
-        path = path_of(kind, namespace, name, subresource)
-        response = await self._send(
-            "PATCH", path, body=operations, content_type="application/json-patch+json", attempts=1
-        )
-        return self._decode(kind, response)
-
     async def delete(
         self,
         kind: type[T],
@@ -291,17 +275,6 @@ class Client:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._send("POST", path_of(Pod, namespace, name, "binding"), body=body, attempts=1)
-
-    async def evict(self, name: str, *, namespace: str, uid: str | None = None) -> None:
-        """Asks for the pod to be evicted. Raises Unavailable where a disruption budget forbids it now."""
-        body: dict[str, Any] = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-        }
-        if uid is not None:
-            body["deleteOptions"] = {"preconditions": {"uid": uid}}
-        await self._send("POST", path_of(Pod, namespace, name, "eviction"), body=body, attempts=1)
 
     # ------------------------------------------------------------------ plumbing
 

@@ -66,8 +66,6 @@ class Reflector(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._version: str | None = None
         self.synced = asyncio.Event()
-        self.last_contact = 0.0
-        """time.monotonic() of the last answer from the server."""
 
     def on_change(self, handler: Handler[T]) -> None:
         """Registers a handler; it also gets what is already here, as added objects."""
@@ -128,7 +126,6 @@ class Reflector(Generic[T]):
         objects, version = await self._client.list_at(
             self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields
         )
-        self.last_contact = time.monotonic()
         found = {(obj.namespace, obj.name): obj for obj in objects}
         for key in [key for key in self._objects if key not in found]:
             self._remove(key)
@@ -149,7 +146,6 @@ class Reflector(Generic[T]):
         )
         async with aclosing(events):
             async for event in events:
-                self.last_contact = time.monotonic()
                 self._take(event)
                 self._version = event.identity.resource_version or self._version
 
