@@ -13,6 +13,7 @@ from egpu.core.policies.placer import Placer
 from egpu.core.policies.prices import compute_prices
 from egpu.core.policies.registry import NAMES, Setting, make_policy
 from egpu.core.policies.shapes import WHOLE_CARD, Machine, Mix, Shape
+from support.fleets import place_fits
 
 MODELS = ("A", "B")
 machines = st.lists(
@@ -92,7 +93,7 @@ def test_never_over_commits_and_never_refuses_what_fits(found: list[Machine], co
         place = placer.find(event.shape)
         assert (place is not None) == fits_somewhere(fleet, event.shape)
         if place is not None:
-            assert fleet.place_fits(event.shape, place)
+            assert place_fits(fleet, event.shape, place)
             fleet.take(event.shape, place)
             placed[at] = (event.shape, place)
         assert min(fleet.core.min(), fleet.card_memory.min(), fleet.host.min()) >= 0

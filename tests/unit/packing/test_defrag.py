@@ -6,6 +6,7 @@ from egpu.core.policies.baselines import BestFit
 from egpu.core.policies.fleet import Fleet, Placement
 from egpu.core.policies.shapes import Machine, Shape
 from egpu.core.simulation.defrag import Placed, Proposal, propose
+from support.fleets import place_fits
 
 HALF, WHOLE, PAIR = (Shape(1000, 1000, *rest) for rest in ((1, 500), (1, 1000), (2, 1000)))
 
@@ -55,7 +56,7 @@ def test_the_proposal_holds_when_it_is_done() -> None:
     assert len(found.moves) == 2
     by_name = {pod.name: pod for pod in pods}
     for move in found.moves:
-        assert fleet.place_fits(by_name[move.name].shape, move.target)
+        assert place_fits(fleet, by_name[move.name].shape, move.target)
         fleet.take(by_name[move.name].shape, move.target)
         fleet.release(by_name[move.name].shape, move.origin)
-    assert fleet.place_fits(PAIR, found.place)
+    assert place_fits(fleet, PAIR, found.place)

@@ -11,6 +11,7 @@ from egpu.core.policies.fleet import Fleet, Placement
 from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.defrag import Move, Placed
 from egpu.core.simulation.raising import Raising, raise_share
+from support.fleets import place_fits
 
 HALF, WHOLE, PAIR = (Shape(1000, 1000, *rest) for rest in ((1, 500), (1, 1000), (2, 1000)))
 SMALL = Shape(1000, 1000, 1, 300)
@@ -82,7 +83,7 @@ def test_what_is_promised_is_what_comes_of_it(wanted: list[tuple[Shape, int, int
     for number, (shape, row, card) in enumerate(wanted):
         cards = (0, 1) if shape.cards == 2 else (card,)
         place = Placement(row, cards)
-        if fleet.place_fits(shape, place):
+        if place_fits(fleet, shape, place):
             fleet.take(shape, place)
             pods.append(Placed(f"p{number}", shape, place))
     before = (fleet.core.copy(), fleet.host.copy(), fleet.full.copy())
@@ -98,7 +99,7 @@ def test_what_is_promised_is_what_comes_of_it(wanted: list[tuple[Shape, int, int
             pod = by_name.pop(move.name)  # nobody is moved twice
             assert move.target.row != move.origin.row
             fleet.release(pod.shape, move.origin)
-            assert fleet.place_fits(pod.shape, move.target)
+            assert place_fits(fleet, pod.shape, move.target)
             fleet.take(pod.shape, move.target)
         assert abs(step.allocatable_percent - allocatable(fleet, MIX)) < 1e-6
         assert step.allocatable_percent > share

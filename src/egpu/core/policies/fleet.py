@@ -112,23 +112,12 @@ class Fleet:
         return np.isin(self.model, codes)
 
     def take(self, shape: Shape, place: Placement) -> None:
-        """Give the pod its place. The caller has made sure that it fits (`place_fits`)."""
+        """Give the pod its place. The caller has made sure that it fits."""
         self._shift(shape, place, 1)
 
     def release(self, shape: Shape, place: Placement) -> None:
         """Undo `take`."""
         self._shift(shape, place, -1)
-
-    def place_fits(self, shape: Shape, place: Placement) -> bool:
-        """Whether exactly this place can take the pod now."""
-        row, cards = place
-        return (
-            len(cards) == len(set(cards)) == shape.cards
-            and bool(self.cpu[row] >= shape.cpu_milli and self.ram[row] >= shape.ram_mib)
-            and all(c < self.count[row] for c in cards)
-            and all(self.core[row, c] >= shape.core_milli for c in cards)
-            and all(self.card_memory[row, c] >= self.memory_asked(shape, row) for c in cards)
-        )
 
     def eligible_cards(self, shape: Shape, row: int) -> list[int]:
         """Columns of a row that could take the shape's share of one card."""
