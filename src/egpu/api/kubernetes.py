@@ -3,6 +3,7 @@ is optional. Not a complete model of Kubernetes, and never used to write back an
 those are patched.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from msgspec import field
@@ -42,7 +43,7 @@ class Container(Wire, frozen=True, kw_only=True):
     command: list[str] | None = None
     args: list[str] | None = None
     working_dir: str = ""
-    env: list[EnvVar] | None = None
+    env: Sequence[EnvVar] | None = None
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
     """"Always" on an init container makes it restartable (a sidecar)."""
@@ -58,8 +59,8 @@ class Toleration(Wire, frozen=True, kw_only=True):
 
 
 class PodSpec(Wire, frozen=True, kw_only=True):
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
+    containers: Sequence[Container] | None = None
+    init_containers: Sequence[Container] | None = None
     node_name: str = ""
     node_selector: dict[str, str] | None = None
     scheduler_name: str = ""
@@ -127,12 +128,12 @@ class Pod(Object, frozen=True, kw_only=True, tag_field="kind", tag="Pod"):
     status: PodStatus = field(default_factory=PodStatus)
 
     @property
-    def containers(self) -> list[Container]:
+    def containers(self) -> Sequence[Container]:
         """App containers."""
         return self.spec.containers or []
 
     @property
-    def init_containers(self) -> list[Container]:
+    def init_containers(self) -> Sequence[Container]:
         """Init containers, restartable ones included."""
         return self.spec.init_containers or []
 

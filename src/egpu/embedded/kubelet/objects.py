@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from msgspec import field
 
-from egpu.api.kubernetes import PodStatus, ResourceRequirements
+from egpu.api import kubernetes
 from egpu.api.objects import Object
 from egpu.api.wire import Resource, Wire
 
@@ -19,26 +20,19 @@ class KeySelector(Wire, frozen=True, kw_only=True):
     optional: bool = False
 
 
-class FieldSelector(Wire, frozen=True, kw_only=True):
-    field_path: str = ""
-
-
 class ResourceSelector(Wire, frozen=True, kw_only=True):
     resource: str = ""
     container_name: str = ""
     divisor: str | int | float = ""
 
 
-class ValueFrom(Wire, frozen=True, kw_only=True):
-    field_ref: FieldSelector | None = None
+class ValueFrom(kubernetes.EnvVarSource, frozen=True, kw_only=True):
     resource_field_ref: ResourceSelector | None = None
     config_map_key_ref: KeySelector | None = None
     secret_key_ref: KeySelector | None = None
 
 
-class EnvVar(Wire, frozen=True, kw_only=True):
-    name: str
-    value: str = ""
+class EnvVar(kubernetes.EnvVar, frozen=True, kw_only=True):
     value_from: ValueFrom | None = None
 
 
@@ -76,17 +70,10 @@ class Volume(Wire, frozen=True, kw_only=True):
     projected: dict[str, Any] | None = None
 
 
-class Container(Wire, frozen=True, kw_only=True):
-    name: str
-    image: str = ""
-    command: list[str] | None = None
-    args: list[str] | None = None
-    working_dir: str = ""
-    env: list[EnvVar] | None = None
+class Container(kubernetes.Container, frozen=True, kw_only=True):
+    env: Sequence[EnvVar] | None = None
     env_from: list[EnvFrom] | None = None
-    resources: ResourceRequirements | None = None
     volume_mounts: list[VolumeMount] | None = None
-    restart_policy: str = ""
 
     @property
     def restartable(self) -> bool:
@@ -94,32 +81,24 @@ class Container(Wire, frozen=True, kw_only=True):
         return self.restart_policy == "Always"
 
 
-class PodSpec(Wire, frozen=True, kw_only=True):
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
+class PodSpec(kubernetes.PodSpec, frozen=True, kw_only=True):
+    containers: Sequence[Container] | None = None
+    init_containers: Sequence[Container] | None = None
     volumes: list[Volume] | None = None
-    node_name: str = ""
     hostname: str = ""
-    restart_policy: str = ""
-    service_account_name: str = ""
-    termination_grace_period_seconds: int | None = None
 
 
-class Pod(Object, frozen=True, kw_only=True, tag_field="kind", tag="Pod"):
+class Pod(kubernetes.Pod, frozen=True, kw_only=True):
     """A pod with everything that is needed to run it."""
 
-    resource: ClassVar[Resource] = Resource("", "v1", "pods", namespaced=True)
-
-    api_version: str = field(default_factory=lambda: "v1")
     spec: PodSpec = field(default_factory=PodSpec)
-    status: PodStatus = field(default_factory=PodStatus)
 
     @property
-    def containers(self) -> list[Container]:
+    def containers(self) -> Sequence[Container]:
         return self.spec.containers or []
 
     @property
-    def init_containers(self) -> list[Container]:
+    def init_containers(self) -> Sequence[Container]:
         return self.spec.init_containers or []
 
     @property
