@@ -1,5 +1,6 @@
 """What is generated for the remote pair is up to date, and numbers on the wire are not used twice."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,3 +27,19 @@ def test_every_number_has_one_meaning() -> None:
         names = [name for kind, _, name in rows if kind == what]
         assert len(set(numbers)) == len(numbers)
         assert len(set(names)) == len(names)
+
+
+def test_the_executor_decodes_only_what_a_client_sends() -> None:
+    """Above all no older form of a call whose newer one it keeps account of."""
+    sources = [*(ROOT / "native/remote").glob("*.c"), ROOT / "native/remote/client.h"]
+    text = "\n".join(source.read_text() for source in sources)
+    sent = set(re.findall(r"\bCALL\((cu\w+)\)", text)) | set(re.findall(r"\bOP_(cu\w+)", text))
+    decoded = set(re.findall(r"\[OP_(cu\w+)\]", (ROOT / "native/executor/decoders.c").read_text()))
+    forwarded = set(re.findall(r"\bforward_(cu\w+)\(", (ROOT / "native/remote/stubs.h").read_text()))
+    called = re.sub(r"(?m)^CUresult forward_\w+", "", text)  # without the stubs' own definitions
+    filled = {name for pair in re.findall(r"(?m)^FILL\w*\((cu\w+), [\w ]+, (cu\w+)\)", text) for name in pair}
+    assert len(decoded) > 150
+    assert decoded <= sent
+    assert {name for name in forwarded if f"forward_{name}(" not in called} <= filled
+    assert "cuDevicePrimaryCtxRelease_v2" in decoded
+    assert "cuDevicePrimaryCtxRelease" not in decoded
