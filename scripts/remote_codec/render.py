@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .functions import BLOCKING, LOCATED_STRUCTS, Function, Parameter
+from .functions import BLOCKING, LOCATED_STRUCTS, POINTER_FORMS, Function, Parameter
 from .ops import Numbers
 
-PRESENT = frozenset({"in_struct", "found", "out_value", "out_struct", "out_devptr", "out_attribute"})
+PRESENT = POINTER_FORMS - {"create"}
 REAL = """\
 /* The driver's function, with the parameters that cuda.h gives it; NULL: this driver has none. */
 #define REAL(symbol) __typeof__(symbol) *real = (__typeof__(symbol) *)driver_function(EGPU_FN_##symbol)
@@ -55,11 +55,8 @@ def stub(function: Function, name: str) -> str:
     gets: list[str] = []
     undo: list[str] = []
     if function.has_pointers:
-        mask = " | ".join(
-            f"(uint64_t)({p.name} != NULL) << {i}"
-            for i, p in enumerate(function.parameters)
-            if p.form in ("out_value", "in_struct", "out_struct", "out_devptr", "create", "found", "out_attribute")
-        )
+        pointers = [(i, p.name) for i, p in enumerate(function.parameters) if p.form in POINTER_FORMS]
+        mask = " | ".join(f"(uint64_t)({name} != NULL) << {i}" for i, name in pointers)
         puts.append(f"put_word(&call.out, {mask});")
     creates = [p for p in function.parameters if p.form == "create"]
     for p in function.parameters:
@@ -182,9 +179,7 @@ def client(functions: list[Function], table: list[dict[str, Any]], hand: set[str
 
 def client_header(functions: list[Function], hand: set[str]) -> str:
     """native/remote/stubs.h."""
-    lines = "\n".join(
-        f"CUresult forward_{f.symbol}({arguments(f.parameters)});" for f in functions if f.symbol in hand
-    )
+    lines = "\n".join(f"CUresult forward_{f.symbol}({arguments(f.parameters)});" for f in functions if f.symbol in hand)
     return f"{MARK}#ifndef EGPU_REMOTE_STUBS_H\n#define EGPU_REMOTE_STUBS_H\n\n{lines}\n\n#endif\n"
 
 
