@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help fuzz mutants sanitize demo test test-python test-native check bench bench-scheduling format generate clean
+.PHONY: help fuzz mutants sanitize demo test test-cluster test-python test-native check bench bench-scheduling format generate clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -49,6 +49,11 @@ test: test-native test-python
 
 test-python: $(VENV)/.dev $(VENV)/.installed
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# The tests of tests/cluster on the real cluster of KUBECONFIG, where Elastic GPU is installed; without one, on the embedded cluster, as
+# `make test` runs them. What else it can be told is at the top of tests/cluster/conftest.py.
+test-cluster: $(VENV)/.dev $(VENV)/.installed
+	@EGPU_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest tests/cluster
 
 test-native: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native -G Ninja -DEGPU_TESTS=ON > build-native.log 2>&1 || { cat build-native.log; exit 1; }

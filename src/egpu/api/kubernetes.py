@@ -67,6 +67,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
     priority: int | None = None
+    preemption_policy: str = ""
     service_account_name: str = ""
     tolerations: list[Toleration] | None = None
     affinity: dict[str, Any] | None = None
@@ -114,6 +115,7 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     message: str = ""
     host_ip: str = ""
     pod_ip: str = ""
+    nominated_node_name: str = ""
     start_time: str | None = None
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None

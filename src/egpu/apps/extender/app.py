@@ -21,6 +21,7 @@ from egpu.apps.extender.mix import JobMix
 from egpu.apps.extender.placing import Placing
 from egpu.apps.extender.server import ExtenderServer
 from egpu.apps.extender.view import View
+from egpu.apps.extender.waking import Waker
 from egpu.core.policies.registry import Policies
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
@@ -47,7 +48,8 @@ class Extender:
         events = EventRecorder(client, component="elastic-gpu-extender")
         self.gangs = GangController(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
-        self.placing = Placing(self.view, policies)
+        self.waker = Waker(client, self.view, policies, metrics)
+        self.placing = Placing(self.view, policies, self.waker.answered)
         self.server = ExtenderServer(self.placing, self.binder, metrics, self.not_ready)
         self.address: Listen | None = None
         """Where it listens, once it does."""
@@ -74,6 +76,7 @@ class Extender:
             group.create_task(self.binder.settle())
             group.create_task(self.writer.settle())
             group.create_task(self.gangs.run())
+            group.create_task(self.waker.run())
             group.create_task(self.report_problems())
 
     async def report_problems(self) -> None:

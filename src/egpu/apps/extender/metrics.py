@@ -27,6 +27,11 @@ class Metrics:
         self.claims_bound = Counter(
             "elasticgpu_extender_claims_bound_total", "Immediate claims given their cards", registry=self.registry
         )
+        self.pods_woken = Counter(
+            "elasticgpu_extender_pods_woken_total",
+            "Waiting pods that kube-scheduler was told to look at again, because there is room",
+            registry=self.registry,
+        )
 
     def _histogram(self, verb: str, what: str) -> Histogram:
         name = f"elasticgpu_extender_{verb}_duration_seconds"

@@ -1,7 +1,7 @@
 """Filter, prioritize and preempt: questions to the ledger that change nothing."""
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,11 +35,13 @@ _Verdict = tuple[Sequence[str], dict[str, str], dict[str, str]]
 
 
 class Placing:
-    """Answers kube-scheduler's questions from the view."""
+    """Answers kube-scheduler's questions from the view. `answered` is told after each filter, by the pod's UID, whether
+    any of the nodes has room for it."""
 
-    def __init__(self, view: View, policies: Policies) -> None:
+    def __init__(self, view: View, policies: Policies, answered: Callable[[str, bool], None]) -> None:
         self._view = view
         self._policies = policies
+        self._answered = answered
 
     def filter(self, args: ExtenderArgs, full_nodes: Sequence[Mapping[str, Any]] = ()) -> ExtenderFilterResult:
         """Only names of the input come back. A pod without a GPU demand passes everywhere.
@@ -51,6 +53,7 @@ class Placing:
             request = self._view.cache.request(args.pod)
             gang = self._view.cache.gangs.of(args.pod)
         except (InvalidInput, CorruptData) as error:
+            self._answered(args.pod.uid, False)
             return ExtenderFilterResult(
                 nodes=None if args.nodes is None else {"items": []},
                 node_names=[] if args.nodes is None else None,
@@ -61,6 +64,7 @@ class Placing:
             fits, failed, unresolvable = self._filter_gang(gang, args.pod, nodes)
         else:
             fits, failed, unresolvable = self._filter_one(request, nodes)
+        self._answered(args.pod.uid, bool(fits))
         return ExtenderFilterResult(
             nodes=None if args.nodes is None else {"items": _kept(full_nodes, set(fits))},
             node_names=list(fits) if args.nodes is None else None,

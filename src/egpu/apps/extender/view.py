@@ -65,8 +65,10 @@ class View:
         if change.new is None:
             self.cache.claim_deleted(change.subject.uid)
             self._room()
-        else:
-            self.cache.claim_changed(change.new)
+            return
+        self.cache.claim_changed(change.new)
+        if change.old is None or change.old.status.allocation != change.new.status.allocation:
+            self._room()  # pods may have waited for the claim, or for it to be bound
 
     def _pod(self, change: Change[Pod]) -> None:
         if change.new is None:

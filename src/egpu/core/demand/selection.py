@@ -6,7 +6,7 @@ models of a pod are those of the nodes that it selects.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -59,6 +59,12 @@ class Selection:
             if len(self._known) > MAX_SELECTORS:
                 self._known.popitem(last=False)
         return found
+
+    def of(self, pod: Pod, nodes: Sequence[str]) -> list[str]:
+        """Those of `nodes` that the pod selects."""
+        if not pod.spec.node_selector and not (pod.spec.affinity or {}).get("nodeAffinity"):
+            return list(nodes)
+        return [name for name in nodes if name in self._nodes and selects(pod, self._nodes[name])]
 
     def _select(self, pod: Pod) -> tuple[str, ...]:
         having = {name: model for name, model in self._models.items() if name in self._nodes}

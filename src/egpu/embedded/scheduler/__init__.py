@@ -1,9 +1,16 @@
-"""A plain scheduler for the embedded cluster, one pod after the other.
+"""A scheduler for the embedded cluster that behaves as kube-scheduler does with an extender: the same calls, the same
+messages, and the same reasons to look at a waiting pod again.
 
-    loop         takes each pod through the checks, the extender and the binding
-    predicates   whether a node can take a pod, as far as Kubernetes itself is concerned
+    loop         takes each pod through filters, extender, preemption and binding
+    queue        who is next, and who waits for what
+    events       which changes of the cluster let a rejected pod be looked at again
+    filters      whether a node can take a pod, as far as Kubernetes itself is concerned
+    scoring      how much kube-scheduler itself likes a node
+    preemption   which pods would have to go for another of higher priority
+    messages     why a pod fits nowhere, in kube-scheduler's words
     usage        what the pods of each node hold
     extender     the extender's protocol, from the scheduler's side
 
-No replacement for kube-scheduler: it has no preemption, no inter-pod affinity and no topology spread.
+No replacement for kube-scheduler: it has no inter-pod affinity, no topology spread, no volumes, no disruption
+budgets.
 """

@@ -1,5 +1,6 @@
 """The scheduler's side of the extender protocol: what kube-scheduler would send, over HTTP."""
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -12,7 +13,11 @@ from egpu.api.extender import (
     ExtenderBindingArgs,
     ExtenderBindingResult,
     ExtenderFilterResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
     HostPriority,
+    MetaPod,
+    MetaVictims,
 )
 from egpu.api.kubernetes import Pod
 from egpu.errors import OutcomeUnknown, Unavailable
@@ -21,13 +26,16 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS = 5.0
 """kube-scheduler's default for an extender."""
+WEIGHT = 10
+"""Of its scores beside kube-scheduler's own: as in `deploy/scheduler`."""
 
 
 class Extender:
     """One extender, `nodeCacheCapable`, that binds the pods that use a managed resource."""
 
     def __init__(self, url: str, *, managed_resources: frozenset[str] = frozenset({names.SLOT})) -> None:
-        self._http = httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False)
+        self._url = url.rstrip("/")
+        self._http = httpx2.AsyncClient(timeout=TIMEOUT_SECONDS, trust_env=False)
         self._managed = managed_resources
 
     async def __aenter__(self) -> Self:
@@ -47,16 +55,31 @@ class Extender:
         )
 
     async def filter(self, pod: Pod, node_names: list[str]) -> ExtenderFilterResult:
-        """Raises Unavailable."""
+        """Only nodes that were asked about come back. Raises Unavailable."""
         answer = await self._post("filter", ExtenderArgs(pod=pod, node_names=node_names), ExtenderFilterResult)
         if answer.error:
-            raise Unavailable(f"extender filter: {answer.error}")
+            raise Unavailable(answer.error)
+        if strangers := set(answer.node_names or ()).difference(node_names):
+            raise Unavailable(
+                f'extender "{self._url}" claims a filtered node "{min(strangers)}"'
+                " which is not found in the input node list"
+            )
         return answer
 
     async def prioritize(self, pod: Pod, node_names: list[str]) -> dict[str, int]:
         """Scores from 0 to 10 by node. Raises Unavailable."""
         answer = await self._post("prioritize", ExtenderArgs(pod=pod, node_names=node_names), list[HostPriority])
         return {host.host: host.score for host in answer}
+
+    async def preempt(self, pod: Pod, victims: Mapping[str, Sequence[Pod]]) -> dict[str, list[str]]:
+        """Which victims, by UID, would have to go on which of the nodes; a node that is missing is no candidate.
+        Raises Unavailable."""
+        meta = {node: MetaVictims(pods=[MetaPod(uid=pod.uid) for pod in pods]) for node, pods in victims.items()}
+        arguments = ExtenderPreemptionArgs(pod=pod, node_name_to_meta_victims=meta)
+        answer = await self._post("preempt", arguments, ExtenderPreemptionResult)
+        return {
+            node: [victim.uid for victim in kept.pods or []] for node, kept in answer.node_name_to_meta_victims.items()
+        }
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Raises Unavailable with the extender's reason (something changed since the filter), or OutcomeUnknown."""
@@ -66,17 +89,18 @@ class Extender:
         except Unavailable as error:
             raise OutcomeUnknown(str(error)) from error
         if answer.error:
-            raise Unavailable(f"extender bind to {node}: {answer.error}")
+            raise Unavailable(answer.error)
 
     async def _post(self, verb: str, body: msgspec.Struct, kind: type[T]) -> T:
+        url = f"{self._url}/{verb}"
         try:
             response = await self._http.post(
-                f"/{verb}", content=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
+                url, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
             )
         except httpx2.HTTPError as error:
-            raise Unavailable(f"extender {verb}: {type(error).__name__} {error}") from error
+            raise Unavailable(f'Post "{url}": {type(error).__name__} {error}'.rstrip()) from error
         if response.status_code != 200:
-            raise Unavailable(f"extender {verb}: HTTP {response.status_code} {response.text[:200]}")
+            raise Unavailable(f"failed {verb} with extender at URL {url}, code {response.status_code}")
         try:
             return msgspec.json.decode(response.content, type=kind)
         except msgspec.MsgspecError as error:

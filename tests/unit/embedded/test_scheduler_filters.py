@@ -9,9 +9,7 @@ import pytest
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.resources import effective_requests
 from egpu.core.demand.selection import selects
-from egpu.embedded.scheduler.loop import summary
-from egpu.embedded.scheduler.predicates import reason_against, unsupported
-from egpu.embedded.scheduler.usage import Usage
+from egpu.embedded.scheduler.filters import Rejection, rejection, unsupported
 
 
 def pod(uid: str = "u", **spec: Any) -> Pod:
@@ -39,7 +37,12 @@ def node(*, ready: str = "True", labels: dict[str, str] | None = None, **spec: A
 
 
 def against(a_pod: Pod, a_node: Node, used: dict[str, Fraction] | None = None) -> str | None:
-    return reason_against(a_pod, a_node, requests=effective_requests(a_pod), used=used or {})
+    found = found_against(a_pod, a_node, used)
+    return None if found is None else ", ".join(found.reasons)
+
+
+def found_against(a_pod: Pod, a_node: Node, used: dict[str, Fraction] | None = None) -> Rejection | None:
+    return rejection(a_pod, a_node, requests=effective_requests(a_pod), used=used or {})
 
 
 @pytest.mark.parametrize(
@@ -60,11 +63,32 @@ def test_too_many_pods() -> None:
     assert against(pod(), node(), {"pods": Fraction(3)}) == "Too many pods"
 
 
+def test_everything_that_a_node_is_short_of_is_said():
+    greedy = pod(containers=[container("a", cpu="2001m", memory="1025Mi")])
+    assert against(greedy, node(), {"pods": Fraction(3)}) == "Too many pods, Insufficient cpu, Insufficient memory"
+
+
+def test_only_what_fits_an_empty_node_is_worth_an_eviction():
+    asking = pod(containers=[container("a", cpu="2")])
+    crowded = found_against(asking, node(), {"cpu": Fraction(1)})
+    assert crowded is not None
+    assert crowded.resolvable
+    for hopeless in (
+        found_against(pod(containers=[container("a", cpu="3")]), node()),
+        found_against(asking, node(unschedulable=True)),
+        found_against(pod(nodeSelector={"zone": "a"}), node()),
+    ):
+        assert hopeless is not None
+        assert not hopeless.resolvable
+
+
 def test_readiness_cordon_and_taints() -> None:
-    assert against(pod(), node(ready="Unknown")) == "node(s) were not ready"
+    assert against(pod(), node(ready="Unknown")) == "node(s) had untolerated taint(s)"
+    patient = pod(tolerations=[{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}])
+    assert against(patient, node(ready="Unknown")) is None
     assert against(pod(), node(unschedulable=True)) == "node(s) were unschedulable"
     tainted = node(taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
-    assert against(pod(), tainted) == "node(s) had untolerated taint {k: v}"
+    assert against(pod(), tainted) == "node(s) had untolerated taint(s)"
     for toleration in (
         {"operator": "Exists"},
         {"key": "k", "operator": "Exists", "effect": "NoSchedule"},
@@ -108,22 +132,3 @@ def test_unsupported_features_are_named() -> None:
     assert reason is not None
     assert "podAntiAffinity" in reason
     assert unsupported(pod()) is None
-
-
-def test_usage_counts_a_pod_once_and_gives_everything_back() -> None:
-    usage = Usage()
-    one = pod(uid="1", containers=[container("a", cpu="500m")])
-    usage.hold(one, "n")
-    usage.hold(one, "n")
-    assert usage.on("n")["cpu"] == Fraction(1, 2)
-    usage.hold(one, "m")  # bound elsewhere than assumed: the watch is right
-    assert usage.on("n")["cpu"] == 0
-    assert usage.on("m")["cpu"] == Fraction(1, 2)
-    usage.release("1")
-    usage.release("1")
-    assert not any(usage.on("m").values())
-
-
-def test_summary_reads_like_kube_scheduler() -> None:
-    reasons = {"a": "Insufficient cpu", "b": "Insufficient cpu", "c": "node(s) were not ready"}
-    assert summary(3, reasons) == "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) were not ready."

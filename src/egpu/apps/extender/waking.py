@@ -1,0 +1,97 @@
+"""Tells kube-scheduler to look again at pods that wait for cards, when there may be room for them.
+
+kube-scheduler puts a pod that we refused aside until something happens to a pod or a node. It knows nothing of cards,
+claims and slices: when a claim is bound, a retained slice is given up, or a card gets well, a waiting pod would stay
+where it is until something else happens, or for five minutes. And where a pod ends, kube-scheduler may hear of it
+before we do, ask, and be refused for the last time. So whoever we refused is remembered, and changed (an annotation, of
+which kube-scheduler takes note as of any change of a waiting pod) once there is room.
+
+Only pods that would fit are told, no more of them than there is room for, and a bounded number per second. A pod is
+told once; it is remembered again if we refuse it again. Nothing of this has to survive a restart: whoever takes over
+touches every waiting pod (`egpu.apps.extender.fence`), and so is asked about all of them.
+"""
+
+import asyncio
+import time
+
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.api.kubernetes import Pod
+from egpu.apps.extender.fence import FENCE, awaits_placement
+from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.view import View
+from egpu.core.policies.registry import Policies
+from egpu.core.waking import would_fit
+from egpu.errors import Conflict, ElasticGPUError, NotFound
+
+GATHER_SECONDS = 0.05
+"""Room seldom comes alone (all slices of a pod, all cards of a node): what comes within this time is one look."""
+WAKES_PER_SECOND = 50
+TOLD_SECONDS = 5.0
+"""For so long a pod that was woken counts as one that is about to take its room, and the next one is not told of it."""
+RETRY_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class Waker:
+    """`answered` tells it what kube-scheduler was told."""
+
+    def __init__(self, client: Client, view: View, policies: Policies, metrics: Metrics) -> None:
+        self._client = client
+        self._view = view
+        self._policies = policies
+        self._metrics = metrics
+        self._refused: set[str] = set()
+        self._told: dict[str, float] = {}
+        """Pods woken of late about which nobody has asked since, and when."""
+        self._room = asyncio.Event()
+        view.on_room(self._room.set)
+
+    def answered(self, uid: str, fits: bool) -> None:
+        """Whether any node that kube-scheduler offered has room for the pod; if none has, it will be put aside."""
+        self._told.pop(uid, None)
+        if fits:
+            self._refused.discard(uid)
+        else:
+            self._refused.add(uid)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._room.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._room.clear()
+            try:
+                await self.look()
+            except ElasticGPUError as error:
+                log.warning("waiting pods not woken; tried again", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._room.set()
+
+    async def look(self) -> None:
+        """Wakes who would fit now. Raises what the API server refuses."""
+        now = time.monotonic()
+        self._told = {uid: at for uid, at in self._told.items() if now - at < TOLD_SECONDS}
+        known = {uid: self._view.pods.by_uid(uid) for uid in (*self._refused, *self._told)}
+        waiting = {uid: pod for uid, pod in known.items() if pod is not None and awaits_placement(pod)}
+        self._refused &= waiting.keys()
+        for pod in would_fit(waiting.values(), self._view.cache, self._view.usable_nodes(), self._policies):
+            if pod.uid not in self._told:
+                await self._wake(pod)
+                await asyncio.sleep(1 / WAKES_PER_SECOND)
+
+    async def _wake(self, pod: Pod) -> None:
+        patch = {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"room-{time.time_ns()}"}}}
+        self._refused.discard(pod.uid)
+        self._told[pod.uid] = time.monotonic()
+        try:
+            await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace)
+        except (Conflict, NotFound):
+            return  # another pod by now, or none
+        except ElasticGPUError:
+            self.answered(pod.uid, fits=False)
+            raise
+        self._metrics.pods_woken.inc()
+        log.info("woken: there is room for it", pod=pod.key)

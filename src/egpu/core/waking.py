@@ -1,0 +1,83 @@
+"""Which of the pods that wait for cards would find some now: those are worth a word to the scheduler. Pure.
+
+The pods are placed in thought, one after the other, each seeing those before it: so of a thousand that wait for the one
+card that got free, one is told, and no more are told than there is room for.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from egpu.api.allocation import PodAllocation
+from egpu.api.kubernetes import Pod
+from egpu.core.gangs.placing import place_gang
+from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.ledger import Holder
+from egpu.core.placement.requests import Request
+from egpu.core.policies.registry import Policies
+from egpu.errors import CorruptData, DoesNotFit, InvalidInput, MissingExtra
+
+MAX_LOOKED_AT: Final = 256
+"""Different requests of one look; pods that ask alike cost nothing once one of them found no room."""
+
+
+def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str], policies: Policies) -> list[Pod]:
+    """The pods of `waiting` that have room beside each other on one of `nodes`, in the order in which the scheduler
+    would take them. Changes nothing."""
+    held: list[Holder] = []
+    fitting: list[Pod] = []
+    in_vain: list[Request] = []
+    told: set[str] = set()
+    with cache.ranking.supposing():
+        try:
+            for pod in sorted(waiting, key=_turn):
+                if len(in_vain) >= MAX_LOOKED_AT:
+                    break
+                if pod.uid in told:
+                    continue  # with another member of its gang
+                try:
+                    request = cache.request(pod)
+                    if request in in_vain:
+                        continue
+                    found = _places(pod, request, cache, nodes, policies)
+                except (InvalidInput, CorruptData, DoesNotFit, MissingExtra):
+                    continue  # the scheduler was told why, and room does not change it
+                if not found:
+                    in_vain.append(request)
+                for member, allocation in found:
+                    holder = Holder("pod", member.uid)
+                    cache.ledger.hold(holder, allocation)
+                    held.append(holder)
+                    told.add(member.uid)
+                    fitting.append(member)
+        finally:
+            for holder in held:
+                cache.ledger.release(holder)
+    return fitting
+
+
+def _places(
+    pod: Pod, request: Request, cache: SchedulerCache, nodes: Sequence[str], policies: Policies
+) -> list[tuple[Pod, PodAllocation]]:
+    """Where the pod goes, and the waiting members of its gang with it; empty when there is no room."""
+    gang = cache.gangs.of(pod)
+    if gang is not None:
+        verdict = place_gang(cache, gang, policies, pod=pod, nodes=nodes, elsewhere=nodes)
+        return [(one, verdict.allocations[one.uid]) for one in gang.waiting if one.uid in verdict.allocations]
+    fits = [
+        node for node in cache.filter(request, cache.selection.of(pod, nodes)).fits if _has_room(cache, request, node)
+    ]
+    if not fits:
+        return []
+    scores = cache.ranking.scores(request, fits, policies, all_fit=True)
+    best = max(fits, key=lambda node: scores[node])
+    return [(pod, cache.ranking.choose(request, best, policies))]
+
+
+def _has_room(cache: SchedulerCache, request: Request, node: str) -> bool:
+    """Whether the scheduler, which looks at CPU and memory first, would ask about the node at all."""
+    free = cache.hosts.free(node)
+    return free.cpu_milli >= request.cpu_milli and free.ram_mib >= request.ram_mib
+
+
+def _turn(pod: Pod) -> tuple[int, str, str]:
+    return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.uid)

@@ -1,0 +1,152 @@
+"""Pods that kube-scheduler put aside because of cards are told when there is room: those that fit, and no others."""
+
+import asyncio
+from typing import Any
+
+from test_extender_binding import args, card, claim, cluster, extender, gpu_class, pod
+from test_extender_gangs import ask, member, shown
+
+from egpu.api import names
+from egpu.apps.extender import Extender
+from egpu.apps.extender.fence import FENCE
+from support.fake_api import FakeAPI, Json
+from support.waiting import until
+
+
+def woken(api: FakeAPI, name: str) -> bool:
+    """Whether the pod was changed so that the scheduler looks at it again."""
+    annotations = api.get("pods", name, "ns")["metadata"].get("annotations") or {}
+    return annotations.get(FENCE, "").startswith("room-")
+
+
+async def settled(one: Extender) -> None:
+    """Whoever is to be woken by what happened so far has been."""
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+    await one.waker.look()
+
+
+async def full(api: FakeAPI, one: Extender, *names_of_pods: str) -> list[Json]:
+    """Pods of 60 percent, one a card, bound."""
+    bound: list[Json] = []
+    for name in names_of_pods:
+        obj = api.put("pods", pod(name))
+        fits, _ = await ask(one, name)
+        await one.binder.bind(args(obj, fits[0]))
+        bound.append(obj)
+    await shown(one, api)
+    return bound
+
+
+async def test_one_card_gets_free_and_one_pod_is_told():
+    api = cluster(nodes=1, cards=2)
+    async with extender(api) as one:
+        await full(api, one, "a", "b")
+        for name in ("w1", "w2", "w3"):
+            api.put("pods", pod(name))
+            assert (await ask(one, name))[0] == []
+        api.remove("pods", "a", "ns")
+        await until(lambda: any(woken(api, name) for name in ("w1", "w2", "w3")))
+        await settled(one)
+        assert sum(woken(api, name) for name in ("w1", "w2", "w3")) == 1
+        assert one.view.cache.ledger.overcommits() == []
+
+
+async def test_a_pod_that_is_refused_again_is_told_again():
+    api = cluster(nodes=1, cards=1)
+    async with extender(api) as one:
+        await full(api, one, "a")
+        api.put("pods", pod("w"))
+        await ask(one, "w")
+        api.remove("pods", "a", "ns")
+        await until(lambda: woken(api, "w"))
+        await full(api, one, "quicker")
+        assert (await ask(one, "w"))[0] == []
+        before = api.get("pods", "w", "ns")["metadata"]["annotations"][FENCE]
+        api.remove("pods", "quicker", "ns")
+        await until(lambda: api.get("pods", "w", "ns")["metadata"]["annotations"][FENCE] != before)
+
+
+async def test_the_most_important_first():
+    api = cluster(nodes=1, cards=1)
+    async with extender(api) as one:
+        await full(api, one, "a")
+        important = pod("z")
+        important["spec"]["priority"] = 10
+        api.put("pods", pod("first"))
+        api.put("pods", important)
+        for name in ("first", "z"):
+            await ask(one, name)
+        api.remove("pods", "a", "ns")
+        await until(lambda: woken(api, "z"))
+        await settled(one)
+        assert not woken(api, "first")
+
+
+async def test_whom_nobody_refused_is_left_alone():
+    api = cluster(nodes=1, cards=1)
+    async with extender(api) as one:
+        await full(api, one, "a")
+        api.put("pods", pod("not-asked-about"))
+        api.put("pods", pod("asked-about"))
+        await ask(one, "asked-about")
+        api.remove("pods", "a", "ns")
+        await until(lambda: woken(api, "asked-about"))
+        assert not woken(api, "not-asked-about")
+
+
+async def test_a_card_that_gets_well():
+    api = cluster(nodes=1, cards=1)
+    sick = card("n0", 0)
+    sick["status"] = {"healthy": False}
+    api.put("elasticgpus", sick)
+    async with extender(api) as one:
+        api.put("pods", pod("w"))
+        assert (await ask(one, "w"))[0] == []
+        api.put("elasticgpus", card("n0", 0))
+        await until(lambda: woken(api, "w"))
+
+
+async def test_a_claim_that_gets_bound_or_free():
+    api = cluster(nodes=1, cards=1)
+    api.put("elasticgpuclasses", gpu_class("immediate", "Immediate"))
+    async with extender(api) as one:
+        user = pod("w", annotations={names.CLAIM_PREFIXES[0] + "app": "c"})
+        api.put("pods", user)
+        assert (await ask(one, "w"))[0] == []
+        api.put("elasticgpuclaims", claim("c", "immediate"))
+        await until(lambda: woken(api, "w"))
+
+
+async def test_a_gang_is_told_when_all_of_it_fits():
+    api = cluster(nodes=1, cards=2)
+    async with extender(api) as one:
+        await full(api, one, "a", "b")
+        for name in ("g1", "g2"):
+            api.put("pods", member(name, size=2))
+            await shown(one, api)
+            await ask(one, name)
+        api.remove("pods", "a", "ns")
+        await settled(one)
+        assert not woken(api, "g1")
+        assert not woken(api, "g2")
+        api.remove("pods", "b", "ns")
+        await until(lambda: woken(api, "g1") and woken(api, "g2"))
+
+
+async def test_where_cpu_is_short_nobody_is_told():
+    api = cluster(nodes=1, cards=1)
+    node: dict[str, Any] = api.get("nodes", "n0")
+    node["status"] = {"allocatable": {"cpu": "1", "memory": "1Gi"}}
+    api.put("nodes", node)
+    async with extender(api) as one:
+        await full(api, one, "a")
+        greedy = pod("greedy")
+        greedy["spec"]["containers"][0].setdefault("resources", {}).setdefault("requests", {})["cpu"] = "2"
+        api.put("pods", greedy)
+        api.put("pods", pod("modest"))
+        for name in ("greedy", "modest"):
+            await ask(one, name)
+        api.remove("pods", "a", "ns")
+        await until(lambda: woken(api, "modest"))
+        assert not woken(api, "greedy")
