@@ -89,7 +89,7 @@ class _Description(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StateFile:
-    """A machine's file in shared memory, whoever made it."""
+    """A machine's file in shared memory, whichever process of ours made it."""
 
     path: Path
     node_name: str
@@ -230,7 +230,7 @@ def destroy(machine: Machine) -> None:
 
 
 def list_machines(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[StateFile, ...]:
-    """The machines whose state is in shared memory, for finding those that were left behind."""
+    """Our machines whose state is in shared memory, for finding those that were left behind."""
     found: list[StateFile] = []
     for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
         header = read_header(path)
@@ -240,7 +240,7 @@ def list_machines(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[StateFil
 
 
 def sweep(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[Path, ...]:
-    """Remove the state of machines whose maker has died and which no process uses; returns what was removed.
+    """Remove the state of our machines whose maker has died and which no process uses; returns what was removed.
 
     Machines that were made to persist stay, and so do those of another version or of another pid namespace.
     """

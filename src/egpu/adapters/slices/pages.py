@@ -307,10 +307,10 @@ def read_policy(path: Path) -> Policy:
     raise CorruptData(f"{path}: no consistent limits in {_READ_ATTEMPTS} attempts (wrong checksum)")
 
 
-def create_usage(path: Path) -> None:
-    """Create an empty usage file that any user of the container may write."""
+def create_usage(path: Path, *, mode: int = 0o600) -> None:
+    """Create an empty usage file. Whoever can write it can falsify the count: by its `mode` our own processes alone."""
     header = _USAGE_HEADER.pack(*_USAGE_OURS)
-    write_atomically(path, header.ljust(_USAGE_SIZE, b"\0"), mode=0o666)
+    write_atomically(path, header.ljust(_USAGE_SIZE, b"\0"), mode=mode)
 
 
 class UsageReader:

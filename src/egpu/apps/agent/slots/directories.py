@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from egpu.adapters.private import private_directory
 from egpu.api.allocation import ContainerAllocation
 from egpu.errors import CorruptData
 
@@ -60,9 +61,8 @@ class Slots:
     """The slot directories of one node. Calls block on the file system, briefly."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o700)  # a slot is for its container, which gets it mounted, and for nobody else of the node
+        # A slot is for its container, which gets it mounted, and for nobody else of the node.
+        self._directory = private_directory(directory, mode=0o700)
         self._discard_scratch()
         self._generation = max((record.generation for record in self.records()), default=0)
 
