@@ -140,6 +140,23 @@ def test_a_slice_s_files_are_its_user_s_alone(shared: Path) -> None:
     simulator.destroy(simulator.open_machine(state / PROFILE / "machine"))
 
 
+@only_root
+def test_a_command_that_becomes_another_user_gets_no_gpu(shared: Path) -> None:
+    """Rather than all of it: an interposer that this user could not open would be left out by the loader."""
+    state = shared / "egpu"
+    assert egpu("run", "--state-dir", state, "--simulate", PROFILE, "--", "true").returncode == 0
+    made = simulator.open_machine(state / PROFILE / "machine")
+    made.state.chmod(0o666)  # a real card is everybody's
+    become = "import os, sys; os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1])); "
+    become += "os.execv(sys.argv[2], sys.argv[2:])"
+    program = [sys.executable, "-c", become, str(STRANGER), native.path("samples/egpu-sample-vectoradd")]
+    done = egpu("run", "--state-dir", state, "--simulate", PROFILE, "--", *program)
+    simulator.destroy(made)
+    assert done.returncode != 0, done.stdout
+    assert "this process may not use the GPU" in done.stderr
+    assert "usage: Permission denied" in done.stderr
+
+
 def on_real_cards(sim: Machine, state: Path) -> subprocess.CompletedProcess[str]:
     """`egpu run` where the simulated driver is the machine's own, so that its cards count as real."""
     command = [*EGPU, "run", "--state-dir", str(state), "--core", "10", "--memory", "1GiB", "--", "true"]

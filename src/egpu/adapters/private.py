@@ -1,4 +1,4 @@
-"""Directories that nobody but us can have put anything into.
+"""Directories that nobody but us can have put anything into, and files that nobody but us has made.
 
 What stands in a state directory is believed: libraries of it are loaded, processes that its records name are ended,
 directories removed. So before anything in it is looked at, the way there is walked from the root by descriptor: every
@@ -8,11 +8,12 @@ it. After that walk the path without links, which is what is returned, means the
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from egpu.errors import NotPrivate, Unavailable
 
@@ -60,6 +61,17 @@ def private_directory(path: Path, *, mode: int = PASSABLE) -> Path:
     finally:
         os.close(here)
     return at
+
+
+def open_own(path: Path, access: int = os.O_RDONLY) -> BinaryIO:
+    """Open a file in a directory where anybody can make names, such as /dev/shm. Raises PermissionError for what is no
+    plain file of ours, and waits for nothing."""
+    handle = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(handle)
+        raise PermissionError(errno.EPERM, "not a file of ours", str(path))
+    return os.fdopen(handle, "rb" if access == os.O_RDONLY else "r+b")
 
 
 def _link(path: Path, parent: int) -> Path | None:

@@ -1,9 +1,7 @@
 """The bytes of a simulated machine (native/sim/sim_machine.h), and the models of card they describe."""
 
-import errno
 import fcntl
 import os
-import stat
 import struct
 import time
 import uuid
@@ -11,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 import yaml
 
+from egpu.adapters.private import open_own
 from egpu.adapters.processes import start_time
 from egpu.errors import CorruptData
 
@@ -178,7 +177,7 @@ class StateHeader:
 def read_header(path: Path) -> StateHeader | None:
     """None when the file is not a machine of this layout, or not ours: anybody can make files in shared memory."""
     try:
-        with _open_own(path) as file:
+        with open_own(path) as file:
             fields = _HEADER.unpack(file.read(_HEADER.size))
     except (OSError, struct.error):
         return None
@@ -186,16 +185,6 @@ def read_header(path: Path) -> StateHeader | None:
         return None
     creator = (fields[16], fields[14], fields[15]) if fields[16] else None
     return StateHeader(fields[12].rstrip(b"\0").decode(errors="replace"), fields[3], fields[8], fields[10], creator)
-
-
-def _open_own(path: Path, access: int = os.O_RDONLY) -> BinaryIO:
-    """Open a machine's file. Raises PermissionError for what is no plain file of ours, without waiting for it."""
-    handle = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        os.close(handle)
-        raise PermissionError(errno.EPERM, "not a file of ours", str(path))
-    return os.fdopen(handle, "rb" if access == os.O_RDONLY else "r+b")
 
 
 def bus_number(index: int) -> int:
@@ -226,7 +215,7 @@ def _round_up(value: int, to: int) -> int:
 def has_users(path: Path) -> bool:
     """Does a live process use the machine? Each holds an OFD lock beyond the data (native/sim/sim_machine.h)."""
     try:
-        with _open_own(path) as file:
+        with open_own(path) as file:
             # struct flock: type, whence, start, length, pid
             asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKS, 0, 0)
             answer: bytes = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)
@@ -312,7 +301,7 @@ def write_state(
 
 def take_over(path: Path) -> None:
     """Be the one who made this machine: it is swept when this process has ended, not when its first maker has."""
-    with _open_own(path, os.O_RDWR) as file:
+    with open_own(path, os.O_RDWR) as file:
         file.seek(_MAKER_OFFSET)
         file.write(_MAKER.pack(start_time(os.getpid()), pid_namespace(), os.getpid()))
 
