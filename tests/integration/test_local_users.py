@@ -118,6 +118,10 @@ def test_the_state_of_a_machine_that_somebody_else_made_is_none(shared: Path, tm
     with pytest.raises(Unavailable, match="is gone, or of another version"):
         simulator.open_machine(made.directory)
     assert simulator.list_machines(shared) == ()
+    try_it = "say(name(d.cuInit(0)))"
+    assert run(made, try_it) == "NO_DEVICE"
+    os.chown(made.state, 0, 0)
+    assert run(made, try_it) == "SUCCESS"
 
 
 def test_what_is_no_file_of_a_machine_holds_nobody_up(shared: Path) -> None:

@@ -29,9 +29,9 @@ _EVERY_USER: Final = 2**32 - 1
 
 
 def private_directory(path: Path, *, mode: int = PASSABLE) -> Path:
-    """Make the directory where there is none, and its parents; it is ours, and no more open than `mode`, afterwards.
+    """Make the directory where there is none, of exactly that mode, and its parents; make sure that it is ours alone.
 
-    Returns its path without links. Permissions are taken away from a directory that is there, and never given to it.
+    Returns its path without links. One that is there keeps its mode.
 
     Raises:
         NotPrivate: it, or a directory or a link on the way, is somebody else's or can be changed by others.
@@ -55,7 +55,7 @@ def private_directory(path: Path, *, mode: int = PASSABLE) -> Path:
             at, here = _joined(at, name), below
             if todo:
                 _check_ancestor(at, here)
-        _check_own(at, here, mode)
+        _check_own(at, here)
     except OSError as error:
         raise Unavailable(f"{path} cannot be used: {at}: {error.strerror}") from error
     finally:
@@ -97,8 +97,9 @@ def _open(name: str, parent: int, *, mode: int) -> int:
         os.mkdir(name, mode, dir_fd=parent)
     except FileExistsError:
         return os.open(name, _OPEN, dir_fd=parent)  # somebody was faster; whoever it was is looked at next
-    made = os.open(name, _OPEN, dir_fd=parent)
-    _set_mode(made, mode)  # whatever the umask is
+    made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    if os.fstat(made).st_uid == os.geteuid():
+        os.fchmod(made, mode)  # whatever the umask is
     return made
 
 
@@ -121,7 +122,7 @@ def _check_ancestor(path: Path, directory: int) -> None:
         raise NotPrivate(f"{path} can be changed by other users (mode {found.st_mode & 0o7777:o}): {_REMEDY}")
 
 
-def _check_own(path: Path, directory: int, mode: int) -> None:
+def _check_own(path: Path, directory: int) -> None:
     found = os.fstat(directory)
     permissions = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid():
@@ -130,16 +131,6 @@ def _check_own(path: Path, directory: int, mode: int) -> None:
         raise NotPrivate(
             f"{path} could be written by other users (mode {permissions:o}), nothing in it can be believed: {_REMEDY}"
         )
-    if permissions & ~mode:
-        _set_mode(directory, permissions & mode)
-
-
-def _set_mode(directory: int, mode: int) -> None:
-    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        os.fchmod(handle, mode)
-    finally:
-        os.close(handle)
 
 
 def _trusted() -> set[int]:

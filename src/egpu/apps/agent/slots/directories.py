@@ -68,7 +68,8 @@ class Slots:
     def __init__(self, directory: Path, *, mount_usage: bool = False) -> None:
         self._mount_usage = mount_usage
         # A slot is for its container, which gets it mounted, and for nobody else of the node.
-        self._directory = private_directory(directory, mode=0o700)
+        self._directory = private_directory(directory)
+        self._directory.chmod(0o700)
         self._discard_scratch()
         self._generation = max((record.generation for record in self.records()), default=0)
 
