@@ -18,6 +18,7 @@ from egpu.cli.manifests import manifests
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, errors, show_value
 from egpu.cli.resize import resize
 from egpu.cli.run import run
+from egpu.cli.sim import sim
 from egpu.cli.simulate import simulate
 from egpu.cli.up import up
 from egpu.errors import ElasticGPUError, InvalidInput
@@ -44,6 +45,7 @@ app.command(rich_help_panel=TRY, context_settings={"allow_interspersed_args": Fa
     run
 )
 app.command(rich_help_panel=TRY)(resize)
+app.add_typer(sim, name="sim", rich_help_panel=TRY)
 app.command(rich_help_panel=LOOK)(get)
 app.command(rich_help_panel=LOOK)(explain)
 app.command(rich_help_panel=LOOK)(inspect)

@@ -170,6 +170,7 @@ def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:
         models = {card.profile for card in machine.cards}
         if models == {profile} and len(machine.cards) == gpus:
             simulator.keep(machine)
+            simulator.use_our_libraries(machine)
             return machine.driver_dir
         simulator.destroy(machine)
     except (InvalidInput, CorruptData, Unavailable, FileNotFoundError):

@@ -128,6 +128,7 @@ def _simulated(profile: str, root: Path) -> LocalMachine:
     with book.locked():
         try:
             machine = simulator.open_machine(directory)
+            simulator.use_our_libraries(machine)
         except (InvalidInput, CorruptData, Unavailable):  # none yet, or what a reboot left of one
             shutil.rmtree(directory, ignore_errors=True)
             node = f"local-{os.geteuid()}-{name.lower()}"
