@@ -42,6 +42,19 @@ static uint64_t own_pid_namespace(void) {
     return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
+/* Opens the file that the link at `path` leads to, if whoever made the link made the file as well:
+ * in shared memory anybody may take the name of a machine that is gone. -1 and errno otherwise. */
+static int open_state(const char *path) {
+    struct stat link, state;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 ||
+        (lstat(path, &link) == 0 && fstat(fd, &state) == 0 && link.st_uid == state.st_uid))
+        return fd;
+    close(fd);
+    errno = EACCES;
+    return -1;
+}
+
 int machine_open(struct machine *machine, const char *directory) {
     char path[sizeof machine->directory + 16];
     memset(machine, 0, sizeof *machine);
@@ -51,7 +64,7 @@ int machine_open(struct machine *machine, const char *directory) {
     pthread_mutex_init(&machine->table, NULL);
     snprintf(machine->directory, sizeof machine->directory, "%s", directory);
     snprintf(path, sizeof path, "%s/machine", directory);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open_state(path);
     if (fd < 0) return errno;
 
     struct sim_header header;

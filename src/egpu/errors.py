@@ -9,6 +9,7 @@
     │   ├── NotSupported              known by name, not built (yet, or for this machine)
     │   │   └── MissingExtra          an optional package is not installed
     │   ├── CorruptData               bytes or annotations that nobody of ours wrote
+    │   ├── NotPrivate                a directory of state is, or can be changed by, somebody else's
     │   ├── NotFound                  the API server has no such object (HTTP 404)
     │   ├── Refused                   the API server refuses the request (HTTP 400, 401, 403, 405, 422)
     │   ├── RequestRefused            the embedded API server answers a request with this Status
@@ -71,6 +72,10 @@ class MissingExtra(NotSupported):
 
 class CorruptData(TerminalError):
     """Bytes or annotations that do not decode."""
+
+
+class NotPrivate(TerminalError):
+    """A directory whose contents would be believed belongs to somebody else, or can be changed by others."""
 
 
 class NotFound(TerminalError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from egpu.adapters.slices.pages import read_policy
+from egpu.adapters.slices.pages import USAGE_SIZE, read_policy
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import Node
@@ -52,6 +52,16 @@ async def test_a_container_gets_its_slice(node: LocalNode) -> None:
     assert f"EGPUSIM1 {card(1).uuid}" in log
     assert card(0).uuid not in log
     assert pod.status.phase == "Succeeded", log
+
+
+async def test_a_container_cannot_grow_what_it_may_write(node: LocalNode) -> None:
+    if not node.agent.config.mount_usage:
+        pytest.skip("nothing can be mounted here: the agent says so, and containers write on the node's file system")
+    script = "wc -c < /opt/egpu/usage; head -c 9000000 /dev/zero 2>&1 1<> /opt/egpu/usage; sync; du -k /opt/egpu/usage"
+    await node.create("one", [shell("main", script)], {"main": vcuda(share(1, core=30, memory_mib=2048))})
+    pod = await node.phase("one", "Succeeded", "Failed")
+    before, error, after = node.log(pod, "main").splitlines()
+    assert (before, "No space left on device" in error, after.split()[0]) == (str(USAGE_SIZE), True, "276")
 
 
 def limits(node: LocalNode, pod: Pod, container: str) -> dict[str, tuple[int, int]]:

@@ -21,6 +21,7 @@ from egpu.apps.agent.serving.slots import link_into
 from egpu.apps.agent.slots.directories import Slots
 from support.remote_gpu import client_dir
 from support.simulated_gpu import environment, machine
+from support.strangers import as_stranger, only_root
 from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("T4", 1)
@@ -175,6 +176,34 @@ def test_an_executor_as_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 executor.end()
     finally:
         shutil.rmtree(state, ignore_errors=True)
+
+
+@only_root
+@pytest.mark.parametrize("user", ["", f"{NOBODY}:{NOBODY}"], ids=["ours", "of another user"])
+def test_what_an_executor_counts_with_is_out_of_reach_of_other_users(
+    state_dir: Path, executor_that_runs_nothing: None, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    """Its path is in `ps` for everybody. Its own user may change the count, and neither limits nor record."""
+    monkeypatch.setenv("EGPU_TEST_CARD", "GPU-0")
+    state_dir.chmod(0o755)
+    executor = start(
+        supervisor(state_dir / "leases", state_dir, Confinement(ConfinementConfig(cgroup="none", user=user))), "one"
+    )
+    try:
+        files = [executor.directory / name for name in ("usage", "policy", "executor.json")]
+        append = ("sh", "-c", 'for each; do (: >> "$each") 2>&1; done', "sh", *files)
+        assert as_stranger(*append).stdout.count("Permission denied") == 3
+        assert as_stranger("ls", state_dir / "leases").returncode != 0
+        assert (executor.directory / "usage").stat().st_mode & 0o777 == 0o600
+        if user:
+            told = subprocess.run(
+                append, user=NOBODY, group=NOBODY, extra_groups=(), capture_output=True, text=True, check=False
+            ).stdout
+            assert "/usage" not in told
+            assert "/policy" in told
+            assert "/executor.json" in told
+    finally:
+        executor.end()
 
 
 CONNECT = """

@@ -15,6 +15,7 @@ import httpx2
 import msgspec
 import yaml
 
+from egpu.adapters import mounts
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.simulator.machine import Machine
@@ -22,6 +23,7 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import ContainerStateTerminated
 from egpu.apps.agent import Agent, AgentConfig
+from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
 from egpu.errors import NotFound
@@ -119,6 +121,7 @@ class LocalNode:
             slots_per_card=4,
             inventory_seconds=0.1,
             sweep_seconds=0.3,
+            mount_usage=mounts.allowed(self.directory),
         )
         agent = self._agent = Agent(config, client=self.client, cards=self.cards)
         self._agent_supervisor = Supervisor(signals=())
@@ -237,6 +240,7 @@ class LocalNode:
         command += ["--kubelet-dir", str(self.kubelet_dir), "--state-dir", str(self.state_dir)]
         command += ["--device-root", str(machine.device_dir)]
         command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
+        command += ["--mount-usage"] if mounts.allowed(self.directory) else []
         with (self.directory / "agent.log").open("ab") as output:
             self.agent_process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
         await until(self._agent_answers, "agent ready")
@@ -303,3 +307,4 @@ async def local_node(
             await here.kill_agent(signal.SIGTERM)
             await here.kill_kubelet(signal.SIGTERM)
             await end_all(here.kubelet_dir)
+            janitor.unmount(directory)

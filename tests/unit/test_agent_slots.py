@@ -6,15 +6,18 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from egpu.adapters import mounts
+from egpu.adapters.slices.pages import USAGE_SIZE, UsageReader
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.slots.devices import DeviceFiles
-from egpu.apps.agent.slots.directories import OWNER_FILE, SlotRecord, Slots
+from egpu.apps.agent.slots.directories import OWNER_FILE, USAGE_FILE, SlotRecord, Slots
+from egpu.embedded import janitor
 from egpu.errors import CorruptData
 
 
@@ -53,6 +56,47 @@ def test_a_new_owner_finds_nothing_of_the_last(tmp_path: Path) -> None:
     assert slots.record("3") == second
     assert open_before.read() == "of u1", "who still has the old files keeps the old files"
     open_before.close()
+
+
+@pytest.fixture
+def mounting(tmp_path: Path) -> Iterator[Slots]:
+    """Slots whose usage files are mounted."""
+    if not mounts.allowed(tmp_path):
+        pytest.skip("nothing can be mounted here")
+    yield Slots(tmp_path / "slots", mount_usage=True)
+    janitor.unmount(tmp_path)
+
+
+def mounted(below: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(below) in line]
+
+
+def test_what_a_container_writes_takes_no_more_room_than_a_usage_file_has(mounting: Slots) -> None:
+    usage = mounting.replace(record(mounting, "3"), mounting.create_usage) / USAGE_FILE
+    assert (stat.S_IMODE(usage.stat().st_mode), usage.stat().st_size) == (0o666, USAGE_SIZE)
+    assert usage.stat().st_blocks * 512 < USAGE_SIZE, "what nobody has written is paid by nobody"
+    with usage.open("r+b", buffering=0) as file:
+        file.truncate(7 << 40)
+        file.seek(5 << 40)
+        assert file.write(bytes(1 << 20)) < USAGE_SIZE
+        with pytest.raises(OSError, match="No space left"):
+            file.write(b"x")
+        assert usage.stat().st_blocks * 512 == USAGE_SIZE
+        assert UsageReader(usage).read().problem == ""
+        file.truncate(0)
+        assert UsageReader(usage).read().problem == f"has 0 bytes instead of {USAGE_SIZE}"
+
+
+def test_a_mounted_usage_file_goes_with_its_slot_whenever_we_are_killed(mounting: Slots, tmp_path: Path) -> None:
+    for _ in range(2):
+        mounting.replace(record(mounting, "3"), mounting.create_usage)
+        assert len(mounted(tmp_path)) == 1
+    mounting.path("3").rename(mounting.path(".3.old.1"))  # as whoever was killed in the middle of a removal leaves it
+    assert Slots(tmp_path / "slots").ids() == ()
+    assert mounted(tmp_path) == []
+    mounting.replace(record(mounting, "4"), mounting.create_usage)
+    mounting.remove("4")
+    assert (mounted(tmp_path), list((tmp_path / "slots").iterdir())) == ([], [])
 
 
 def test_a_failed_preparation_leaves_the_slot_as_it_was(tmp_path: Path) -> None:

@@ -204,10 +204,12 @@ def test_the_same_device_twice_is_refused_and_changes_nothing(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_usage_file_is_empty_and_open_to_every_user(tmp_path: Path) -> None:
+def test_a_new_usage_file_is_empty_and_ours_alone_unless_it_is_a_container_s(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    pages.create_usage(path)
+    pages.create_usage(path, mode=0o666)
     assert path.stat().st_mode & 0o777 == 0o666
+    pages.create_usage(path)
+    assert path.stat().st_mode & 0o777 == 0o600
     usage = UsageReader(path).read()
     assert usage.processes == ()
     assert all(totals.memory_bytes == 0 for totals in usage.devices)

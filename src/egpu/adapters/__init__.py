@@ -12,6 +12,8 @@
     enter           how `egpu-enter` is started: a command inside a slice
     processes       processes that cannot be mistaken for one another
     files           files that are there whole or not at all
+    mounts          mounts of this process's mount namespace
+    private         directories that nobody but us can have put anything into
     certificates    the webhook's certificates
     web             serving HTTP beside other work
     traces          workloads as CSV files

@@ -33,6 +33,15 @@ def start_time(pid: int) -> int:
     return 0 if fields[0] in ("Z", "X") and int(fields[17]) <= 1 else int(fields[19])
 
 
+def user_of(pid: int) -> int | None:
+    """The real user id of a process; None when it is gone, or hidden from us."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
+
+
 def boot_id() -> str:
     """This boot of the machine; "" where the kernel does not say."""
     try:

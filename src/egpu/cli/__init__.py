@@ -5,6 +5,7 @@
     up              the embedded cluster
     embedding       what those two share
     run             a command in a slice of a local GPU, or of a pool's
+    sim             simulated machines in shared memory
     resize          other limits for a lease
     get             what there is, what is given out, to whom
     views           tables for `get`

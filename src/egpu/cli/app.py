@@ -19,13 +19,14 @@ Start here: [bold]egpu demo[/] shows everything on simulated GPUs; [bold]egpu up
 [bold]egpu run --core 30 --memory 2GiB -- COMMAND[/] runs a command in a slice of a local GPU."""
 
 PANELS: Final = {
-    "Try and use": ("demo", "up", "run", "resize"),
+    "Try and use": ("demo", "up", "run", "resize", "sim"),
     "Look": ("get", "explain", "inspect", "simulate", "defrag", "export-trace", "version"),
     "Processes of an installation": (
         "manifests", "doctor", "webhook", "extender", "agent", "controller", "broker", "serve", "certificate",
     ),
 }  # fmt: skip
-"""Every command. Its function has its name, and so has its module here, where `MODULES` says no other."""
+"""Every command. Its function, or its group of commands, has its name, and so has its module here, where `MODULES` says
+no other."""
 MODULES: Final = {
     "version": "app",
     **dict.fromkeys(("webhook", "extender", "agent", "controller"), "components"),
@@ -40,9 +41,12 @@ class Commands(UserDict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         panel, name = self.data[key], key.replace("-", "_")
-        function = getattr(importlib.import_module(f"egpu.cli.{MODULES.get(key, name)}"), name)
+        found = getattr(importlib.import_module(f"egpu.cli.{MODULES.get(key, name)}"), name)
         alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-        alone.command(key, rich_help_panel=panel, context_settings=SETTINGS.get(key))(function)
+        if isinstance(found, typer.Typer):
+            alone.add_typer(found, name=key, rich_help_panel=panel)
+            return typer.main.get_group(alone).commands[key]
+        alone.command(key, rich_help_panel=panel, context_settings=SETTINGS.get(key))(found)
         return typer.main.get_command(alone)
 
 

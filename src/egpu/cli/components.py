@@ -121,6 +121,14 @@ def agent(
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_user: ExecutorUser = "",
+    mount_usage: Annotated[
+        bool,
+        typer.Option(
+            "--mount-usage",
+            help="Mount each container's usage file, so that it cannot grow; kubelet has to see the mount "
+            "(mountPropagation: Bidirectional).",
+        ),
+    ] = False,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
@@ -144,6 +152,7 @@ def agent(
         confinement=ConfinementConfig(
             cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
         ),
+        mount_usage=mount_usage,
     )
     run_component("agent", run, config, log_level)
 

@@ -97,7 +97,7 @@ def kind_of(directory: Path) -> Kind | None:
 
 def default_roots() -> list[Path]:
     """Where an agent, and this user's `egpu serve` and `egpu run`, keep slices unless they are told otherwise."""
-    return [AgentConfig.state_dir, local.default_root(), local.SHARED_MEMORY / "egpu-local"]
+    return [AgentConfig.state_dir, local.default_root()]
 
 
 def slices_below(roots: Iterable[Path]) -> list[Path]:

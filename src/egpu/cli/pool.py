@@ -1,7 +1,6 @@
 """The pool: `egpu broker`, `egpu serve`, `egpu certificate`, and what every command that speaks with a pool shares."""
 
 import asyncio
-import os
 import shlex
 import socket
 from collections.abc import Awaitable, Callable
@@ -109,7 +108,7 @@ def serve(
     listen: Annotated[str, typer.Option(help="HOST:PORT for programs on other machines.")] = "127.0.0.1:0",
     advertise: Annotated[str, typer.Option(help="HOST:PORT under which they reach it. Default: as it listens.")] = "",
     state_dir: Annotated[
-        Path | None, typer.Option(help="Where leases are kept while they run. Default: a directory in /dev/shm.")
+        Path | None, typer.Option(help="Where leases are kept while they run. Default: a directory in memory.")
     ] = None,
     simulate: Annotated[
         str | None, typer.Option(metavar="PROFILE", help="Serve simulated cards of this profile, such as A100-80G.")
@@ -131,11 +130,13 @@ def serve(
 ) -> None:
     """On each machine with GPUs: gives its cards to a pool, one executor per lease."""
     from egpu.adapters.executors.confinement import ConfinementConfig
+    from egpu.adapters.local.run import default_root
+    from egpu.adapters.private import private_directory
     from egpu.apps.serve import ServeConfig, run
 
     called = name or socket.gethostname()
-    state = state_dir or Path(f"/dev/shm/egpu-{os.geteuid()}") / f"serve-{called}"  # noqa: S108  nothing outlives a boot
     try:
+        state = private_directory(state_dir or default_root() / f"serve-{called}")
         driver = driver_dir or (None if simulate is None else _simulated(state, simulate, gpus, called))
         config = ServeConfig(
             name=called,
@@ -153,6 +154,8 @@ def serve(
         )
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
+    except ElasticGPUError as error:
+        fail(str(error), code=EXIT_FAILED)
     run_component("serve", run, config, log_level)
 
 
@@ -167,6 +170,7 @@ def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:
         models = {card.profile for card in machine.cards}
         if models == {profile} and len(machine.cards) == gpus:
             simulator.keep(machine)
+            simulator.use_our_libraries(machine)
             return machine.driver_dir
         simulator.destroy(machine)
     except (InvalidInput, CorruptData, Unavailable, FileNotFoundError):

@@ -48,7 +48,7 @@ def run(
     ] = RunMode.CAP,
     state_dir: Annotated[
         Path | None,
-        typer.Option(envvar="EGPU_RUN_DIR", help="Where slices and simulated machines are kept. Default: in /dev/shm."),
+        typer.Option(envvar="EGPU_RUN_DIR", help="Where slices and simulated machines are kept. Default: in memory."),
     ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", help="json, yaml: a summary on stderr when the command has ended.")

@@ -28,6 +28,7 @@ from typing import Any
 
 import httpx2
 
+from egpu.adapters import mounts
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import authority
 from egpu.adapters.simulator import machine as simulator
@@ -212,13 +213,14 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[Chil
         agent = next(ports)
         nvml = machine.driver_dir / "libnvidia-ml.so.1"
         running.ready_urls[f"agent-{node}"] = f"http://127.0.0.1:{agent}/readyz"
+        mounting = ["--mount-usage"] if mounts.allowed(state_dir) else []
         specs += [
             spec(f"kubelet-{node}", "egpu.embedded.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
                  "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory),
             spec(f"agent-{node}", "egpu", "agent", "--node", node, "--node-ip", "127.0.0.1",
                  "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"), "--cgroup", "none",
                  "--device-root", str(machine.device_dir), "--nvml-library", str(nvml),
-                 "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI)),
+                 "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI), *mounting),
         ]  # fmt: skip
         authority.issue(state_dir / PKI, "server", node)
     return specs

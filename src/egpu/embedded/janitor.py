@@ -3,14 +3,16 @@
 The cluster starts it with a pipe for its standard input. While the cluster lives the pipe stays open; when the
 cluster ends, however it ends, the kernel closes it. Then the janitor ends every process named in a pid file (pairs of
 `PID START_TIME`) below the state directory, if it is still that very process, and removes the paths named on its
-command line.
+command line. What the nodes' agents have mounted below the state directory is unmounted before.
 
     python janitor.py STATE_DIR [PATH …]
 
 It imports nothing but the standard library, to stay small.
 """
 
+import ctypes
 import os
+import re
 import shutil
 import signal
 import sys
@@ -21,6 +23,7 @@ PID_FOLDER = "pids"
 """Files in folders of this name, and files named `pid` (of container runs), are pid files."""
 
 GRACE_SECONDS = 2.0
+_DETACH = 2  # of umount2(2)
 
 
 def main() -> None:
@@ -34,7 +37,7 @@ def main() -> None:
 
 
 def clean(state_dir: Path, paths: list[Path]) -> None:
-    """End every process with a pid file below `state_dir`, then remove `paths`."""
+    """End every process with a pid file below `state_dir`, unmount what is mounted there, then remove `paths`."""
     files = [*state_dir.glob(f"**/{PID_FOLDER}/*"), *state_dir.glob("**/pid")]
     processes = [entry for file in files for entry in _read(file)]
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -43,11 +46,23 @@ def clean(state_dir: Path, paths: list[Path]) -> None:
         while alive and time.monotonic() < deadline:
             time.sleep(0.02)
             alive = [entry for entry in alive if _is_same(*entry)]
+    unmount(state_dir)
     for path in paths:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def unmount(below: Path) -> None:
+    """Take away every mount below a directory, the last one first."""
+    inside = os.fsencode(os.path.realpath(below)) + b"/"
+    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    # Spaces and their like are written in octal.
+    places = [re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), line.split()[4]) for line in lines]
+    for place in reversed(places):
+        if place.startswith(inside):
+            ctypes.CDLL(None).umount2(place, _DETACH)
 
 
 def _read(path: Path) -> list[tuple[int, int]]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from egpu.errors import InvalidInput
+from egpu.adapters.private import private_directory
+from egpu.errors import InvalidInput, NotPrivate, Unavailable
 
 LOCK: Final = "egpu-cluster.lock"
 WAIT_SECONDS: Final = 6.0
@@ -70,8 +71,10 @@ def _given(path: Path) -> Path:
         reason = f"{path} has {length} bytes; the sockets below it leave room for {_room()}: use a shorter path"
         raise InvalidInput("state-dir", reason)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path = private_directory(path)
         held = sorted(one.name for one in path.iterdir())
+    except (NotPrivate, Unavailable) as error:
+        raise InvalidInput("state-dir", str(error)) from error
     except OSError as error:
         raise InvalidInput("state-dir", f"{path} cannot be used: {error.strerror}") from error
     if held and LOCK not in held:

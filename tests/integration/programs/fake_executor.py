@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 arguments = argparse.ArgumentParser()
-for flag in ("--slice", "--driver", "--listen", "--grace", "--sessions", "--lease"):
+for flag in ("--slice", "--driver", "--listen", "--grace", "--sessions", "--lease", "--user"):
     arguments.add_argument(flag)
 given = arguments.parse_args()
 open_now: set[int] = set()

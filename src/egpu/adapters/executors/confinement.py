@@ -67,6 +67,11 @@ class Confinement:
         else:
             directory.chmod(0o700)
 
+    def let_write(self, file: Path) -> None:
+        """Give our executors a file that nobody else can write."""
+        if self._config.user:
+            os.chown(file, *map(int, self._config.user.split(":")))
+
     def enter(self, name: str, cards: Sequence[CardShare]) -> list[str]:
         """Make the group of an executor; the arguments with which it goes there. Raises Unavailable."""
         arguments = ["--user", self._config.user] if self._config.user else []

@@ -2,10 +2,13 @@
 
     DIRECTORY/<name>/
       executor.json              the record (`egpu.adapters.executors.record`): whose, which cards, which process
-      libegpu-interposer.so, policy, usage     the slice: what enforces the limits, exactly as in a local container
+      libegpu-interposer.so, policy, usage     the slice: what enforces the limits, exactly as in a local container;
+                                 only the executor's user can write `usage`
       lease.sock                 the executor listens here
       events, log                its standard output (JSON lines) and error
       pid                        pid and start time once more, as text
+
+Nobody but us and our executors passes through a directory; in it they can change `usage` alone.
 
 An executor is a process group of its own that outlives us. A directory appears whole, by renaming, before its executor
 starts; whatever a kill leaves between two steps is ended and removed by `find`.
@@ -211,10 +214,12 @@ def start(
         raise InvalidInput("state-dir", f"{final / SOCKET} is too long for a unix socket; use a shorter directory")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        draft.mkdir(mode=0o711)
+        draft.mkdir(mode=0o700)
+        confinement.keep_private(draft)
         (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
         write_policy(draft / "policy", record.policy())
         create_usage(draft / "usage")
+        confinement.let_write(draft / "usage")
         records.write(draft, record)
         draft.rename(final)
         executor = Executor(final, record, confinement)

@@ -13,6 +13,7 @@ from egpu.adapters.executors import process
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
+from egpu.adapters.private import private_directory
 from egpu.errors import TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -37,15 +38,16 @@ class ExecutorSupervisor(Generic[Owner]):
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         """`driver_dir` is a simulated machine's, None for this machine's own driver. `private`: nobody else of this
-        machine may pass through the directory, whatever the sockets in it allow."""
-        self._directory = directory
+        machine may pass through the directory, whatever the sockets in it allow. Raises NotPrivate, Unavailable: as
+        `private_directory`."""
         self._owner = owner
         self._driver_dir = driver_dir
         self._confinement = confinement
         self._ready_seconds = ready_seconds
         self._ending: dict[str, asyncio.Task[None]] = {}
         self.running: dict[str, Executor[Owner]] = {}
-        directory.mkdir(parents=True, exist_ok=True, mode=0o711)
+        directory = private_directory(directory)  # records in it say which processes are ours to end
+        self._directory = directory
         if private:
             confinement.keep_private(directory)
 

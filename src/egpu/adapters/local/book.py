@@ -1,10 +1,11 @@
 """Slices of this machine's own GPUs, without a cluster: who holds how much of which card.
 
-The book is a directory of one small file per holder, guarded by a lock file (flock, which the kernel drops with its
-owner). A holder counts as long as any process of it lives: the one that took the slice, the command it started, or
-any process that the slice's own usage file names. Processes are told apart by pid *and* start time, so a dead
-holder's pid that somebody else got does not keep its share. Holders that are dead are removed whenever the book is
-opened.
+The book is one user's: a directory that nobody else can have written into, of one small file per holder, guarded by a
+lock file (flock, which the kernel drops with its owner). Which directory goes with a holder follows from the name of
+its file, never from what is in it. A holder counts as long as any process of it lives: the one that took the slice, the
+command it started, or any process that the slice's own usage file names. Processes are told apart by pid *and* start
+time, so a dead holder's pid that somebody else got does not keep its share. Holders that are dead are removed whenever
+the book is opened.
 """
 
 import fcntl
@@ -22,6 +23,7 @@ import msgspec
 from egpu.adapters import native
 from egpu.adapters.files import write_atomically
 from egpu.adapters.nvml import CardReading
+from egpu.adapters.private import PASSABLE, private_directory
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
 from egpu.errors import DoesNotFit, InvalidInput, NativeMissing
@@ -29,6 +31,7 @@ from egpu.errors import DoesNotFit, InvalidInput, NativeMissing
 WHOLE_CORE: Final = 100
 MIB: Final = 1024 * 1024
 INTERPOSER: Final = "libegpu-interposer.so"
+SLICE: Final = ".slice"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +44,10 @@ class Holder:
     memory_mib: int
     command: str
     processes: tuple[Process, ...]
-    directory: str
 
-    def is_alive(self) -> bool:
-        """Whether any process of it is left."""
-        if any(process.is_alive() for process in self.processes):
-            return True
-        users = UsageReader(Path(self.directory) / "usage").read().processes
-        return any(Process(user.pid, user.start_time).is_alive() for user in users)
+    def is_alive(self, directory: Path) -> bool:
+        """Whether any process of it is left; `directory` is its slice's."""
+        return any(process.is_alive() for process in self.processes) or _is_used(directory)
 
     def __str__(self) -> str:
         return f"pid {self.processes[-1].pid} ({self.command}): {self.core} % and {self.memory_mib} MiB"
@@ -71,25 +70,18 @@ class SliceRequest:
 
 
 class Book:
-    """Who holds what on this machine. `directory` is made when missing; `shared` lets every user of the machine in."""
+    """What of this machine's cards we gave to whom. `directory` is made when missing.
 
-    def __init__(self, directory: Path, *, shared: bool = False) -> None:
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        if shared and directory.stat().st_uid == os.geteuid():
-            directory.chmod(0o1777)
-        self._lock_path = directory / "lock"
-        self._mode = 0o666 if shared else 0o600
+    Raises NotPrivate, Unavailable: as `private_directory`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = private_directory(directory)
 
     @contextmanager
     def locked(self) -> Generator[None]:
         """Nobody else reads or changes the book inside this block."""
-        try:
-            handle = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
-            if os.fstat(handle).st_uid == os.geteuid():
-                os.fchmod(handle, self._mode)
+        handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -99,17 +91,13 @@ class Book:
     def holders(self) -> list[Holder]:
         """Everybody who still lives; what the dead left behind is removed. Call it inside `locked`."""
         alive: list[Holder] = []
-        for path in sorted(self._directory.glob("*.holder")):
-            holder = _read_holder(path)
-            if holder is not None and holder.is_alive():
+        for path in sorted(self.directory.glob("*.holder")):
+            holder, directory = _read_holder(path), path.with_suffix(SLICE)
+            if holder is not None and holder.is_alive(directory):
                 alive.append(holder)
-                continue
-            try:
+            else:
                 path.unlink()
-            except PermissionError:
-                continue  # another user's: it does not count, and that user's next run removes it
-            if holder is not None:
-                shutil.rmtree(holder.directory, ignore_errors=True)
+                shutil.rmtree(directory, ignore_errors=True)
         return alive
 
     def take(
@@ -143,10 +131,10 @@ class Book:
         self, card: CardReading, request: SliceRequest, command: str, processes: tuple[Process, ...]
     ) -> "LocalSlice":
         name = f"{processes[0].pid}-{secrets.token_hex(4)}"
-        directory = self._directory / f"{name}.slice"
+        directory = self.directory / f"{name}{SLICE}"
         holder = Holder(
             name=name, uuid=card.uuid, core=request.core, memory_mib=request.memory_mib, command=command,
-            processes=processes, directory=str(directory),
+            processes=processes,
         )  # fmt: skip
         local = LocalSlice(self, card, request, holder, directory)
         try:
@@ -159,13 +147,13 @@ class Book:
 
     def record(self, holder: Holder) -> None:
         """Write a holder down, whole or not at all. Call it inside `locked`."""
-        write_atomically(self._directory / f"{holder.name}.holder", msgspec.json.encode(holder))
+        write_atomically(self.directory / f"{holder.name}.holder", msgspec.json.encode(holder), mode=0o600)
 
-    def remove(self, holder: Holder) -> None:
-        """Strike a holder out, with its slice directory."""
+    def remove(self, local: "LocalSlice") -> None:
+        """Strike its holder out, with the slice's directory."""
         with self.locked():
-            (self._directory / f"{holder.name}.holder").unlink(missing_ok=True)
-            shutil.rmtree(holder.directory, ignore_errors=True)
+            (self.directory / f"{local.holder.name}.holder").unlink(missing_ok=True)
+            shutil.rmtree(local.directory, ignore_errors=True)
 
 
 class LocalSlice:
@@ -189,13 +177,14 @@ class LocalSlice:
         if any(character in str(self.directory) for character in " \t\n:#"):
             raise NativeMissing(f"{self.directory}: ld.so.preload has no way to name such a path; choose another")
         self.directory.mkdir()
+        self.directory.chmod(PASSABLE)
         self.interposer.symlink_to(library)
         limits = DevicePolicy(
             uuid=self.card.uuid, minor=self.card.minor, mode=self.request.mode,
             core_ppm=self.request.core * (PPM // WHOLE_CORE), memory_limit_bytes=self.request.memory_mib * MIB,
         )  # fmt: skip
         write_policy(self.directory / "policy", [limits])
-        create_usage(self.directory / "usage")
+        create_usage(self.directory / "usage", mode=0o600)
 
     def add_process(self, process: Process) -> None:
         """The slice is held as long as this process lives, too."""
@@ -205,17 +194,23 @@ class LocalSlice:
 
     def give_back(self) -> None:
         """Free the share, unless processes of the slice still run: then the last of them frees it by ending."""
-        survivors = UsageReader(self.directory / "usage").read().processes
-        if not any(Process(user.pid, user.start_time).is_alive() for user in survivors):
-            self._book.remove(self.holder)
+        if not _is_used(self.directory):
+            self._book.remove(self)
+
+
+def _is_used(directory: Path) -> bool:
+    """Whether a process that the slice's usage file names lives."""
+    users = UsageReader(directory / "usage").read().processes
+    return any(Process(user.pid, user.start_time).is_alive() for user in users)
 
 
 def _read_holder(path: Path) -> Holder | None:
     """None for a file that is no holder's (then nobody holds anything by it)."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Holder)
+        holder = msgspec.json.decode(path.read_bytes(), type=Holder)
     except (OSError, msgspec.MsgspecError):
         return None
+    return holder if holder.name == path.stem else None
 
 
 def _free(card: CardReading, holders: Sequence[Holder]) -> tuple[int, int]:
@@ -242,7 +237,7 @@ def _refusal(cards: Sequence[CardReading], request: SliceRequest, holders: Seque
     lines = [f"no card has {request.core} % and {request.memory_mib} MiB free now:"]
     for card in cards:
         core, memory_mib = _free(card, holders)
-        state = "" if card.healthy else f", unhealthy: {card.reason}"
+        state = "" if card.healthy else f", not to be had: {card.reason}"
         lines.append(
             f"  GPU {card.index} ({card.model}): {core} % and {memory_mib} of {card.memory_mib} MiB free{state}"
         )

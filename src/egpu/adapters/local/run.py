@@ -5,31 +5,34 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters.enter import enter
 from egpu.adapters.local.book import Book, LocalSlice
-from egpu.adapters.nvml import CardReading, NvmlInventory
-from egpu.adapters.processes import Process
+from egpu.adapters.nvml import CardProcess, CardReading, NvmlInventory
+from egpu.adapters.processes import Process, user_of
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.slices.pages import UsageReader
 from egpu.errors import CorruptData, InvalidInput, NativeMissing, Unavailable
 
 DEFAULT_PROFILE: Final = "A100-80G"
 SIMULATED_CARDS: Final = 1
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory: nothing kept there outlives a boot
+RUN: Final = Path("/run")
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory, as /run is: nothing kept there outlives a boot
 DRIVER_LOADED: Final = Path("/proc/driver/nvidia/version")
 NVML_LIBRARY: Final = "libnvidia-ml.so.1"
+_SHARING: Final = "users share a card through a pool (egpu broker, egpu serve, egpu run --pool)"
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_KERNEL: Final = 0x80  # si_code of a signal that a terminal sent to its whole foreground group
 
 
 @dataclass(frozen=True)
 class LocalMachine:
-    """Cards to take slices of. `simulated`: the simulated machine they belong to; None: they are real."""
+    """Cards to take slices of. `simulated`: the simulated machine they belong to, which is the user's own; None: they
+    are real, and this user gives slices of those on which nobody else computes."""
 
     name: str
     book: Book
@@ -44,6 +47,8 @@ class LocalMachine:
         inventory = NvmlInventory(None if self.simulated is None else self.simulated.driver_dir / NVML_LIBRARY)
         try:
             cards = inventory.read()
+            if self.simulated is None:
+                cards = without_strangers(cards, inventory.processes())
         finally:
             inventory.close()
         if not cards:
@@ -60,8 +65,28 @@ class Plan:
 
 
 def default_root() -> Path:
-    """Where this user's simulated machines are kept, and the slices of their cards."""
-    return SHARED_MEMORY / f"egpu-{os.geteuid()}"
+    """Where this user's slices and simulated machines are kept: for root where nobody else can take the name first."""
+    return (RUN if os.access(RUN, os.W_OK) else SHARED_MEMORY) / f"egpu-{os.geteuid()}"
+
+
+def without_strangers(
+    cards: Sequence[CardReading], processes: Mapping[str, Sequence[CardProcess]]
+) -> tuple[CardReading, ...]:
+    """The cards, those on which another user's process computes as not to be had.
+
+    What several users take of one card nobody here could add up: none of them may believe another's files. `processes`
+    is what the driver says of each card, by UUID; those that are hidden from us count as ours.
+    """
+    us = (None, os.geteuid())
+
+    def seen(card: CardReading) -> CardReading:
+        for process in processes.get(card.uuid, ()):
+            if (user := user_of(process.pid)) not in us:
+                reason = f"user {user} computes on it (pid {process.pid}); {_SHARING}"
+                return replace(card, healthy=False, reason=reason)
+        return card
+
+    return tuple(map(seen, cards))
 
 
 def find_machine(profile: str | None, *, root: Path | None = None) -> LocalMachine:
@@ -69,12 +94,13 @@ def find_machine(profile: str | None, *, root: Path | None = None) -> LocalMachi
 
     Raises:
         InvalidInput: no such profile.
+        NotPrivate: others can write where slices and machines are kept.
         Unavailable: there is a driver, and it does not answer (then nothing is simulated behind the user's back).
     """
+    root = root or default_root()
     if profile is None and _has_driver():
-        book = Book(root / "real") if root else Book(SHARED_MEMORY / "egpu-local", shared=True)
-        return LocalMachine("of this host", book, None)
-    return _simulated(profile or DEFAULT_PROFILE, root or default_root())
+        return LocalMachine("of this host", Book(root / "real"), None)
+    return _simulated(profile or DEFAULT_PROFILE, root)
 
 
 def _has_driver() -> bool:
@@ -93,15 +119,16 @@ def _has_driver() -> bool:
 
 
 def _simulated(profile: str, root: Path) -> LocalMachine:
-    """The user's simulated machine of this profile: made by whoever comes first, then shared by all runs."""
+    """The user's simulated machine of this profile: made by whichever run comes first, then shared by all."""
     name = profile.upper()
     if name not in simulator.profiles():
         raise InvalidInput("--simulate", f"no profile {profile!r}; there are {', '.join(sorted(simulator.profiles()))}")
     book = Book(root / name)
-    directory = root / name / "machine"
+    directory = book.directory / "machine"
     with book.locked():
         try:
             machine = simulator.open_machine(directory)
+            simulator.use_our_libraries(machine)
         except (InvalidInput, CorruptData, Unavailable):  # none yet, or what a reboot left of one
             shutil.rmtree(directory, ignore_errors=True)
             node = f"local-{os.geteuid()}-{name.lower()}"

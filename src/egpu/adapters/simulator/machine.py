@@ -33,6 +33,7 @@ from egpu.adapters.simulator.state import (
     MAX_CARDS,
     Profile,
     SimulatedCard,
+    StateHeader,
     bus_number,
     has_users,
     pid_namespace,
@@ -56,14 +57,16 @@ __all__ = [
     "make_driver_dir",
     "open_machine",
     "profiles",
+    "remove_unused",
     "sweep",
+    "use_our_libraries",
 ]
 
 DEFAULT_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory shared between processes is the point
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 _PREFIX: Final = "egpu-sim-"
-_MIN_FREE_BYTES: Final = 64 << 20
+_MIN_FREE_BYTES: Final = 8 << 20
 _UUIDS: Final = uuid.UUID("6f1d7a3e-5a1c-4f0e-9f0b-2c7d0c5b8e11")  # of simulated cards
 
 
@@ -89,12 +92,20 @@ class _Description(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StateFile:
-    """A machine's file in shared memory, whoever made it."""
+    """A machine's file in shared memory, whichever process of ours made it."""
 
     path: Path
     node_name: str
     cards: int
     created_unix_ns: int
+    used_bytes: int
+    state: Literal["in use", "kept", "left"]
+    """Something runs on it, or its maker does; it was made to stay; or nobody is left who would remove it."""
+
+    @property
+    def name(self) -> str:
+        """What tells it apart from every other."""
+        return self.path.name.removeprefix(_PREFIX)
 
 
 def card_uuid(node_name: str, index: int) -> str:
@@ -207,6 +218,17 @@ def open_machine(directory: Path) -> Machine:
     return machine
 
 
+def use_our_libraries(machine: Machine) -> None:
+    """Make an open machine one of this build: its driver directory may be of one that is gone, or of another.
+
+    Raises NativeMissing: the simulated libraries were not built.
+    """
+    libraries = {name: native.path(f"sim/{name}") for name in LIBRARIES}
+    if any(not os.path.lexists(link := machine.driver_dir / name) or link.readlink() != target
+           for name, target in libraries.items()):  # fmt: skip
+        _link_driver(machine, machine.driver_dir, machine.device_dir, libraries)
+
+
 def keep(machine: Machine) -> None:
     """Make an open machine this process's own: one whose maker has ended is swept when the next one is made."""
     take_over(machine.state)
@@ -230,31 +252,48 @@ def destroy(machine: Machine) -> None:
 
 
 def list_machines(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[StateFile, ...]:
-    """The machines whose state is in shared memory, for finding those that were left behind."""
+    """Our machines whose state is in shared memory, for finding those that were left behind."""
     found: list[StateFile] = []
     for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
         header = read_header(path)
-        if header is not None:
-            found.append(StateFile(path, header.node_name, header.cards, header.created_unix_ns))
+        if header is None:
+            continue
+        state = "in use" if has_users(path) or _has_maker(header) else "left" if header.creator else "kept"
+        used = path.stat().st_blocks * 512
+        found.append(StateFile(path, header.node_name, header.cards, header.created_unix_ns, used, state))
     return tuple(found)
 
 
+def remove_unused(machine: StateFile) -> bool:
+    """Remove a machine's state with what its cards hold, unless something runs on it; whether it was removed."""
+    header = read_header(machine.path)
+    if header is None or has_users(machine.path) or _has_maker(header):
+        return False
+    machine.path.unlink(missing_ok=True)
+    return True
+
+
 def sweep(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[Path, ...]:
-    """Remove the state of machines whose maker has died and which no process uses; returns what was removed.
+    """Remove the state of our machines whose maker has died and which no process uses; returns what was removed.
 
     Machines that were made to persist stay, and so do those of another version or of another pid namespace.
     """
     removed: list[Path] = []
     for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
         header = read_header(path)
-        if header is None or header.creator is None:
-            continue
-        pid, ticks, namespace = header.creator
-        if namespace != pid_namespace() or start_time(pid) == ticks or has_users(path):
+        if header is None or header.creator is None or _has_maker(header) or has_users(path):
             continue
         path.unlink(missing_ok=True)
         removed.append(path)
     return tuple(removed)
+
+
+def _has_maker(header: StateHeader) -> bool:
+    """Whether the process that has to remove it lives, or may live in another pid namespace."""
+    if header.creator is None:
+        return False
+    pid, ticks, namespace = header.creator
+    return namespace != pid_namespace() or start_time(pid) == ticks
 
 
 def _models(profile: str | Sequence[str], count: int | None) -> tuple[str, ...]:

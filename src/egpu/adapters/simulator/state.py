@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import yaml
 
+from egpu.adapters.private import open_own
 from egpu.adapters.processes import start_time
 from egpu.errors import CorruptData
 
@@ -174,9 +175,9 @@ class StateHeader:
 
 
 def read_header(path: Path) -> StateHeader | None:
-    """None when the file is not a machine of this layout."""
+    """None when the file is not a machine of this layout, or not ours: anybody can make files in shared memory."""
     try:
-        with path.open("rb") as file:
+        with open_own(path) as file:
             fields = _HEADER.unpack(file.read(_HEADER.size))
     except (OSError, struct.error):
         return None
@@ -214,7 +215,7 @@ def _round_up(value: int, to: int) -> int:
 def has_users(path: Path) -> bool:
     """Does a live process use the machine? Each holds an OFD lock beyond the data (native/sim/sim_machine.h)."""
     try:
-        with path.open("rb") as file:
+        with open_own(path) as file:
             # struct flock: type, whence, start, length, pid
             asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKS, 0, 0)
             answer: bytes = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)
@@ -300,7 +301,7 @@ def write_state(
 
 def take_over(path: Path) -> None:
     """Be the one who made this machine: it is swept when this process has ended, not when its first maker has."""
-    with open(path, "r+b") as file:
+    with open_own(path, os.O_RDWR) as file:
         file.seek(_MAKER_OFFSET)
         file.write(_MAKER.pack(start_time(os.getpid()), pid_namespace(), os.getpid()))
 

@@ -1,5 +1,6 @@
 """A slice's files, and who is in it.
 
 pages         the policy page (its limits) and the usage file (what it uses)
+bounded       a usage file that whoever may write it cannot make larger
 membership    which slice a process of this machine is in
 """

@@ -41,8 +41,8 @@ _USAGE_HEADER_SIZE: Final = 4096
 _USAGE_SLOTS_OFFSET: Final = _USAGE_HEADER_SIZE + MAX_DEVICES * 128 * 8
 _USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
 _USAGE_SLOT: Final = struct.Struct("<IIIIQQQ24xQ8xQQQ24x8Q8Q")
-_USAGE_SIZE: Final = _USAGE_SLOTS_OFFSET + _USAGE_SLOTS * _USAGE_SLOT.size
-_USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, _USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
+USAGE_SIZE: Final = _USAGE_SLOTS_OFFSET + _USAGE_SLOTS * _USAGE_SLOT.size
+_USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
 _SLOT_LIVE: Final = 1
 _UINT64: Final = 2**64
 
@@ -307,10 +307,15 @@ def read_policy(path: Path) -> Policy:
     raise CorruptData(f"{path}: no consistent limits in {_READ_ATTEMPTS} attempts (wrong checksum)")
 
 
-def create_usage(path: Path) -> None:
-    """Create an empty usage file that any user of the container may write."""
+def create_usage(path: Path, *, mode: int = 0o600, sparse: bool = False) -> None:
+    """Create an empty usage file. Whoever can write it can falsify the count: by its `mode` our own processes alone.
+
+    `sparse`: what is never written takes no room, and writing fails (SIGBUS) where there is none by then.
+    """
     header = _USAGE_HEADER.pack(*_USAGE_OURS)
-    write_atomically(path, header.ljust(_USAGE_SIZE, b"\0"), mode=0o666)
+    write_atomically(path, header if sparse else header.ljust(USAGE_SIZE, b"\0"), mode=mode)
+    if sparse:
+        os.truncate(path, USAGE_SIZE)
 
 
 class UsageReader:
@@ -321,7 +326,7 @@ class UsageReader:
 
     def read(self) -> Usage:
         """What the container says now; `Usage.problem` is set when the file says nothing intelligible."""
-        content = self._content(_USAGE_SIZE)
+        content = self._content(USAGE_SIZE)
         return Usage(problem=content) if isinstance(content, str) else decode_usage(content)
 
     def read_totals(self) -> Usage:
@@ -349,8 +354,8 @@ class UsageReader:
 
 def decode_usage(content: bytes) -> Usage:
     """A usage file's bytes as a `Usage`; never raises."""
-    if len(content) != _USAGE_SIZE:
-        return Usage(problem=f"has {len(content)} bytes instead of {_USAGE_SIZE}")
+    if len(content) != USAGE_SIZE:
+        return Usage(problem=f"has {len(content)} bytes instead of {USAGE_SIZE}")
     if _USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
         return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
     devices = tuple(_device(content, index) for index in range(MAX_DEVICES))

@@ -7,7 +7,7 @@ import asyncio
 import structlog
 from starlette.applications import Starlette
 
-from egpu.adapters import web
+from egpu.adapters import mounts, web
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
@@ -33,7 +33,7 @@ from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.registrar import Registrar
 from egpu.apps.agent.slots.sweeper import Sweeper
-from egpu.errors import InvalidInput
+from egpu.errors import InvalidInput, NotSupported
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class Agent:
     def __init__(self, config: AgentConfig, *, client: Client, cards: CardSource) -> None:
         self.config = config
         self.client = client
-        self.slots = Slots(config.slots_dir)
+        self.slots = Slots(config.slots_dir, mount_usage=config.mount_usage)
         self.devices = DeviceFiles(config.device_root, config.state_dir)
         credentials = pool_credentials(config)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
@@ -122,8 +122,11 @@ class Agent:
         return None
 
     async def run(self, supervisor: Supervisor) -> None:
-        """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart."""
+        """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart, or nothing
+        can be mounted where it should be."""
         await asyncio.to_thread(self.devices.nowhere)
+        if self.config.mount_usage and not await asyncio.to_thread(mounts.allowed, self.config.slots_dir):
+            raise NotSupported(f"{self.config.slots_dir}: nothing can be mounted here; go without --mount-usage")
         sock = web.open_socket(web.Listen.parse(self.config.listen))
         address = str(web.bound(sock))
         write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())

@@ -20,7 +20,8 @@ class AgentConfig:
     NVML. `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one. `pool_pki` holds ca.crt,
     server-NODE.crt and server-NODE.key, as `egpu certificate server NODE` writes them, and makes the node take part in
     the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
-    listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface.
+    listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface. `mount_usage`: what containers may
+    write of their slots is a file system of its own each, which cannot grow; kubelet has to see what the agent mounts.
     """
 
     node: str
@@ -40,6 +41,7 @@ class AgentConfig:
     pool_advertise: str = ""
     pool_link_mbps: int = 0
     confinement: ConfinementConfig = UNCONFINED
+    mount_usage: bool = False
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""

@@ -97,7 +97,7 @@ class SlotExecutors:
 
 
 def link_into(slot: Path, executor: Executor[Any]) -> None:
-    """Show a container its executor: the socket, and what it may use and uses, for reading.
+    """Show a container its executor: the socket, and what it may use, for reading. What it uses is for us alone.
 
     The container may run as any user, so the socket is everybody's who can get at it: that container, whose mount the
     slot is, and nobody else, because only we pass through the directories that hold it on the node.

@@ -2,7 +2,7 @@
 
     <state-dir>/slots/<id>/             mounted read-only at /opt/egpu
         policy                          limits; absent where the technology has none to enforce
-        usage                           mounted read-write at /opt/egpu/usage
+        usage                           mounted read-write at /opt/egpu/usage; of a file system of its own, or plain
         libegpu-interposer.so           hard link to the node's copy; absent likewise
         ld.so.preload                   mounted at /etc/ld.so.preload; empty where nothing is preloaded
         dev/nvidia<minor>               link to the real device, or to a file that leads nowhere
@@ -22,6 +22,9 @@ from pathlib import Path
 
 import msgspec
 
+from egpu.adapters.private import private_directory
+from egpu.adapters.slices.bounded import create_bounded_usage, unmount_bounded
+from egpu.adapters.slices.pages import create_usage
 from egpu.api.allocation import ContainerAllocation
 from egpu.errors import CorruptData
 
@@ -57,12 +60,16 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Slots:
-    """The slot directories of one node. Calls block on the file system, briefly."""
+    """The slot directories of one node. Calls block on the file system, briefly.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o700)  # a slot is for its container, which gets it mounted, and for nobody else of the node
+    `mount_usage`: a container cannot make its usage file larger. Without it that is a file of the node's file system.
+    """
+
+    def __init__(self, directory: Path, *, mount_usage: bool = False) -> None:
+        self._mount_usage = mount_usage
+        # A slot is for its container, which gets it mounted, and for nobody else of the node.
+        self._directory = private_directory(directory)
+        self._directory.chmod(0o700)
         self._discard_scratch()
         self._generation = max((record.generation for record in self.records()), default=0)
 
@@ -78,6 +85,14 @@ class Slots:
         """What the slot uses: its executor's file where it has one, which no container can write."""
         own = self.path(slot_id) / EXECUTOR_USAGE_FILE
         return own if own.exists() else self.path(slot_id) / USAGE_FILE
+
+    def create_usage(self, slot: Path) -> None:
+        """Create the usage file in a slot directory that is being made; its container may run as any user.
+
+        Raises NotSupported: it was to be mounted, and this process may not mount.
+        """
+        create = create_bounded_usage if self._mount_usage else create_usage
+        create(slot / USAGE_FILE, mode=0o666)
 
     def record(self, slot_id: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
@@ -124,7 +139,7 @@ class Slots:
             self.remove(record.slot_id)
             fresh.rename(self.path(record.slot_id))
         except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
+            _discard(fresh)
             raise
         return self.path(record.slot_id)
 
@@ -135,14 +150,19 @@ class Slots:
             self.path(slot_id).rename(old)
         except FileNotFoundError:
             return
-        shutil.rmtree(old, ignore_errors=True)
+        _discard(old)
 
     def _scratch(self, slot_id: str, purpose: str) -> Path:
         path = self._directory / f"{_SCRATCH_PREFIX}{slot_id}.{purpose}.{os.getpid()}"
-        shutil.rmtree(path, ignore_errors=True)
+        _discard(path)
         return path
 
     def _discard_scratch(self) -> None:
         for each in self._directory.iterdir():
             if each.name.startswith(_SCRATCH_PREFIX):
-                shutil.rmtree(each, ignore_errors=True)
+                _discard(each)
+
+
+def _discard(slot: Path) -> None:
+    unmount_bounded(slot / USAGE_FILE)
+    shutil.rmtree(slot, ignore_errors=True)

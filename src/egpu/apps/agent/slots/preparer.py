@@ -139,7 +139,7 @@ class Preparer:
             os.link(self._library(artefact), slot / file)
         preloaded = "".join(f"{layout.CONTAINER_DIRECTORY}/{file}\n" for file in plan.libraries)
         (slot / layout.PRELOAD_FILE).write_text(preloaded)
-        pages.create_usage(slot / layout.USAGE_FILE)
+        self._slots.create_usage(slot)
         devices = slot / layout.DEVICES
         devices.mkdir()
         nowhere = self._devices.nowhere()

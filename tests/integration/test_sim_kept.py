@@ -1,0 +1,85 @@
+"""Simulated machines that stay: seen, removed, made good again, and small."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from egpu.adapters import mounts, native
+from egpu.adapters.local.run import find_machine
+from egpu.adapters.simulator import machine as simulator
+from egpu.adapters.simulator.machine import LIBRARIES, Machine
+from egpu.cli.app import app
+from support.simulated_gpu import Program
+
+HOLD = "context(); say('on it'); wait()"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Machine]:
+    """The machine of `egpu run`, in a place of its own."""
+    found = find_machine("T4", root=tmp_path / "state").simulated
+    assert found is not None
+    yield found
+    simulator.destroy(found)
+
+
+def listed(machine: Machine) -> tuple[str, str] | None:
+    """What `egpu sim list` calls a machine, and its state; None where it does not show it."""
+    done = CliRunner().invoke(app, ["sim", "list", "-o", "json"])
+    assert done.exit_code == 0
+    found = [(one["machine"], one["state"]) for one in json.loads(done.stdout) if one["file"] == str(machine.state)]
+    return found[0] if found else None
+
+
+def remove(*names: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["sim", "rm", *names])
+    return done.exit_code, done.stderr
+
+
+def test_a_machine_is_removed_unless_something_runs_on_it(kept: Machine) -> None:
+    name = kept.state.name.removeprefix("egpu-sim-")
+    assert listed(kept) == (name, "kept")
+    with Program(kept, HOLD) as program:
+        assert program.hear() == "on it"
+        assert listed(kept) == (name, "in use")
+        assert remove(name) == (1, f"{name}: kept, something runs on it\n")
+        assert kept.state.exists()
+    assert remove(name) == (0, f"{name}: removed\n")
+    assert listed(kept) is None
+    assert remove(name) == (2, f"error: {name}: there is no such machine; `egpu sim list` names them\n")
+    assert remove() == (2, "error: name machines, or say --all\n")
+
+
+def test_a_machine_that_was_removed_is_made_anew(kept: Machine, tmp_path: Path) -> None:
+    remove(kept.state.name.removeprefix("egpu-sim-"))
+    again = find_machine("T4", root=tmp_path / "state").simulated
+    assert again is not None
+    assert again.cards == kept.cards
+    assert simulator.open_machine(kept.directory).state.exists()
+    simulator.destroy(again)
+
+
+def test_a_machine_gets_the_libraries_of_this_build(kept: Machine, tmp_path: Path) -> None:
+    """Those of the build that made it may be gone with the directory it was in."""
+    first, second = (kept.driver_dir / name for name in LIBRARIES)
+    first.unlink()
+    second.unlink()
+    second.symlink_to(tmp_path / "an earlier build" / second.name)
+    find_machine("T4", root=tmp_path / "state")
+    assert [link.readlink() for link in (first, second)] == [native.path(f"sim/{name}") for name in LIBRARIES]
+
+
+def test_the_shared_memory_that_docker_gives_is_enough_for_a_cluster(tmp_path: Path) -> None:
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    if not mounts.allowed(tmp_path):
+        pytest.skip("nothing can be mounted here")
+    mounts.mount_tmpfs(memory, size_bytes=64 << 20, files=16)
+    try:
+        for node in ("one", "two", "three"):
+            simulator.create_machine(tmp_path / node, "A100-80G", 8, node, shared_memory=memory)
+    finally:
+        mounts.unmount(memory)

@@ -1,0 +1,96 @@
+"""Directories that nobody but us can have put anything into: what is taken for one, and what is not."""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters.private import MAX_LINKS, PASSABLE, private_directory
+from egpu.errors import NotPrivate, Unavailable
+from support.strangers import STRANGER, as_stranger, only_root
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory in which everybody can make names, and nobody can take away another's: as /tmp and /dev/shm are."""
+    path = Path(tempfile.mkdtemp(prefix="egpu-test-", dir="/tmp"))
+    path.chmod(0o1777)
+    yield path
+    shutil.rmtree(path)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_is_made_is_ours_whatever_the_umask_is(shared: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        assert private_directory(shared / "a" / "b", mode=0o700) == shared / "a" / "b"
+    finally:
+        os.umask(before)
+    assert (mode(shared / "a"), mode(shared / "a" / "b")) == (PASSABLE, 0o700)
+
+
+def test_what_is_there_keeps_its_mode(shared: Path) -> None:
+    (shared / "a").mkdir()
+    for permissions in (0o755, 0o700):
+        (shared / "a").chmod(permissions)
+        private_directory(shared / "a")
+        assert mode(shared / "a") == permissions
+
+
+@pytest.mark.parametrize("permissions", [0o777, 0o770, 0o1777])
+def test_what_others_could_write_is_not_believed(shared: Path, permissions: int) -> None:
+    (shared / "a").mkdir()
+    (shared / "a").chmod(permissions)
+    with pytest.raises(NotPrivate, match=rf"a could be written by other users \(mode {permissions:o}\)"):
+        private_directory(shared / "a")
+    if not permissions & stat.S_ISVTX:
+        with pytest.raises(NotPrivate, match=rf"a can be changed by other users \(mode {permissions:o}\)"):
+            private_directory(shared / "a" / "b")
+    assert mode(shared / "a") == permissions
+
+
+@only_root
+def test_what_somebody_else_made_first_is_refused_by_name(shared: Path) -> None:
+    as_stranger("mkdir", shared / "a")
+    for path in (shared / "a", shared / "a" / "b"):
+        with pytest.raises(NotPrivate, match=rf"{shared}/a belongs to user {STRANGER}\b.*--state-dir"):
+            private_directory(path)
+    assert list((shared / "a").iterdir()) == []
+
+
+@only_root
+def test_a_link_that_somebody_else_made_is_not_followed(shared: Path) -> None:
+    ours = shared / "ours"
+    ours.mkdir(mode=0o700)
+    as_stranger("ln", "-s", ours, shared / "link")
+    for path in (shared / "link", shared / "link" / "below"):
+        with pytest.raises(NotPrivate, match=rf"link is a link that user {STRANGER} made"):
+            private_directory(path)
+    assert list(ours.iterdir()) == []
+
+
+def test_a_link_of_ours_is_followed_to_where_it_leads(shared: Path) -> None:
+    (shared / "real").mkdir()
+    (shared / "absolute").symlink_to(shared / "real")
+    (shared / "relative").symlink_to("absolute/../real")
+    for link in ("absolute", "relative"):
+        assert private_directory(shared / link) == shared / "real"
+        assert private_directory(shared / link / "below") == shared / "real" / "below"
+    (shared / "round").symlink_to("round")
+    with pytest.raises(Unavailable, match=f"more than {MAX_LINKS} links"):
+        private_directory(shared / "round")
+
+
+def test_what_is_no_directory_is_one_sentence(shared: Path) -> None:
+    (shared / "file").touch()
+    for path in (shared / "file", shared / "file" / "below"):
+        with pytest.raises(Unavailable, match="Not a directory"):
+            private_directory(path)
