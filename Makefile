@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help fuzz mutants sanitize demo test test-cluster test-python test-native check bench bench-scheduling format generate clean
+.PHONY: help fuzz mutants sanitize demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -54,6 +54,13 @@ test-python: $(VENV)/.dev $(VENV)/.installed
 # `make test` runs them. What else it can be told is at the top of tests/cluster/conftest.py.
 test-cluster: $(VENV)/.dev $(VENV)/.installed
 	@EGPU_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest tests/cluster
+
+# What the image holds, as files in build/image, and its size. As root on Debian 12 with mmdebstrap; not part of `make test`.
+IMAGE_MIB := 200
+image-root:
+	@rm -rf build/image && mkdir -p build/image && deploy/image/build.sh build/image
+	@chroot build/image /opt/elastic-gpu/bin/egpu version
+	@size=$$(du -sm build/image | cut -f1); echo "$$size MiB, $(IMAGE_MIB) at the most"; test "$$size" -le $(IMAGE_MIB)
 
 test-native: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native -G Ninja -DEGPU_TESTS=ON > build-native.log 2>&1 || { cat build-native.log; exit 1; }
