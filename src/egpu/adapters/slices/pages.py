@@ -152,6 +152,7 @@ class ProcessUsage:
     array_bytes: int
     graph_bytes: int
     spill_bytes: int
+    module_bytes: int
     gpu_ns: int
     throttled_ns: int
     launches: int
@@ -160,7 +161,7 @@ class ProcessUsage:
     def memory_bytes(self) -> int:
         """Bytes of all classes that count against the memory limit (not those that spill beyond it)."""
         classes = (self.device_bytes, self.managed_bytes, self.pool_bytes, self.physical_bytes)
-        return sum(classes) + self.array_bytes + self.graph_bytes
+        return sum(classes) + self.array_bytes + self.graph_bytes + self.module_bytes
 
 
 @dataclass(frozen=True)
@@ -369,7 +370,7 @@ def _slot(content: bytes, index: int) -> ProcessUsage | None:
     _sequence, gpu_ns, throttled_ns, launches = fields[7:11]
     if state != _SLOT_LIVE or device >= MAX_DEVICES:
         return None
-    # Seven classes of memory and a spare one, each reserved and released in all.
-    held = [max(0, reserved - released) for reserved, released in zip(fields[11:18], fields[19:26], strict=True)]
+    # Eight classes of memory, each reserved and released in all.
+    held = [max(0, reserved - released) for reserved, released in zip(fields[11:19], fields[19:27], strict=True)]
     line = [device, pid, start_time, pid_namespace, heartbeat_ns, *held, gpu_ns, throttled_ns, launches]
     return ProcessUsage(*line)
