@@ -13,7 +13,7 @@ import pytest
 from egpu.adapters import native
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
-from support.simulated_gpu import Program, run
+from support.simulated_gpu import Program, run, variables
 
 CARDS = ("A100-40G", 1)
 
@@ -320,28 +320,7 @@ def test_every_family_at_once_up_to_the_last_byte(inside: Inside) -> None:
     ) == [True, True, ["OUT_OF_MEMORY"] * 6, True, 0, True]
 
 
-def variables(size: int) -> str:
-    """A module that is nothing but variables of `size` bytes together and a kernel that writes into one of them."""
-    more = "".join(f".global .b8 more{i}[{1 << 30}];\n" for i in range((size - 1) >> 30))
-    size -= (size - 1) >> 30 << 30
-    return f"""
-.version 8.0
-.target sm_70
-.address_size 64
-{more}.visible .global .align 16 .b8 great[{size}];
-.visible .entry touch()
-{{
-    .reg .b32 %r;
-    .reg .b64 %d;
-    mov.u64 %d, great;
-    mov.u32 %r, 7;
-    st.global.u8 [%d+{size - 1}], %r;
-    ret;
-}}
-"""
-
-
-LOADS = '''
+LOADS = """
 import tempfile
 def of_module(ptx): return d.cuModuleLoadData(ptx)
 def of_library(ptx): return d.cuLibraryLoadData(ptx, None, None, 0, None, None, 0)
@@ -361,7 +340,7 @@ WAYS = {
     "cuLibraryLoadData": (of_library, d.cuLibraryUnload),
     "cuLibraryLoadFromFile": (in_file(lambda path: d.cuLibraryLoadFromFile(path, None, None, 0, None, None, 0)), d.cuLibraryUnload),
 }
-'''
+"""
 
 
 @pytest.mark.parametrize(
