@@ -14,8 +14,8 @@
  *
  * It lives in other people's processes, so: no constructor, destructor, signal handler or thread;
  * nothing is printed except one line when the slice is unusable; no lock but that of loads is held
- * while the real driver may wait; after fork() the child starts afresh. A process that never asks for CUDA
- * pays for one dlsym hook and nothing else.
+ * while the real driver may wait; after fork() the child starts afresh. A process that never asks
+ * for CUDA pays for one dlsym hook and nothing else.
  */
 #ifndef EGPU_INTERPOSER_H
 #define EGPU_INTERPOSER_H

@@ -101,8 +101,8 @@ static CUresult module_fat(struct load *load) {
 
 static CUresult unload_library(struct load *load) { return REAL(cuLibraryUnload)(load->library); }
 
-/* Into the calling thread's context at once: nothing tells us later when a launch does it. A library
- * without code for this card stays loaded all the same. */
+/* Into the calling thread's context at once: nothing tells us later when a launch does it. A
+ * library without code for this card stays loaded all the same. */
 static CUresult settled(struct load *load, CUresult result) {
     if (result == CUDA_SUCCESS && REAL(cuLibraryGetModule) != NULL &&
         REAL(cuLibraryGetModule)(&load->module, load->library) == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -124,7 +124,8 @@ static CUresult library_file(struct load *load) {
 
 /* Loads until what it takes is sure, and charges that; what does not fit is unloaded. */
 static CUresult load_charged(struct load *load, int device, uint64_t *bytes) {
-    void *values[MAX_OPTIONS]; /* the driver answers in the options, too: it is asked anew each time */
+    void *values[MAX_OPTIONS]; /* the driver answers in the options, too: it is asked anew each time
+                                */
     bool again = load->values == NULL || load->count <= MAX_OPTIONS;
     if (load->values != NULL && again) memcpy(values, load->values, load->count * sizeof *values);
     *bytes = UINT64_MAX;
@@ -273,8 +274,7 @@ static CUresult library_settle(CUlibrary library) {
     uint64_t key = key_of(library, (unsigned)device + 1);
     if (context == NULL || library == NULL || REAL(cuLibraryGetModule) == NULL) return CUDA_SUCCESS;
     if (device < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (table_look(HOLDING_LIBRARY, key, &holding) &&
-        holding.owner == (uint64_t)(uintptr_t)context)
+    if (table_look(HOLDING_LIBRARY, key, &holding) && holding.owner == (uint64_t)(uintptr_t)context)
         return CUDA_SUCCESS;
     lock_take(&loading);
     int64_t before = uncounted(device);
