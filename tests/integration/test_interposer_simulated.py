@@ -324,6 +324,7 @@ LOADS = """
 import tempfile
 def of_module(ptx): return d.cuModuleLoadData(ptx)
 def of_library(ptx): return d.cuLibraryLoadData(ptx, None, None, 0, None, None, 0)
+def of_path(path): return d.cuLibraryLoadFromFile(path, None, None, 0, None, None, 0)
 def in_file(load):
     def of_file(ptx):
         with tempfile.NamedTemporaryFile() as file:
@@ -331,14 +332,14 @@ def in_file(load):
             return load(file.name.encode())
     return of_file
 def with_options(ptx):
-    option = d.CUjit_option
-    return d.cuModuleLoadDataEx(ptx, 2, [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES], [bytearray(64), 64])
+    options = [d.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, d.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+    return d.cuModuleLoadDataEx(ptx, 2, options, [bytearray(64), 64])
 WAYS = {
     "cuModuleLoadData": (of_module, d.cuModuleUnload),
     "cuModuleLoadDataEx": (with_options, d.cuModuleUnload),
     "cuModuleLoad": (in_file(d.cuModuleLoad), d.cuModuleUnload),
     "cuLibraryLoadData": (of_library, d.cuLibraryUnload),
-    "cuLibraryLoadFromFile": (in_file(lambda path: d.cuLibraryLoadFromFile(path, None, None, 0, None, None, 0)), d.cuLibraryUnload),
+    "cuLibraryLoadFromFile": (in_file(of_path), d.cuLibraryUnload),
 }
 """
 
@@ -359,8 +360,9 @@ def test_variables_of_modules_are_charged_when_they_load(inside: Inside, way: st
             said += [used(), exact(), name(load(IMAGES["fits"].encode())), used()]
             two = ok(load(IMAGES["small"].encode()))
             said += [used(), exact()]
-            get = d.cuModuleGetFunction if "Module" in unload.__name__ else lambda *a: d.cuKernelGetFunction(ok(d.cuLibraryGetKernel(*a)))
-            ok(launch(ok(get(one, b"touch")), 1, 1)); ok(d.cuCtxSynchronize())
+            is_module = unload is d.cuModuleUnload
+            found = ok((d.cuModuleGetFunction if is_module else d.cuLibraryGetKernel)(one, b"touch"))
+            ok(launch(found if is_module else ok(d.cuKernelGetFunction(found)), 1, 1)); ok(d.cuCtxSynchronize())
             ok(unload(one))
             said += [used(), exact()]
             ok(unload(two))
@@ -379,7 +381,8 @@ def test_a_library_that_is_loaded_before_there_is_a_context_is_charged_when_it_i
             library = ok(d.cuLibraryLoadData(IMAGE, None, None, 0, None, None, 0))
             kernel = ok(d.cuLibraryGetKernel(library, b"touch"))
             ok(d.cuCtxSetCurrent(ctx))
-            said = [name(d.cuKernelGetFunction(kernel)), name(d.cuLibraryGetGlobal(library, b"great")), name(d.cuMemAlloc(1))]
+            tried = d.cuKernelGetFunction(kernel), d.cuLibraryGetGlobal(library, b"great"), d.cuMemAlloc(1)
+            said = [name(one) for one in tried]
             ok(d.cuLibraryUnload(library))
             say(said + [used(), exact()])
         """)
@@ -408,9 +411,11 @@ def test_heaps_and_local_memory_are_charged_when_they_are_set(inside: Inside) ->
     """Threads that can be resident on an A100: 108 × 2048."""
     assert inside.run(
         """
-        HEAP, FIFO, STACK = (getattr(d.CUlimit, "CU_LIMIT_" + each) for each in ("MALLOC_HEAP_SIZE", "PRINTF_FIFO_SIZE", "STACK_SIZE"))
+        names = "MALLOC_HEAP_SIZE", "PRINTF_FIFO_SIZE", "STACK_SIZE"
+        HEAP, FIFO, STACK = (getattr(d.CUlimit, "CU_LIMIT_" + each) for each in names)
         def real(): return n.nvmlDeviceGetMemoryInfo(H).used
-        said = [name(d.cuCtxSetLimit(HEAP, 5 << 30)), name(d.cuCtxSetLimit(FIFO, 5 << 30)), name(d.cuCtxSetLimit(STACK, 32 << 10)), used()]
+        much = (HEAP, 5 << 30), (FIFO, 5 << 30), (STACK, 32 << 10)
+        said = [name(d.cuCtxSetLimit(*each)) for each in much] + [used()]
         ok(d.cuCtxSetLimit(HEAP, 18 * MIB)); ok(d.cuCtxSetLimit(FIFO, 3 * MIB)); ok(d.cuCtxSetLimit(STACK, 1024 + 128))
         said += [used() - 108 * 2048 * 128, exact()]
         ok(d.cuCtxSetLimit(HEAP, 8 * MIB)); ok(d.cuCtxSetLimit(FIFO, 4096)); ok(d.cuCtxSetLimit(STACK, 512))
@@ -437,13 +442,13 @@ def test_a_kernel_s_local_memory_is_charged_when_it_is_looked_up(inside: Inside)
     assert inside.run(
         f"KERNEL, EACH = {kernel!r}, {each}\n"
         + textwrap.dedent("""
-            def deep(size): return d.cuModuleGetFunction(ok(d.cuModuleLoadData(KERNEL.replace("SIZE", str(size)).encode() + bytes(1))), b"deep")
+            def loaded(size): return ok(d.cuModuleLoadData(KERNEL.replace("SIZE", str(size)).encode() + bytes(1)))
+            def deep(size): return d.cuModuleGetFunction(loaded(size), b"deep")
             said = [name(deep(1024)), used(), name(deep(64 << 10)), used()]
             f = ok(deep(1024 + 64))
             said += [used() == 64 * EACH, name(deep(1024 + 32)), used() == 64 * EACH, exact()]
             ok(launch(f, 1, 1, 0)); ok(d.cuCtxSynchronize())
-            module = ok(d.cuModuleLoadData(KERNEL.replace("SIZE", str(64 << 10)).encode() + bytes(1)))
-            say(said + [name(d.cuModuleEnumerateFunctions(1, module)), used() == 64 * EACH])
+            say(said + [name(d.cuModuleEnumerateFunctions(1, loaded(64 << 10))), used() == 64 * EACH])
         """)
     ) == ["SUCCESS", 0, "OUT_OF_MEMORY", 0, True, "SUCCESS", True, True, "OUT_OF_MEMORY", True]
 

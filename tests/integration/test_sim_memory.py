@@ -324,10 +324,12 @@ def test_what_no_call_allocates_is_on_the_card_too(sim: Machine) -> None:
         context(); n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
         def held():
             free, total = ok(d.cuMemGetInfo())
-            said = {total - free, n.nvmlDeviceGetMemoryInfo(h).used, sum(p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(h))}
+            listed = sum(p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(h))
+            said = {total - free, n.nvmlDeviceGetMemoryInfo(h).used, listed}
             assert len(said) == 1, said
             return said.pop() / MIB
-        text = f".version 8.0\\n.target sm_70\\n.address_size 64\\n.global .b8 a[{3 << 30}];\\n.global .b8 b[{2 << 30}];\\n"
+        text = ".version 8.0\\n.target sm_70\\n.address_size 64\\n"
+        text += f".global .b8 a[{3 << 30}];\\n.global .b8 b[{2 << 30}];\\n"
         module = ok(d.cuModuleLoadData(text.encode() + b"\\0"))
         said = [held()]
         ok(d.cuModuleUnload(module))
@@ -336,7 +338,8 @@ def test_what_no_call_allocates_is_on_the_card_too(sim: Machine) -> None:
         ok(d.cuCtxSetLimit(L.CU_LIMIT_PRINTF_FIFO_SIZE, 11 * MIB)); said.append(held())
         ok(d.cuCtxSetLimit(L.CU_LIMIT_MALLOC_HEAP_SIZE, MIB)); said.append(held())
         ok(d.cuCtxSetLimit(L.CU_LIMIT_STACK_SIZE, 2048)); said.append(held() - 10)
-        said += [name(d.cuCtxSetLimit(L.CU_LIMIT_STACK_SIZE, size)) for size in (512 * 1024, 512 * 1024 + 1)] + [held() - 10]
+        most = 512 * 1024
+        said += [name(d.cuCtxSetLimit(L.CU_LIMIT_STACK_SIZE, size)) for size in (most, most + 1)] + [held() - 10]
         deep = function(""".version 8.0
             .target sm_70
             .address_size 64

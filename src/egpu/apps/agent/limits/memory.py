@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -53,11 +53,14 @@ class MemoryReconciler:
     @property
     def findings(self) -> Mapping[Key, Finding]:
         """The last comparison, of every container."""
-        return {
-            (*cast(tuple[str, int], key), uuid): finding
-            for (key, uuid), finding in self._watch.findings.items()
-            if isinstance(key, tuple)
-        }
+        found: dict[Key, Finding] = {}
+        for (key, uuid), finding in self._watch.findings.items():
+            match key:
+                case (str(slot_id), int(generation)):
+                    found[slot_id, generation, uuid] = finding
+                case _:  # an executor for another node's container
+                    pass
+        return found
 
     async def run(self) -> None:
         while True:
