@@ -41,8 +41,8 @@ void kill_point(void);
 #define SUB(word, n) STORE(__atomic_fetch_sub(&(word), (n), __ATOMIC_ACQ_REL))
 #define PUT(word, n) STORE(__atomic_store_n(&(word), (n), __ATOMIC_RELEASE))
 #define GET(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
-#define KEEP(word, n) __atomic_store_n(&(word), (n), __ATOMIC_RELAXED) /* nobody else's business \
-                                                                        */
+/* of this process alone */
+#define KEEP(word, n) __atomic_store_n(&(word), (n), __ATOMIC_RELAXED)
 
 /* Which word a class counts in. */
 static uint64_t *total_of(int device, int class) {
