@@ -75,15 +75,12 @@ static const char ptx[] =
 
 static void launch_cost(void) {
     double batches[BATCHES];
-    /* the driver that does nothing has no modules, and takes any */
-    CUfunction function = (CUfunction)0x1000;
+    CUmodule module;
+    CUfunction function;
     CUdeviceptr at;
     must(CALL(cuMemAlloc_v2)(&at, 512), "cuMemAlloc");
-    if (dlsym(library, "cuModuleLoadData") != NULL) {
-        CUmodule module;
-        must(CALL(cuModuleLoadData)(&module, ptx), "cuModuleLoadData");
-        must(CALL(cuModuleGetFunction)(&function, module, "store"), "cuModuleGetFunction");
-    }
+    must(CALL(cuModuleLoadData)(&module, ptx), "cuModuleLoadData");
+    must(CALL(cuModuleGetFunction)(&function, module, "store"), "cuModuleGetFunction");
     void *parameters[] = {&at};
     __typeof__(&cuLaunchKernel) launch = CALL(cuLaunchKernel);
     __typeof__(&cuCtxSynchronize) synchronize = CALL(cuCtxSynchronize);

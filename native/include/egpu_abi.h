@@ -98,6 +98,7 @@ enum egpu_memory_class {
     EGPU_MEMORY_GRAPH = 5,    /* what the memory nodes of graphs reserve */
     /* managed memory beyond memory_limit_bytes, where spill_limit_bytes allows it */
     EGPU_MEMORY_SPILL = 6,
+    EGPU_MEMORY_MODULE = 7, /* what loads take: code, variables; heaps and local memory */
     EGPU_MEMORY_CLASSES = 8,
 };
 

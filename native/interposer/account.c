@@ -24,6 +24,9 @@ enum {
 static egpu_lock lock;          /* joining */
 static egpu_lock counters_lock; /* our slots' counters: one thread at a time */
 static struct egpu_usage_slot *slots[EGPU_MAX_DEVICES];
+/* What this process itself holds, memory and spill, under counters_lock: the file can be written by
+ * others, and says at least this. */
+static uint64_t own_bytes[EGPU_MAX_DEVICES][2];
 static uint64_t reaped_at_ns[EGPU_MAX_DEVICES];
 static uint64_t own_pid_namespace;
 
@@ -38,12 +41,20 @@ void kill_point(void);
 #define SUB(word, n) STORE(__atomic_fetch_sub(&(word), (n), __ATOMIC_ACQ_REL))
 #define PUT(word, n) STORE(__atomic_store_n(&(word), (n), __ATOMIC_RELEASE))
 #define GET(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
+/* of this process alone */
+#define KEEP(word, n) __atomic_store_n(&(word), (n), __ATOMIC_RELAXED)
 
 /* Which word a class counts in. */
 static uint64_t *total_of(int device, int class) {
     struct egpu_usage_device *totals = &slice_usage()->devices[device];
     return class == EGPU_MEMORY_SPILL ? &totals->spill_bytes : &totals->memory_bytes;
 }
+
+static uint64_t *own_of(int device, int class) {
+    return &own_bytes[device][class == EGPU_MEMORY_SPILL];
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static uint64_t limit_of(int device, int class) {
     policy_look();
@@ -53,6 +64,7 @@ static uint64_t limit_of(int device, int class) {
 void account_forget(void) {
     lock.word = counters_lock.word = 0;
     memset(slots, 0, sizeof slots); /* the parent's slots: the child joins for itself */
+    memset(own_bytes, 0, sizeof own_bytes);
 }
 
 /* no process has these start times: they are before init */
@@ -233,10 +245,17 @@ static void end(struct egpu_usage_slot *slot, uint64_t sequence) {
     lock_drop(&counters_lock);
 }
 
-static void give_back(struct egpu_usage_slot *slot, uint64_t *total, enum egpu_memory_class class,
+static void take(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class,
+                 uint64_t bytes) {
+    PUT(slot->reserved_bytes[class], slot->reserved_bytes[class] + bytes);
+    KEEP(*own_of(device, class), *own_of(device, class) + bytes);
+}
+
+static void give_back(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class,
                       uint64_t bytes) {
     PUT(slot->released_bytes[class], slot->released_bytes[class] + bytes);
-    SUB(*total, bytes);
+    SUB(*total_of(device, class), bytes);
+    KEEP(*own_of(device, class), *own_of(device, class) - bytes);
 }
 
 static bool try_reserve(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class,
@@ -248,10 +267,10 @@ static bool try_reserve(struct egpu_usage_slot *slot, int device, enum egpu_memo
     uint64_t used = GET(*total);
     if (bytes > limit || used > limit - bytes) return false;
     uint64_t sequence = begin(slot);
-    uint64_t before = ADD(*total, bytes);
-    PUT(slot->reserved_bytes[class], slot->reserved_bytes[class] + bytes);
-    bool granted = before <= limit - bytes;
-    if (!granted) give_back(slot, total, class, bytes);
+    uint64_t before = ADD(*total, bytes), own = *own_of(device, class);
+    take(slot, device, class, bytes);
+    bool granted = larger(before, own) <= limit - bytes;
+    if (!granted) give_back(slot, device, class, bytes);
     end(slot, sequence);
     if (granted && class != EGPU_MEMORY_SPILL && before + bytes > GET(totals->peak_bytes))
         PUT(totals->peak_bytes, before + bytes);
@@ -284,7 +303,7 @@ void account_force(int device, enum egpu_memory_class class, uint64_t bytes) {
     if (slot == NULL) return;
     uint64_t sequence = begin(slot);
     ADD(*total_of(device, class), bytes);
-    PUT(slot->reserved_bytes[class], slot->reserved_bytes[class] + bytes);
+    take(slot, device, class, bytes);
     end(slot, sequence);
 }
 
@@ -292,16 +311,23 @@ void account_release(int device, enum egpu_memory_class class, uint64_t bytes) {
     struct egpu_usage_slot *slot = device < 0 ? NULL : slot_of(device);
     if (slot == NULL) return;
     uint64_t sequence = begin(slot);
-    give_back(slot, total_of(device, class), class, bytes);
+    give_back(slot, device, class, bytes);
     end(slot, sequence);
+}
+
+/* All that is counted, or at least our own. */
+static uint64_t counted(int device, int class) {
+    return larger(GET(*total_of(device, class)), GET(*own_of(device, class)));
+}
+
+uint64_t account_counted(int device) {
+    return add_bytes(counted(device, EGPU_MEMORY_DEVICE), counted(device, EGPU_MEMORY_SPILL));
 }
 
 uint64_t account_used(int device) {
     if (device < 0) return 0;
     account_reap(device);
-    uint64_t memory = GET(*total_of(device, EGPU_MEMORY_DEVICE)),
-             spill = GET(*total_of(device, EGPU_MEMORY_SPILL));
     uint64_t limit = memory_limit(device),
-             used = add_bytes(add_bytes(memory, spill), LIMIT(device, overhead_bytes));
+             used = add_bytes(account_counted(device), LIMIT(device, overhead_bytes));
     return used < limit ? used : limit;
 }

@@ -7,14 +7,15 @@
  *   table.c     which pointer, handle or mapping holds how many bytes
  *   memory.c    wrappers that allocate and free;  pools.c, graphs.c: what pools, arrays and graphs
  *               hold
+ *   modules.c   what loading takes: code, variables, heaps, local memory
  *   info.c      wrappers that tell how much there is;  utilisation.c: and how busy it is
  *   bucket.c    the container's time on a device;  compute.c: how launches are timed and held back;
  *               launch.c: the wrappers
  *
  * It lives in other people's processes, so: no constructor, destructor, signal handler or thread;
- * nothing is printed except one line when the slice is unusable; a lock is never held while the
- * real driver may wait; after fork() the child starts afresh. A process that never asks for CUDA
- * pays for one dlsym hook and nothing else.
+ * nothing is printed except one line when the slice is unusable; no lock but that of loads is held
+ * while the real driver may wait; after fork() the child starts afresh. A process that never asks
+ * for CUDA pays for one dlsym hook and nothing else.
  */
 #ifndef EGPU_INTERPOSER_H
 #define EGPU_INTERPOSER_H
@@ -176,7 +177,8 @@ bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_force(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_refused(int device); /* counts an allocation that the program did not get */
 void account_release(int device, enum egpu_memory_class class, uint64_t bytes);
-uint64_t account_used(int device); /* overhead included, at most the limit */
+uint64_t account_counted(int device); /* memory and spill, whatever the limits say */
+uint64_t account_used(int device);    /* overhead included, at most the limit */
 void account_reap(int device);
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit) {
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
@@ -188,10 +190,14 @@ enum holding_kind {
     HOLDING_HANDLE,
     HOLDING_MAPPING,
     HOLDING_ARRAY,
-    HOLDING_GRAPH
+    HOLDING_GRAPH,
+    HOLDING_MODULE,
+    HOLDING_LIBRARY, /* one device's part of it */
+    HOLDING_CONTEXT  /* heaps and local memory */
 };
 struct holding {
-    /* device pointer, allocation handle, mapped address, array, or executable graph */
+    /* device pointer, allocation handle, mapped address, array, executable graph, module, library
+     * or context */
     uint64_t key;
     uint64_t bytes; /* charged, or mapped */
     /* the context it dies with, 0 for none; of a mapping: the handle; of pool memory: the pool's
@@ -212,6 +218,9 @@ void table_take_owned(uint64_t owner, void (*each)(const struct holding *));
 uint64_t charge_of(uint64_t bytes);
 /* with what idle pools can give back */
 bool memory_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
+
+/* ---- modules.c ---- */
+void modules_forget(void);
 
 /* ---- pools.c ---- */
 enum { PHYSICAL_PAGE = 2 << 20 }; /* pools and graphs grow by at least this */

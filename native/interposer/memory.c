@@ -294,6 +294,7 @@ void memory_forget(void) {
     memset(primary, 0, sizeof primary);
     pools_forget();
     graphs_forget();
+    modules_forget();
 }
 
 static CUresult context_gone(CUresult result, CUcontext context) {

@@ -174,7 +174,8 @@ static void take_limits(const struct egpu_policy_bank *bank) {
         if (overhead > memory) overhead = memory;
         SET(live->memory_bytes, memory - overhead);
         SET(live->overhead_bytes, overhead);
-        SET(live->spill_bytes, device->spill_limit_bytes);
+        /* Overhead that leaves nothing: over its limit, it gets nothing beyond it either. */
+        SET(live->spill_bytes, overhead != 0 && overhead == memory ? 0 : device->spill_limit_bytes);
         SET(live->mode, device->mode);
         SET(live->core_ppm, device->core_ppm);
         SET(live->grant_ppm, device->mode == EGPU_MODE_SHARE && device->grant_ppm > device->core_ppm

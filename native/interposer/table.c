@@ -129,15 +129,18 @@ bool table_refer(uint64_t handle, int change, struct holding *out) {
     return entry != NULL;
 }
 
+static bool dies_with_context(uint8_t kind) {
+    return kind == HOLDING_POINTER || kind == HOLDING_ARRAY || kind == HOLDING_MODULE ||
+           kind == HOLDING_LIBRARY || kind == HOLDING_CONTEXT;
+}
+
 void table_take_owned(uint64_t owner, void (*each)(const struct holding *)) {
     for (int i = 0; i < SHARDS; i++) {
         struct shard *shard = &shards[i];
         lock_take(&shard->lock);
         for (uint32_t at = 0; at < shard->capacity;) {
             struct holding entry = shard->entries[at];
-            if (entry.references == 0 ||
-                (entry.kind != HOLDING_POINTER && entry.kind != HOLDING_ARRAY) ||
-                entry.owner != owner) {
+            if (entry.references == 0 || !dies_with_context(entry.kind) || entry.owner != owner) {
                 at++;
                 continue;
             }

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define STACK_MAX (512u << 10) /* of a thread, on every card so far */
+
 struct engine engine = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static atomic_int state; /* 0 no cuInit yet, 1 ready, 2 a forked child of a ready process */
@@ -104,6 +106,15 @@ struct device *engine_device(CUdevice ordinal) {
 
 /* ---- contexts ---- */
 
+static const size_t first_limits[CU_LIMIT_MAX] = {
+    [CU_LIMIT_STACK_SIZE] = 1024,
+    [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
+    [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
+    [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
+    [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
+    [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
+};
+
 CUresult context_activate(struct context *context) {
     struct device *device = context->device;
     const struct sim_card *board = machine_board_of(&engine.machine, device->card);
@@ -120,15 +131,9 @@ CUresult context_activate(struct context *context) {
         machine_remove_context(&engine.machine, device->card);
         return result;
     }
-    static const size_t defaults[CU_LIMIT_MAX] = {
-        [CU_LIMIT_STACK_SIZE] = 1024,
-        [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
-        [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
-        [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
-        [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
-        [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
-    };
-    memcpy(context->limits, defaults, sizeof defaults);
+    memcpy(context->limits, first_limits, sizeof first_limits);
+    memset(context->held, 0, sizeof context->held);
+    atomic_store(&context->local_bytes, 0);
     context->cancel = 0;
     atomic_store(&context->peers, 0);
     atomic_store(&context->error, CUDA_SUCCESS);
@@ -156,6 +161,45 @@ CUresult context_create(struct device *device, unsigned flags, bool primary, str
     }
     *out = context;
     return CUDA_SUCCESS;
+}
+
+/* What a limit takes of the card beyond what it took at first, which is part of what a context
+ * costs. Local memory is there for every thread that can be resident. */
+static CUresult hold_limit(struct context *context, CUlimit limit, size_t value) {
+    const struct sim_card *card = context->device->card;
+    uint64_t each = limit == CU_LIMIT_STACK_SIZE
+                        ? (uint64_t)card->sm_count * card->max_threads_per_sm
+                        : limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
+    uint64_t beyond = value > first_limits[limit] ? value - first_limits[limit] : 0, bytes;
+    if (__builtin_mul_overflow(beyond, each, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return memory_hold(&context->memory, &context->held[limit], bytes) == 0
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult context_set_limit(struct context *context, CUlimit limit, size_t value) {
+    if (limit == CU_LIMIT_STACK_SIZE && value > STACK_MAX) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&context->lock);
+    size_t needed = value;
+    if (limit == CU_LIMIT_STACK_SIZE && atomic_load(&context->local_bytes) > value)
+        needed = atomic_load(&context->local_bytes);
+    CUresult result = hold_limit(context, limit, needed);
+    if (result == CUDA_SUCCESS) context->limits[limit] = value;
+    pthread_mutex_unlock(&context->lock);
+    return result;
+}
+
+CUresult context_need_local(struct context *context, uint32_t bytes) {
+    CUresult result = CUDA_SUCCESS;
+    if (bytes <= atomic_load_explicit(&context->local_bytes, memory_order_relaxed))
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&context->lock);
+    if (bytes > context->limits[CU_LIMIT_STACK_SIZE])
+        result = hold_limit(context, CU_LIMIT_STACK_SIZE, bytes);
+    if (result == CUDA_SUCCESS && bytes > atomic_load(&context->local_bytes))
+        atomic_store(&context->local_bytes, bytes);
+    pthread_mutex_unlock(&context->lock);
+    return result;
 }
 
 static void managed_gone(const struct extent *extent) {

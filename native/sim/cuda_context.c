@@ -217,7 +217,7 @@ API CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
     return result;
 }
 
-/* ---- settings that are kept and change nothing ---- */
+/* ---- limits, and settings that are kept and change nothing ---- */
 
 API CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
     NEED_CONTEXT(context);
@@ -230,8 +230,7 @@ API CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
 API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     NEED_CONTEXT(context);
     if ((unsigned)limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
+    return context_set_limit(context, limit, value);
 }
 
 API CUresult cuCtxGetCacheConfig(CUfunc_cache *config) {

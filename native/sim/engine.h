@@ -127,6 +127,8 @@ struct context {
     struct stream *legacy;
     struct module *modules;
     size_t limits[CU_LIMIT_MAX];
+    struct block *held[CU_LIMIT_MAX]; /* what limits beyond the first ones take of the card */
+    _Atomic uint32_t local_bytes;     /* of the largest kernel that was ever launched */
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
     _Atomic uint32_t peers; /* bit per ordinal whose memory kernels may reach */
@@ -141,6 +143,9 @@ CUresult context_destroy(struct context *context); /* waits for its work, frees 
 CUresult context_activate(struct context *context);
 /* Did the card break under it? */
 void context_look(struct context *context);
+CUresult context_set_limit(struct context *context, CUlimit limit, size_t value);
+/* A thread needs this much local memory: there is enough from now on. */
+CUresult context_need_local(struct context *context, uint32_t bytes);
 void context_fail(struct context *context, CUresult error, const char *why);
 CUresult context_synchronize(struct context *context);
 

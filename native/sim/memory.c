@@ -302,6 +302,22 @@ int memory_reserve(struct memory *memory, uint32_t chunks) {
     return error;
 }
 
+int memory_hold(struct memory *memory, struct block **held, uint64_t bytes) {
+    struct block *before = *held;
+    int error = 0;
+    pthread_mutex_lock(&memory->lock);
+    uint64_t had = before ? before->size : 0;
+    if (before) {
+        unlink_block(before);
+        destroy_block(before);
+        *held = NULL;
+    }
+    if (bytes) error = create_block(memory, bytes, false, held);
+    if (error && had && create_block(memory, had, false, held) != 0) *held = NULL;
+    pthread_mutex_unlock(&memory->lock);
+    return error;
+}
+
 int memory_alloc(struct memory *memory, uint64_t size, uint64_t *address) {
     int slab_class = class_of(size);
     struct block *block = NULL;

@@ -92,6 +92,8 @@ void memory_set_pool(uint64_t address, void *pool);
 
 /* Chunks that exist but have no address: what a context costs. */
 int memory_reserve(struct memory *memory, uint32_t chunks);
+/* The same, as many as are needed now: heaps and local memory. *held: NULL at first. */
+int memory_hold(struct memory *memory, struct block **held, uint64_t bytes);
 
 /* Host memory. `memory_host_alloc` maps pages of its own; `memory_host_register` notes somebody
  * else's. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define LOG_BYTES 4096
 
@@ -15,14 +16,16 @@ static bool allocate_global(void *argument, uint64_t size, uint64_t align, uint6
     struct extent extent;
     (void)align; /* allocations begin at 512 bytes or better; PTX asks for 256 at most */
     if (memory_alloc(&context->memory, size ? size : 1, address) != 0) return false;
-    if (!memory_find(*address, &extent) ||
-        memory_populate(&extent, *address, extent.size, NULL, NULL) != 0) {
-        memory_free(*address);
-        return false;
+    /* A slab is shared with what was freed before. Chunks of one's own come as zeros, and a large
+     * array costs the machine only what of it is touched. */
+    if (size < SIM_CHUNK_BYTES) {
+        if (!memory_find(*address, &extent) ||
+            memory_populate(&extent, *address, extent.size, NULL, NULL) != 0) {
+            memory_free(*address);
+            return false;
+        }
+        memset((void *)(uintptr_t)*address, 0, size);
     }
-    /* Slabs are shared with what was freed before: the memory of a module's variables starts as
-     * zeros. */
-    memset((void *)(uintptr_t)*address, 0, size);
     *host = (void *)(uintptr_t)*address;
     return true;
 }
@@ -160,35 +163,24 @@ struct function *module_function(struct module *module, const char *name) {
 
 /* Parsed once without a device, to know the kernels' names: a library is loaded before there is a
  * context. */
-struct scratch {
-    void *pages[256];
-    size_t count;
-};
-
 static bool scratch_alloc(void *argument, uint64_t size, uint64_t align, uint64_t *address,
                           void **host) {
-    struct scratch *scratch = argument;
-    (void)align;
-    if (scratch->count == sizeof scratch->pages / sizeof *scratch->pages) return false;
-    void *page = aligned_alloc(512, (size + 512) & ~(uint64_t)511);
-    if (!page) return false;
-    memset(page, 0, (size + 512) & ~(uint64_t)511);
-    scratch->pages[scratch->count++] = page;
-    *host = page;
-    *address = (uint64_t)(uintptr_t)page;
+    (void)argument, (void)align;
+    void *pages = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED) return false;
+    *host = pages;
+    *address = (uint64_t)(uintptr_t)pages;
     return true;
 }
 
 static void scratch_release(void *argument, uint64_t address, uint64_t size) {
     (void)argument;
-    (void)address;
-    (void)size;
+    munmap((void *)(uintptr_t)address, size);
 }
 
 static CUresult name_kernels(struct library *library) {
-    struct scratch scratch = {.count = 0};
-    egpu_ptx_allocator allocator = {
-        .ctx = &scratch, .alloc = scratch_alloc, .release = scratch_release};
+    egpu_ptx_allocator allocator = {.alloc = scratch_alloc, .release = scratch_release};
     egpu_ptx_module *ptx;
     char log[LOG_BYTES] = "";
     CUresult result = of_load(egpu_ptx_load(library->image, 0, &allocator, log, sizeof log, &ptx));
@@ -206,7 +198,6 @@ static CUresult name_kernels(struct library *library) {
         egpu_ptx_unload(ptx);
     } else if (engine_verbose())
         engine_say("library refused: %s", log);
-    for (size_t i = 0; i < scratch.count; i++) free(scratch.pages[i]);
     return result;
 }
 
@@ -355,6 +346,8 @@ CUresult launch_prepare(struct function *function, const unsigned grid[3], const
     if (result != CUDA_SUCCESS) return result;
     if ((params && extra) || (info->param_count && !params && !extra))
         return CUDA_ERROR_INVALID_VALUE;
+    result = context_need_local(function->module->context, info->local_bytes);
+    if (result != CUDA_SUCCESS) return result;
     struct op *op = op_new(OP_LAUNCH);
     if (!op) return CUDA_ERROR_OUT_OF_MEMORY;
     op->launch.function = function;

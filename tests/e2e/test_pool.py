@@ -15,6 +15,7 @@ import pytest
 from egpu.adapters.executors.leftovers import processes_of
 from egpu.core.leasing.pool import TTL_SECONDS
 from support.local_pool import FAR, LocalPool, built, local_pool, sample
+from support.simulated_gpu import variables
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(not built(), reason="the executor and the remote client are not built")
@@ -61,6 +62,22 @@ def test_memory_stops_exactly_at_the_limit(pool: LocalPool) -> None:
     assert f"given {2 << 30} bytes" in done.stdout
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
     assert done.returncode == 0, done.stderr
+
+
+LOADING = f"""
+from cuda.bindings import driver as d
+d.cuInit(0)
+d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])
+image = {variables(5 << 30)!r}.encode() + bytes(1)
+print(d.cuModuleLoadData(image)[0].name, d.cuLibraryLoadData(image, None, None, 0, None, None, 0)[0].name)
+_, free, total = d.cuMemGetInfo()
+print(total - free, d.cuMemAlloc(total)[0].name)
+"""
+
+
+def test_variables_of_a_module_are_held_to_the_limit_too(pool: LocalPool) -> None:
+    done = pool.run([sys.executable, "-c", LOADING])
+    assert done.stdout.split() == ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY", "0", "CUDA_SUCCESS"]
 
 
 def test_cards_of_two_servers_are_ordinals_of_one_program(pool: LocalPool) -> None:

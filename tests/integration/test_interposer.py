@@ -53,6 +53,18 @@ def test_every_family_is_charged_and_given_back(box: Slice) -> None:
     ]
 
 
+@pytest.mark.parametrize("neighbour", [0, 100 * MIB])
+def test_a_load_is_charged_what_it_takes_and_not_what_a_neighbour_takes_meanwhile(box: Slice, neighbour: int) -> None:
+    free, total = str(LIMIT), str(LIMIT)
+    assert box.run("load", 200 * MIB, neighbour) == [
+        ["load", "0"],
+        ["info", str(LIMIT - 200 * MIB), total, total],
+        ["info", free, total, total],
+    ]
+    assert box.run("load", LIMIT + 512, neighbour)[:2] == [["load", str(OUT_OF_MEMORY)], ["info", free, total, total]]
+    assert box.usage().devices[0].refusals == 1
+
+
 def test_a_pointer_from_cu_get_proc_address_is_inside_too(box: Slice) -> None:
     success, used, same, unknown, status = box.run("proc")[0][1:]
     assert (success, int(used), same) == ("0", MIB, "1")

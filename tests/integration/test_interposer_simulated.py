@@ -13,7 +13,7 @@ import pytest
 from egpu.adapters import native
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
-from support.simulated_gpu import Program, run
+from support.simulated_gpu import Program, run, variables
 
 CARDS = ("A100-40G", 1)
 
@@ -187,8 +187,8 @@ def test_graphs_that_allocate(inside: Inside) -> None:
         """
         s = ok(d.cuStreamCreate(1))
         out = upload(np.zeros(1000, np.float32)); one = upload(np.arange(1000, dtype=np.float32))
-        base = used()
         slow = function(STORE.replace("DURATION", "200000"), "store")
+        base = used()
         def captured(free):
             ok(d.cuStreamBeginCapture(s, RELAXED))
             ok(launch(slow, 1, 1, out, (1, ctypes.c_uint32), stream=s))
@@ -318,3 +318,154 @@ def test_every_family_at_once_up_to_the_last_byte(inside: Inside) -> None:
         say(said[1:] + [said[0] < LIMIT, used(), exact()])
         """
     ) == [True, True, ["OUT_OF_MEMORY"] * 6, True, 0, True]
+
+
+LOADS = """
+import tempfile
+def of_module(ptx): return d.cuModuleLoadData(ptx)
+def of_library(ptx): return d.cuLibraryLoadData(ptx, None, None, 0, None, None, 0)
+def of_path(path): return d.cuLibraryLoadFromFile(path, None, None, 0, None, None, 0)
+def in_file(load):
+    def of_file(ptx):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(ptx.rstrip(bytes(1))); file.flush()
+            return load(file.name.encode())
+    return of_file
+def with_options(ptx):
+    options = [d.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, d.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+    return d.cuModuleLoadDataEx(ptx, 2, options, [bytearray(64), 64])
+WAYS = {
+    "cuModuleLoadData": (of_module, d.cuModuleUnload),
+    "cuModuleLoadDataEx": (with_options, d.cuModuleUnload),
+    "cuModuleLoad": (in_file(d.cuModuleLoad), d.cuModuleUnload),
+    "cuLibraryLoadData": (of_library, d.cuLibraryUnload),
+    "cuLibraryLoadFromFile": (in_file(of_path), d.cuLibraryUnload),
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "way", ["cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoad", "cuLibraryLoadData", "cuLibraryLoadFromFile"]
+)
+def test_variables_of_modules_are_charged_when_they_load(inside: Inside, way: str) -> None:
+    """What was 5 GiB through a limit of 1 GiB, by every call that loads an image."""
+    sizes = {"fits": 40 << 20, "small": 3 << 20, "great": 5 << 30}
+    images = {name: variables(size) + "\0" for name, size in sizes.items()}
+    assert inside.run(
+        LOADS
+        + f"IMAGES = {images!r}\nload, unload = WAYS[{way!r}]\n"
+        + textwrap.dedent("""
+            said = [name(load(IMAGES["great"].encode())), used()]
+            one = ok(load(IMAGES["fits"].encode()))
+            said += [used(), exact(), name(load(IMAGES["fits"].encode())), used()]
+            two = ok(load(IMAGES["small"].encode()))
+            said += [used(), exact()]
+            is_module = unload is d.cuModuleUnload
+            found = ok((d.cuModuleGetFunction if is_module else d.cuLibraryGetKernel)(one, b"touch"))
+            ok(launch(found if is_module else ok(d.cuKernelGetFunction(found)), 1, 1)); ok(d.cuCtxSynchronize())
+            ok(unload(one))
+            said += [used(), exact()]
+            ok(unload(two))
+            say(said + [used(), n.nvmlDeviceGetMemoryInfo(H).used])
+        """)
+    ) == ["OUT_OF_MEMORY", 0, 40 << 20, True, "OUT_OF_MEMORY", 40 << 20, 44 << 20, True, 4 << 20, True, 0, 0]
+
+
+def test_a_library_that_is_loaded_before_there_is_a_context_is_charged_when_it_is_used(inside: Inside) -> None:
+    image = variables(5 << 30) + "\0"
+    assert inside.run(
+        f"IMAGE = {image!r}.encode()\n"
+        + textwrap.dedent("""
+            ctx = ok(d.cuCtxGetCurrent())
+            ok(d.cuCtxSetCurrent(0))
+            library = ok(d.cuLibraryLoadData(IMAGE, None, None, 0, None, None, 0))
+            kernel = ok(d.cuLibraryGetKernel(library, b"touch"))
+            ok(d.cuCtxSetCurrent(ctx))
+            tried = d.cuKernelGetFunction(kernel), d.cuLibraryGetGlobal(library, b"great"), d.cuMemAlloc(1)
+            said = [name(one) for one in tried]
+            ok(d.cuLibraryUnload(library))
+            say(said + [used(), exact()])
+        """)
+    ) == ["OUT_OF_MEMORY", "SUCCESS", "OUT_OF_MEMORY", 0, True]
+
+
+def test_a_context_takes_its_modules_and_heaps_with_it(inside: Inside) -> None:
+    image = variables(30 << 20) + "\0"
+    assert inside.run(
+        f"IMAGE = {image!r}.encode()\n"
+        + textwrap.dedent("""
+            ok(d.cuModuleLoadData(IMAGE)); library = ok(d.cuLibraryLoadData(IMAGE, None, None, 0, None, None, 0))
+            ok(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, 3 * MIB))
+            said = [used()]
+            ok(d.cuDevicePrimaryCtxReset(0))
+            said += [used(), exact()]
+            ok(d.cuLibraryGetModule(library))
+            said += [used(), exact()]
+            ok(d.cuLibraryUnload(library))
+            say(said + [used()])
+        """)
+    ) == [62 << 20, 0, True, 30 << 20, True, 0]
+
+
+def test_heaps_and_local_memory_are_charged_when_they_are_set(inside: Inside) -> None:
+    """Threads that can be resident on an A100: 108 × 2048."""
+    assert inside.run(
+        """
+        names = "MALLOC_HEAP_SIZE", "PRINTF_FIFO_SIZE", "STACK_SIZE"
+        HEAP, FIFO, STACK = (getattr(d.CUlimit, "CU_LIMIT_" + each) for each in names)
+        def real(): return n.nvmlDeviceGetMemoryInfo(H).used
+        much = (HEAP, 5 << 30), (FIFO, 5 << 30), (STACK, 32 << 10)
+        said = [name(d.cuCtxSetLimit(*each)) for each in much] + [used()]
+        ok(d.cuCtxSetLimit(HEAP, 18 * MIB)); ok(d.cuCtxSetLimit(FIFO, 3 * MIB)); ok(d.cuCtxSetLimit(STACK, 1024 + 128))
+        said += [used() - 108 * 2048 * 128, exact()]
+        ok(d.cuCtxSetLimit(HEAP, 8 * MIB)); ok(d.cuCtxSetLimit(FIFO, 4096)); ok(d.cuCtxSetLimit(STACK, 512))
+        say(said + [used(), exact()])
+        """
+    ) == [*["OUT_OF_MEMORY"] * 3, 0, 12 << 20, True, 0, True]
+
+
+def test_a_kernel_s_local_memory_is_charged_when_it_is_looked_up(inside: Inside) -> None:
+    kernel = """
+        .version 8.0
+        .target sm_70
+        .address_size 64
+        .visible .entry deep(.param .u64 at) {
+            .local .align 8 .b8 depot[SIZE];
+            .reg .b64 %d<3>;
+            ld.param.u64 %d1, [at];
+            mov.u64 %d2, depot;
+            st.local.u64 [%d2], %d1;
+            ret;
+        }
+    """
+    each = 108 * 2048
+    assert inside.run(
+        f"KERNEL, EACH = {kernel!r}, {each}\n"
+        + textwrap.dedent("""
+            def loaded(size): return ok(d.cuModuleLoadData(KERNEL.replace("SIZE", str(size)).encode() + bytes(1)))
+            def deep(size): return d.cuModuleGetFunction(loaded(size), b"deep")
+            said = [name(deep(1024)), used(), name(deep(64 << 10)), used()]
+            f = ok(deep(1024 + 64))
+            said += [used() == 64 * EACH, name(deep(1024 + 32)), used() == 64 * EACH, exact()]
+            ok(launch(f, 1, 1, 0)); ok(d.cuCtxSynchronize())
+            say(said + [name(d.cuModuleEnumerateFunctions(1, loaded(64 << 10))), used() == 64 * EACH])
+        """)
+    ) == ["SUCCESS", 0, "OUT_OF_MEMORY", 0, True, "SUCCESS", True, True, "OUT_OF_MEMORY", True]
+
+
+def test_what_others_write_into_the_account_does_not_lift_a_process_s_limit(inside: Inside) -> None:
+    """Eight bytes of its usage file, the total, set back to nothing again and again, and its own slot's too."""
+    said = inside.run(
+        f"""
+        import mmap
+        with open({str(inside.directory / "usage")!r}, "r+b") as file: usage = mmap.mmap(file.fileno(), 0)
+        got, result = 0, "SUCCESS"
+        while result == "SUCCESS" and got < 1000:
+            usage[64:72] = bytes(8)
+            result = name(d.cuMemAlloc(MIB))
+            got += result == "SUCCESS"
+        usage[20480:] = bytes(len(usage) - 20480)
+        say([got, result, name(d.cuMemAlloc(MIB))])
+        """
+    )
+    assert said == [LIMIT >> 20, "OUT_OF_MEMORY", "OUT_OF_MEMORY"]

@@ -11,9 +11,10 @@ import pytest
 from egpu.adapters import native
 from egpu.adapters.nvml import CardProcess
 from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.overruns import LOOKS
 from egpu.adapters.slices.pages import DevicePolicy, Mode, UsageReader, create_usage, read_policy, write_policy
 from egpu.api.allocation import CardShare
-from egpu.apps.agent.limits.memory import LOOKS, MemoryReconciler
+from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.slots.directories import Slots
 from support.simulated_gpu import Program, machine
 from support.slices import LIBRARY, MIB, slot_record

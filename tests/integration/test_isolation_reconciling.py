@@ -1,6 +1,7 @@
 """The agent compares what containers count with what the driver says, and charges the larger."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +11,15 @@ from prometheus_client import generate_latest
 
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
+from egpu.adapters.slices.overruns import CONTEXT_BYTES, LOOKS, OVERRUN_SECONDS
 from egpu.adapters.slices.pages import create_usage, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.limits.memory import LOOKS, MemoryReconciler
+from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
 from egpu.errors import Unavailable
-from support.slices import LIMIT, MIB, Slice, slot_record, uuid
+from support.slices import LIMIT, MIB, OUT_OF_MEMORY, Slice, slot_record, uuid
 
 CARD = uuid("1")
 
@@ -118,7 +120,7 @@ def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, b
     child = holding(boxes["one"], 16 * MIB)
     nvml.held = {child.pid: LIMIT + 5 * MIB}
     looks(reconciler)
-    assert overhead(boxes["one"]) == LIMIT - 11 * MIB
+    assert overhead(boxes["one"]) == LIMIT, "over its limit it gets nothing any more"
     assert boxes["one"].run("fill", MIB)[0][1] == "0"
     assert page(slots, reconciler)["container_usage_mismatch one"] == 1
     child.kill()
@@ -126,6 +128,57 @@ def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, b
     nvml.held = {}
     looks(reconciler, 1)
     assert boxes["one"].run("info")[0][1] == str(LIMIT), "it went with the process"
+
+
+class Clock:
+    """One tick a look."""
+
+    def __init__(self, tick_seconds: float) -> None:
+        self.now = 0.0
+        self.tick_seconds = tick_seconds
+
+    def __call__(self) -> float:
+        self.now += self.tick_seconds
+        return self.now
+
+
+@pytest.mark.parametrize("claims", [0, 1 << 40])
+async def test_whoever_stays_over_its_limit_is_refused_everything_and_then_ended(
+    slots: Slots, boxes: dict[str, Slice], claims: int
+) -> None:
+    """Whatever it claims to use: eight bytes of the usage file hide nothing, and the neighbour stays as it is."""
+    nvml = Driver()
+    reconciler = MemoryReconciler(slots, nvml, clock=Clock(OVERRUN_SECONDS / 10))
+    one, two = holding(boxes["one"], 16 * MIB), holding(boxes["two"], 16 * MIB)
+    with (boxes["one"].directory / "usage").open("r+b") as usage:
+        usage.seek(64)
+        usage.write(claims.to_bytes(8, "little"))
+    nvml.held = {one.pid: LIMIT + CONTEXT_BYTES + MIB, two.pid: LIMIT}
+    looks(reconciler)
+    assert [overhead(box) for box in boxes.values()] == [LIMIT, LIMIT - 16 * MIB]
+    assert boxes["one"].run("fill", 512) == [["fill", "0", str(OUT_OF_MEMORY)]]
+    overruns = [overrun for _ in range(8) for overrun in reconciler.step()]
+    assert overruns == []
+    for _ in range(2):
+        overruns += reconciler.step()
+    assert {overrun.slice.policy for overrun in overruns} == {boxes["one"].directory / "policy"}
+    told = str(overruns[0])
+    assert f"holds {(LIMIT + CONTEXT_BYTES) // MIB + 1} MiB of card {CARD} by the driver, may hold 256 MiB" in told
+    await reconciler.end(overruns[0])
+    assert one.wait() == -signal.SIGKILL
+    assert two.poll() is None
+
+
+@pytest.mark.parametrize(("beyond", "looks_of_twenty"), [(CONTEXT_BYTES, 20), (CONTEXT_BYTES + MIB, 10)])
+def test_nobody_is_ended_for_contexts_or_for_a_moment(
+    slots: Slots, boxes: dict[str, Slice], beyond: int, looks_of_twenty: int
+) -> None:
+    nvml = Driver()
+    reconciler = MemoryReconciler(slots, nvml, clock=Clock(OVERRUN_SECONDS / 10))
+    child = holding(boxes["one"], 16 * MIB)
+    for turn in range(100):
+        nvml.held = {child.pid: LIMIT + (beyond if turn % 20 < looks_of_twenty else 0)}
+        assert reconciler.step() == ()
 
 
 @pytest.mark.parametrize("claim", ["nothing", "everything", "garbage", "removed"])

@@ -16,6 +16,7 @@ import pytest
 
 from egpu.adapters.executors.leftovers import processes_of
 from egpu.adapters.executors.supervisor import POLL_SECONDS
+from egpu.adapters.nvml import CardProcess, NvmlInventory
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.bridge import GONE, Bridge, Target
 from egpu.adapters.pool.client import PoolClient, dial, machine_id, parse_address
@@ -23,6 +24,7 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices import overruns
 from egpu.adapters.slices.pages import read_policy
 from egpu.apps.broker import Broker
 from egpu.apps.serve import ServeConfig, Server
@@ -118,6 +120,42 @@ async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the
         assert processes_of(directory) == []
         assert not directory.exists()
         assert await connection.reader.read() == b""
+        await client.close()
+
+
+async def test_a_lease_that_stays_over_its_memory_is_ended_and_says_why(
+    tmp_path: Path, machine: Machine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the driver's word alone; another lease, which its broker shrank while it held more, lives on."""
+    held: dict[int, int] = {}
+
+    def processes(_: NvmlInventory) -> dict[str, tuple[CardProcess, ...]]:
+        return {card.uuid: tuple(CardProcess(*each) for each in held.items()) for card in machine.cards}
+
+    monkeypatch.setattr(NvmlInventory, "processes", processes)
+    monkeypatch.setattr(overruns, "OVERRUN_SECONDS", 0.5)
+    credentials = in_process_pool.secret(tmp_path)
+    async with (
+        in_process_pool.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir) as server,
+    ):
+        told: dict[str, str] = {}
+        client = await PoolClient.connect(broker.address, credentials, told.__setitem__)
+        hostile, shrunk = await acquire(client, "1"), await acquire(client, "2")
+        for granted, mib in ((hostile, 5000), (shrunk, 1000)):
+            executor = server.leases.executor(granted.lease.lease)
+            assert executor is not None
+            held[executor.process.pid] = mib << 20
+        with (state_dir / "leases" / shrunk.lease.lease / "usage").open("r+b") as usage:
+            usage.seek(64)
+            usage.write((1000 << 20).to_bytes(8, "little"))  # what its interposer granted before
+        await client.resize(shrunk.lease.lease, core=50, memory_mib=100)
+        await until(lambda: told.keys() == {hostile.lease.lease})
+        assert "holds 5000 MiB of card GPU-" in told[hostile.lease.lease]
+        assert "may hold 1000 MiB" in told[hostile.lease.lease]
+        assert processes_of(state_dir / "leases" / hostile.lease.lease) == []
+        await asyncio.sleep(overruns.INTERVAL_SECONDS * 6)
+        assert server.leases.executor(shrunk.lease.lease) is not None
         await client.close()
 
 

@@ -77,6 +77,26 @@ BURN = """
 """
 
 
+FORGE = """
+    import mmap, os, sys, time
+    from cuda.bindings import driver
+
+    children = [os.fork() for _ in range(4)]  # each for itself: none asks for more than the limit
+    if all(children):
+        print(sorted(os.waitpid(child, 0)[1] for child in children))
+        sys.exit()
+    driver.cuInit(0)
+    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+    path = next(line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("/usage"))
+    with open(path, "r+b") as file:
+        usage = mmap.mmap(file.fileno(), 0)
+    for _ in range(15):
+        usage[64:72] = bytes(8)
+        driver.cuMemAlloc(64 << 20)
+    time.sleep(60)
+"""
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
     """A directory for slices and machines of this test alone."""
@@ -179,6 +199,18 @@ def test_the_share_of_compute_time_holds(
     assert told["exitStatus"] == 0
     assert told["gpuSeconds"] >= busy * 0.98
     assert told["throttledSeconds"] > 0
+
+
+def test_a_command_that_forges_its_account_loses_what_holds_the_memory(
+    state: Path, program: Callable[[str], Path]
+) -> None:
+    """Eight bytes of the usage file, set back by each of four processes: nearly 4 GiB in a slice of 1."""
+    done = run(state, "--memory", "1GiB", "--", sys.executable, program(FORGE))
+    assert done.stdout == "[9, 9, 9, 9]\n"
+    assert done.returncode == 0, "the command itself holds nothing"
+    assert "of the slice are ended: it holds" in done.stderr
+    assert "may hold 1024 MiB, and was over that for" in done.stderr
+    assert leftovers(state) == []
 
 
 def test_two_runs_never_share_more_than_a_card(state: Path) -> None:

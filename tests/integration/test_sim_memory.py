@@ -313,3 +313,41 @@ def test_the_path_is_not_needed(tmp_path: Path) -> None:
         done = run(made, "say(name(d.cuInit(0)))", fails=True)
         assert "NO_DEVICE" in done.stdout
         assert "layout" in done.stderr
+
+
+def test_what_no_call_allocates_is_on_the_card_too(sim: Machine) -> None:
+    """Variables, heaps and local memory (40 × 1024 threads at one time), as cuMemGetInfo and NVML say."""
+    assert run(
+        sim,
+        '''
+        L, MIB = d.CUlimit, 1 << 20
+        context(); n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+        def held():
+            free, total = ok(d.cuMemGetInfo())
+            listed = sum(p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(h))
+            said = {total - free, n.nvmlDeviceGetMemoryInfo(h).used, listed}
+            assert len(said) == 1, said
+            return said.pop() / MIB
+        text = ".version 8.0\\n.target sm_70\\n.address_size 64\\n"
+        text += f".global .b8 a[{3 << 30}];\\n.global .b8 b[{2 << 30}];\\n"
+        module = ok(d.cuModuleLoadData(text.encode() + b"\\0"))
+        said = [held()]
+        ok(d.cuModuleUnload(module))
+        said.append(held())
+        ok(d.cuCtxSetLimit(L.CU_LIMIT_MALLOC_HEAP_SIZE, 108 * MIB)); said.append(held())
+        ok(d.cuCtxSetLimit(L.CU_LIMIT_PRINTF_FIFO_SIZE, 11 * MIB)); said.append(held())
+        ok(d.cuCtxSetLimit(L.CU_LIMIT_MALLOC_HEAP_SIZE, MIB)); said.append(held())
+        ok(d.cuCtxSetLimit(L.CU_LIMIT_STACK_SIZE, 2048)); said.append(held() - 10)
+        most = 512 * 1024
+        said += [name(d.cuCtxSetLimit(L.CU_LIMIT_STACK_SIZE, size)) for size in (most, most + 1)] + [held() - 10]
+        deep = function(""".version 8.0
+            .target sm_70
+            .address_size 64
+            .visible .entry deep(.param .u64 at) { .local .b8 depot[4096]; .reg .b64 %d<3>;
+              ld.param.u64 %d1, [at]; mov.u64 %d2, depot; st.local.u64 [%d2], %d1; ret; }""", "deep")
+        ok(launch(deep, 1, 1, 0)); said.append(held() - 10)
+        ok(d.cuCtxSetLimit(L.CU_LIMIT_STACK_SIZE, 1024)); said.append(held() - 10)
+        ok(d.cuDevicePrimaryCtxReset(0))
+        say(said + [held()])
+        ''',
+    ) == [5120, 0, 100, 110, 10, 40, "OUT_OF_MEMORY", "INVALID_VALUE", 40, 120, 120, 0]

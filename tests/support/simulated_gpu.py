@@ -119,6 +119,27 @@ def store(duration_us: float) -> str:
     return STORE.replace("DURATION", str(duration_us))
 
 
+def variables(size: int) -> str:
+    """A module that is nothing but variables of `size` bytes together and a kernel that writes into one of them."""
+    more = "".join(f".global .b8 more{i}[{1 << 30}];\n" for i in range((size - 1) >> 30))
+    size -= (size - 1) >> 30 << 30
+    return f"""
+.version 8.0
+.target sm_70
+.address_size 64
+{more}.visible .global .align 16 .b8 great[{size}];
+.visible .entry touch()
+{{
+    .reg .b32 %r;
+    .reg .b64 %d;
+    mov.u64 %d, great;
+    mov.u32 %r, 7;
+    st.global.u8 [%d+{size - 1}], %r;
+    ret;
+}}
+"""
+
+
 @contextlib.contextmanager
 def machine(
     directory: Path,

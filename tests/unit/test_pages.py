@@ -37,7 +37,8 @@ int main(int argc, char **argv) {
         .bucket_ns = -5, .bucket_time_ns = 6, .gpu_ns = 7, .throttled_ns = 8, .launches = 9};
     u.slots[1023] = (struct egpu_usage_slot){.state = EGPU_SLOT_LIVE, .device = 1, .pid = 10, .start_time = 11,
         .pid_namespace = 12, .heartbeat_ns = 13, .sequence = 99, .gpu_ns = 14, .throttled_ns = 15,
-        .launches = 16, .reserved_bytes = {100, 200, 300, 400, 500, 600, 700}, .released_bytes = {1, 2, 3, 4, 5, 6, 7}};
+        .launches = 16, .reserved_bytes = {100, 200, 300, 400, 500, 600, 700, 800},
+        .released_bytes = {1, 2, 3, 4, 5, 6, 7, 8}};
     FILE *f = fopen(argv[1], "wb"); fwrite(&u, sizeof u, 1, f); fclose(f);
     static struct egpu_policy p;
     f = fopen(argv[2], "rb"); if (fread(&p, sizeof p, 1, f) != 1) return 1;
@@ -121,11 +122,12 @@ def test_c_and_python_agree_on_every_offset(tmp_path: Path) -> None:
         array_bytes=495,
         graph_bytes=594,
         spill_bytes=693,
+        module_bytes=792,
         gpu_ns=14,
         throttled_ns=15,
         launches=16,
     )
-    assert process.memory_bytes == 99 + 198 + 297 + 396 + 495 + 594
+    assert process.memory_bytes == 99 + 198 + 297 + 396 + 495 + 594 + 792
 
 
 def test_a_policy_reads_back_and_changes_in_place(tmp_path: Path) -> None:

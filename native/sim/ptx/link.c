@@ -36,7 +36,6 @@ static void place_variables(struct parser *p) {
                  (unsigned long long)size);
         m->image_host = host;
         m->image_size = size;
-        memset(m->image_host, 0, size);
     }
     for (uint32_t i = 0; i < m->variable_count; i++) {
         struct variable *v = m->variables[i];

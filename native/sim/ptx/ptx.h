@@ -51,8 +51,8 @@ typedef struct egpu_ptx_kernel egpu_ptx_kernel;
  * it is unloaded. */
 typedef struct {
     void *ctx;
-    /* `size` bytes at `align` (a power of two): device address out, and where the host reaches it.
-     * False: no memory. */
+    /* `size` bytes of zeros at `align` (a power of two): device address out, and where the host
+     * reaches it. False: no memory. */
     bool (*alloc)(void *ctx, uint64_t size, uint64_t align, uint64_t *address, void **host);
     void (*release)(void *ctx, uint64_t address, uint64_t size);
 } egpu_ptx_allocator;

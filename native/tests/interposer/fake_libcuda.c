@@ -107,6 +107,27 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     return CUDA_SUCCESS;
 }
 
+/* An image says in words how many bytes it takes, and how many a neighbour takes of the card while
+ * it is loaded for the first time. */
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    static int loads;
+    char *rest;
+    size_t bytes = strtoull(image, &rest, 10);
+    if (loads++ == 0) allocated[current->device] += strtoull(rest, NULL, 10);
+    allocated[current->device] += bytes;
+    *module = (CUmodule)bytes;
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    (void)module, (void)name;
+    *function = (CUfunction)0x1000; /* any will do */
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule module) {
+    allocated[current->device] -= (size_t)module;
+    return CUDA_SUCCESS;
+}
+
 /* ---- what is held, by all processes ---- */
 
 static struct ledger *ledger;

@@ -63,6 +63,19 @@ static int fill(size_t step) { /* allocates until refused */
     return 0;
 }
 
+/* One module that takes so much, while a neighbour takes that. */
+static int load(size_t bytes, size_t neighbour) {
+    char image[64];
+    CUmodule module;
+    snprintf(image, sizeof image, "%zu %zu", bytes, neighbour);
+    CUresult result = CALL(cuModuleLoadData)(&module, image);
+    printf("load %d\n", result);
+    print_info();
+    if (result == CUDA_SUCCESS) CALL(cuModuleUnload)(module);
+    print_info();
+    return 0;
+}
+
 static int every_path(void) { /* each family: allocate, look, free, look */
     CUdeviceptr p = 0;
     size_t pitch = 0, f0, f1, f2, total;
@@ -302,6 +315,7 @@ int main(int count, char **arguments) {
     use_device(ordinal);
     if (strcmp(command, "info") == 0) print_info();
     if (strcmp(command, "fill") == 0) result = fill((size_t)number);
+    if (strcmp(command, "load") == 0) result = load((size_t)number, (size_t)second);
     if (strcmp(command, "paths") == 0) result = every_path();
     if (strcmp(command, "proc") == 0) result = through_proc_address();
     if (strcmp(command, "burn") == 0)

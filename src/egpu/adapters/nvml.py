@@ -121,6 +121,8 @@ class NvmlInventory:
         Raises NativeMissing, Unavailable.
         """
         with self._lock:
+            if not self._known:
+                self._read()
             self._initialise()
             found: dict[str, tuple[CardProcess, ...]] = {}
             for uuid in self._known:

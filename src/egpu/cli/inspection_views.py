@@ -216,6 +216,7 @@ def _classes(process: SliceProcess) -> dict[str, int]:
         "physical": usage.physical_bytes,
         "array": usage.array_bytes,
         "graph": usage.graph_bytes,
+        "module": usage.module_bytes,
         "spill": usage.spill_bytes,
     }
 

@@ -72,6 +72,7 @@ def run(
         fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
     from egpu.adapters.local import run as localrun
     from egpu.adapters.local.book import SliceRequest
+    from egpu.adapters.local.guard import MemoryGuard
 
     try:
         machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())
@@ -94,7 +95,7 @@ def run(
         plan = localrun.plan(machine, local, command)
         for weakness in plan.weaknesses:
             note(f"weaker isolation: {weakness}")
-        status = localrun.execute(plan, local)
+        status = localrun.execute(plan, local, MemoryGuard(local, machine.inventory(), note))
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_NOT_STARTED)
     finally:

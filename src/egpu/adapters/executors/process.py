@@ -24,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic
@@ -37,6 +38,7 @@ from egpu.adapters.executors.confinement import Confinement, group_name
 from egpu.adapters.executors.leftovers import group_exists, processes_of, sessions_of
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
 from egpu.adapters.processes import Process, boot_id
+from egpu.adapters.slices.overruns import WatchedSlice
 from egpu.adapters.slices.pages import UsageReader, create_usage, write_policy
 from egpu.api.allocation import CardShare
 from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Unavailable
@@ -130,6 +132,11 @@ class Executor(Generic[Owner]):
         used = [-(-device.memory_bytes // MIB) for device in devices]
         used += [0] * (len(self.record.cards) - len(used))
         return ExecutorUsage(tuple(used), sum(device.gpu_ns for device in devices) / 1e9)
+
+    def watched(self, key: Hashable) -> WatchedSlice:
+        """Its slice, as it is compared with what the driver says: it leads a session, which no process of it leaves."""
+        policy, usage = self.directory / "policy", self.directory / "usage"
+        return WatchedSlice(key=key, policy=policy, usage=usage, session=self.process.pid)
 
     def resize(self, cards: tuple[CardShare, ...], owner: Owner) -> None:
         """New limits, at once and for the running program, and what its owner keeps with them. Raises InvalidInput for

@@ -2,4 +2,5 @@
 
 book    who holds how much of which card
 run     a command inside a slice
+guard   what holds the command to its memory by what the driver says
 """

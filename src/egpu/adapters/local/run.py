@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from egpu.adapters.enter import enter
 from egpu.adapters.local.book import Book, LocalSlice
+from egpu.adapters.local.guard import MemoryGuard
 from egpu.adapters.nvml import CardProcess, CardReading, NvmlInventory
 from egpu.adapters.processes import Process, user_of
 from egpu.adapters.simulator import machine as simulator
@@ -38,13 +39,17 @@ class LocalMachine:
     book: Book
     simulated: simulator.Machine | None
 
+    def inventory(self) -> NvmlInventory:
+        """The machine's NVML, not open yet."""
+        return NvmlInventory(None if self.simulated is None else self.simulated.driver_dir / NVML_LIBRARY)
+
     def cards(self) -> tuple[CardReading, ...]:
         """The cards of the machine, by index.
 
         Raises:
             NativeMissing, Unavailable: NVML is not there or does not answer; there is no card.
         """
-        inventory = NvmlInventory(None if self.simulated is None else self.simulated.driver_dir / NVML_LIBRARY)
+        inventory = self.inventory()
         try:
             cards = inventory.read()
             if self.simulated is None:
@@ -173,8 +178,8 @@ def _driver_dir(machine: simulator.Machine, local: LocalSlice) -> Path:
     return simulator.make_driver_dir(machine, local.directory / "driver", devices)
 
 
-def execute(plan: Plan, local: LocalSlice) -> int:
-    """Run the command to its end; signals sent to us go to it. Returns its exit status, 128 + N for signal N.
+def execute(plan: Plan, local: LocalSlice, guard: MemoryGuard) -> int:
+    """Run the command to its end, guarded; signals sent to us go to it. Returns its exit status, 128 + N for signal N.
 
     A signal from the terminal is not passed on: the command is in the same foreground group and got it itself.
     """
@@ -186,16 +191,21 @@ def execute(plan: Plan, local: LocalSlice) -> int:
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509  we have one thread
         )
         local.add_process(Process.of(child.pid))
-        while child.poll() is None:
-            received = signal.sigwaitinfo(watched)
-            if received.si_signo != signal.SIGCHLD and received.si_code != _FROM_KERNEL:
-                with contextlib.suppress(ProcessLookupError):
-                    child.send_signal(received.si_signo)
+        with guard:
+            _wait(child, watched)
     finally:
         while signal.sigtimedwait(watched, 0) is not None:
             pass  # what came for the command after it ended is not for us
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals]) -> None:
+    while child.poll() is None:
+        received = signal.sigwaitinfo(watched)
+        if received.si_signo != signal.SIGCHLD and received.si_code != _FROM_KERNEL:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(received.si_signo)
 
 
 def summary(local: LocalSlice, status: int) -> dict[str, Any]:

@@ -3,4 +3,5 @@
 pages         the policy page (its limits) and the usage file (what it uses)
 bounded       a usage file that whoever may write it cannot make larger
 membership    which slice a process of this machine is in
+overruns      what slices count against what the driver says that they hold, and who stays over its limit
 """

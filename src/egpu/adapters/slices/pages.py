@@ -152,6 +152,7 @@ class ProcessUsage:
     array_bytes: int
     graph_bytes: int
     spill_bytes: int
+    module_bytes: int
     gpu_ns: int
     throttled_ns: int
     launches: int
@@ -160,7 +161,7 @@ class ProcessUsage:
     def memory_bytes(self) -> int:
         """Bytes of all classes that count against the memory limit (not those that spill beyond it)."""
         classes = (self.device_bytes, self.managed_bytes, self.pool_bytes, self.physical_bytes)
-        return sum(classes) + self.array_bytes + self.graph_bytes
+        return sum(classes) + self.array_bytes + self.graph_bytes + self.module_bytes
 
 
 @dataclass(frozen=True)
@@ -216,12 +217,15 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     return Policy(generation, tuple(devices))
 
 
+_writing = threading.RLock()
+
+
 def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     """Create a policy page, or change the limits in an existing one while its readers run; returns the generation.
 
     A new page appears whole (written aside, then renamed). An existing one is changed in place: the inactive bank
     first, the generation that makes it active last, so that a reader sees the old limits or the new ones, and a writer
-    killed in between leaves the old ones. One writer at a time is the caller's duty.
+    killed in between leaves the old ones. One writing process at a time is the caller's duty.
 
     Raises:
         InvalidInput: no devices, more than MAX_DEVICES, or the same UUID twice.
@@ -229,6 +233,11 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     uuids = [device.uuid for device in devices]
     if not 0 < len(uuids) <= MAX_DEVICES or len(set(uuids)) != len(uuids):
         raise InvalidInput("devices", f"need 1..{MAX_DEVICES} different devices, got {uuids}")
+    with _writing:
+        return _write_policy(path, devices)
+
+
+def _write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -246,16 +255,13 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     return generation
 
 
-_amending = threading.Lock()
-
-
 def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
     """Change fields of one device in a page that others in this process amend, too; returns the line as it is now.
 
     Raises:
         FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: no such device, or no such value of a field.
     """
-    with _amending:
+    with _writing:
         lines = list(read_policy(path).devices)
         for position, line in enumerate(lines):
             if line.uuid == uuid:
@@ -374,7 +380,7 @@ def _slot(content: bytes, index: int) -> ProcessUsage | None:
     _sequence, gpu_ns, throttled_ns, launches = fields[7:11]
     if state != _SLOT_LIVE or device >= MAX_DEVICES:
         return None
-    # Seven classes of memory and a spare one, each reserved and released in all.
-    held = [max(0, reserved - released) for reserved, released in zip(fields[11:18], fields[19:26], strict=True)]
+    # Eight classes of memory, each reserved and released in all.
+    held = [max(0, reserved - released) for reserved, released in zip(fields[11:19], fields[19:27], strict=True)]
     line = [device, pid, start_time, pid_namespace, heartbeat_ns, *held, gpu_ns, throttled_ns, launches]
     return ProcessUsage(*line)

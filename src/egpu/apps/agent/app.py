@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import structlog
 from starlette.applications import Starlette
@@ -52,7 +53,6 @@ class Agent:
         credentials = pool_credentials(config)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
         self.compute = ComputeSharing(self.slots)
-        self.memory = MemoryReconciler(self.slots, cards)
         self.metrics = AgentMetrics(
             node=config.node,
             node_ip=config.node_ip,
@@ -68,21 +68,25 @@ class Agent:
             config.state_dir / "executors", SlotOwner, driver_dir=driver_dir, confinement=self.confinement, private=True
         )
         self.executors = SlotExecutors(own_executors, self.slots)
+        watched: list[ExecutorSupervisor[Any]] = [own_executors]
         pods = NodePods(client, config.node)
         self.bridges: SlotBridges | None = None
         self.serving: PodService | None = None
         if credentials is not None:
             self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
+            served = ExecutorSupervisor(
+                config.state_dir / "served", ServedContainer, driver_dir=driver_dir, confinement=self.confinement
+            )
+            watched.append(served)
             self.serving = PodService(
                 config.node,
-                executors=ExecutorSupervisor(
-                    config.state_dir / "served", ServedContainer, driver_dir=driver_dir, confinement=self.confinement
-                ),
+                executors=served,
                 inventory=self.inventory,
                 pods=pods,
                 credentials=credentials,
                 listen=config.pool_listen,
             )
+        self.memory = MemoryReconciler(self.slots, cards, watched)
         kubelet = PodResources(config.kubelet_dir)
         self.plugin = SlotPlugin(
             config,

@@ -10,10 +10,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from egpu.adapters.slices.pages import DeviceUsage, UsageReader
+from egpu.adapters.slices import membership
+from egpu.adapters.slices.overruns import Finding
+from egpu.adapters.slices.pages import DeviceUsage, Usage, UsageReader
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
-from egpu.apps.agent.limits.memory import Finding, Key
+from egpu.apps.agent.limits.memory import Key
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 
 MIB = 1024 * 1024
@@ -111,7 +113,8 @@ class AgentMetrics(Collector):
                 for name, value in _of_container(record.allocation, share, used, finding).items():
                     families[name].add_metric(labels, value)
                 for one in () if finding is None else finding.processes:
-                    process.add_metric([*labels, str(one.pid)], one.driver_bytes - one.counted_bytes)
+                    counted = _counted_by(one.pid, usage, position)
+                    process.add_metric([*labels, str(one.pid)], one.used_bytes - counted)
                 if used is not None:
                     seen[key] = _Sample(time.monotonic(), used.gpu_ns)
                     families["core_used_ratio"].add_metric(labels, _rate(self._samples.get(key), seen[key]))
@@ -158,6 +161,18 @@ def _of_container(
         values |= {"memory_used_bytes": used.memory_bytes, "memory_spilled_bytes": used.spill_bytes,
                    "throttled_seconds": used.throttled_ns / 1e9, "memory_refusals": used.refusals}  # fmt: skip
     return values | {"usage_mismatch": int(mismatch)}
+
+
+def _counted_by(pid: int, usage: Usage, position: int) -> int:
+    """What a process (`pid` as the host has it) says that it holds, in the slot of its own that has its name."""
+    name = membership.name_of(pid)
+    return sum(
+        process.memory_bytes + process.spill_bytes
+        for process in usage.processes
+        if name is not None
+        and process.device == position
+        and (process.pid_namespace, process.pid) == (name.pid_namespace, name.pid)
+    )
 
 
 def _rate(before: _Sample | None, now: _Sample) -> float:

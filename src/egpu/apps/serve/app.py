@@ -17,6 +17,7 @@ from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.data import connect_program, fastest_link_mbps
 from egpu.adapters.pool.listener import Listener
+from egpu.adapters.slices.overruns import INTERVAL_SECONDS, MemoryWatch
 from egpu.apps.serve.config import ServeConfig
 from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
 from egpu.core.leasing.records import Report
@@ -65,6 +66,7 @@ class Server:
         supervisor.add("listener", self.listener.serve())
         supervisor.add("inventory", self._read_cards())
         supervisor.add("leases", self.leases.watch())
+        supervisor.add("memory", self._watch_memory())
         supervisor.add("link", self._stay_linked())
         await supervisor.run()
 
@@ -83,6 +85,14 @@ class Server:
 
     def _set_cards(self, cards: tuple[CardReading, ...]) -> None:
         self.leases.cards = {card.uuid: card for card in cards}
+
+    async def _watch_memory(self) -> None:
+        """Hold leases to what the driver says that their executors hold, for ever."""
+        watch = MemoryWatch(self._inventory)
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            for overrun in await asyncio.to_thread(watch.step, self.leases.watched()):
+                self.leases.end_over_limit(overrun)
 
     # --- broker -------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.pool import messages
+from egpu.adapters.slices.overruns import Overrun, WatchedSlice
 from egpu.core.leasing.records import LeaseIdentity, LeaseRecord, RunningLease
 from egpu.errors import ElasticGPUError
 
@@ -73,6 +74,19 @@ class LeaseSupervisor:
             if lease not in running
         ]
         return (*(_running(executor) for executor in running.values()), *starting, *self._failed.values())
+
+    def watched(self) -> list[WatchedSlice]:
+        """The slices that run, to be compared with what the driver says."""
+        return [executor.watched(lease) for lease, executor in self._executors.running.items()]
+
+    def end_over_limit(self, overrun: Overrun) -> None:
+        """Begin to end a lease that holds more memory than it may."""
+        lease = str(overrun.slice.key)
+        executor = self._executors.running.get(lease)
+        # Another executor may have the name by now, and this one may be ending already.
+        same = executor is not None and executor.process.pid == overrun.slice.session
+        if executor is not None and same and not self._executors.is_ending(lease):
+            self._spawn(self._end(executor, str(overrun)))
 
     def order(self, orders: messages.Orders) -> None:
         """Begin to make what runs what is wanted."""

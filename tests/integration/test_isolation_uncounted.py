@@ -1,0 +1,150 @@
+"""Memory that nobody allocates, and accounts that lie: what a tenant tried who wanted more of a card than its slice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from egpu.adapters import native
+from egpu.adapters.nvml import CardProcess
+from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.overruns import LOOKS, OVERRUN_SECONDS
+from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, read_policy, write_policy
+from egpu.api.allocation import CardShare
+from egpu.apps.agent.limits.memory import MemoryReconciler
+from egpu.apps.agent.slots.directories import Slots
+from support.remote_gpu import remote
+from support.simulated_gpu import Program, run, variables
+from support.slices import LIBRARY, MIB, slot_record
+
+CARDS = ("T4", 1)
+LIMIT = 1024 * MIB
+FORGERS = 6
+
+LOAD_ANYHOW = f"""
+IMAGE = {variables(5 << 30)!r}.encode() + bytes(1)
+LIBRARY = (None, None, 0, None, None, 0)
+ctx = context()
+said = [name(d.cuModuleLoadData(IMAGE)), name(d.cuLibraryLoadData(IMAGE, *LIBRARY))]
+ok(d.cuCtxSetCurrent(0))
+library = ok(d.cuLibraryLoadData(IMAGE, *LIBRARY))  # before there is a context
+ok(d.cuCtxSetCurrent(ctx))
+result, kernel = d.cuLibraryGetKernel(library, b"touch")
+said.append(name(d.cuKernelGetFunction(kernel) if int(result) == 0 else (result,)))
+ok(d.cuLibraryUnload(library))
+said += [name(d.cuCtxSetLimit(getattr(d.CUlimit, "CU_LIMIT_" + limit), size)) for limit, size in (
+    ("MALLOC_HEAP_SIZE", 5 << 30), ("PRINTF_FIFO_SIZE", 5 << 30), ("STACK_SIZE", 128 << 10))]
+free, total = ok(d.cuMemGetInfo())
+say([said, total - free])
+wait()
+"""
+
+ON_THE_CARD = """
+n.nvmlInit()
+say(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).used)
+"""
+
+# One process of several: it sets its container's total back before each allocation, and stays below the limit itself.
+FORGER = """
+import mmap
+context()
+path = next(line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("/usage"))
+with open(path, "r+b") as file: usage = mmap.mmap(file.fileno(), 0)
+got = 0
+for _ in range(15):
+    usage[64:72] = bytes(8)
+    got += name(d.cuMemAlloc(64 << 20)) == "SUCCESS"
+say(got)
+wait()
+usage[64:72] = bytes(8)
+say(name(d.cuMemAlloc(512)))
+wait()
+"""
+
+LIST = """
+import json, sys
+from pathlib import Path
+from egpu.adapters.nvml import NvmlInventory
+found = NvmlInventory(Path(sys.argv[1])).processes()
+print(json.dumps({uuid: [[p.pid, p.used_bytes] for p in listed] for uuid, listed in found.items()}))
+"""
+
+
+class Nvml:
+    """The machine's NVML, asked in a process of its own: the Python package keeps the first library that it loads."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._library = machine.driver_dir / "libnvidia-ml.so.1"
+
+    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
+        done = subprocess.run([sys.executable, "-c", LIST, self._library], check=True, capture_output=True, text=True)
+        found: dict[str, list[list[int]]] = json.loads(done.stdout)
+        return {uuid: tuple(CardProcess(pid, used) for pid, used in listed) for uuid, listed in found.items()}
+
+
+class Clock:
+    """A quarter of what is suffered passes between two looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += OVERRUN_SECONDS / 4
+        return self.now
+
+
+def fill(directory: Path, machine: Machine) -> None:
+    """A slice of 1 GiB."""
+    (directory / LIBRARY).symlink_to(native.path(LIBRARY))
+    card = machine.cards[0]
+    line = DevicePolicy(uuid=card.uuid, minor=0, mode=Mode.UNLIMITED, core_ppm=0, memory_limit_bytes=LIMIT)
+    write_policy(directory / "policy", [line])
+    create_usage(directory / "usage")
+
+
+def test_an_executor_loads_no_more_than_its_slice_holds(sim: Machine, tmp_path: Path) -> None:
+    """As of a qGPU pod: five GiB of variables, heaps or stacks, where its executor has one."""
+    directory = tmp_path / "slice"
+    directory.mkdir()
+    fill(directory, sim)
+    with (
+        remote(sim, tmp_path, "shm", "--slice", str(directory), env={"CUDA_VISIBLE_DEVICES": "0"}) as (client, _, _),
+        Program(client, LOAD_ANYHOW) as program,
+    ):
+        said, used = program.hear()
+        assert said == ["OUT_OF_MEMORY"] * 6
+        assert used == 0
+        assert run(sim, ON_THE_CARD) == 0
+
+
+async def test_a_container_that_forges_its_account_is_refused_and_ended(sim: Machine, tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    share = CardShare(uuid=sim.cards[0].uuid, index=0, minor=0, core=50, memory_mib=LIMIT // MIB)
+    for slot_id in ("hostile", "honest"):
+        slots.replace(slot_record(slots, slot_id, share), lambda directory: fill(directory, sim))
+    reconciler = MemoryReconciler(slots, Nvml(sim), clock=Clock())
+
+    def start(slot_id: str, code: str) -> Program:
+        return Program(sim, code, {"LD_PRELOAD": str(slots.path(slot_id) / LIBRARY)})
+
+    honest = start("honest", f"context(); say(name(d.cuMemAlloc({LIMIT}))); wait(); say(1)")
+    forgers = [start("hostile", FORGER) for _ in range(FORGERS)]
+    try:
+        assert honest.hear() == "SUCCESS"
+        assert sum(forger.hear() for forger in forgers) * 64 * MIB > 4 * LIMIT, "so far it works"
+        overruns = [overrun for _ in range(LOOKS) for overrun in reconciler.step()]
+        assert read_policy(slots.path("hostile") / "policy").devices[0].overhead_bytes == LIMIT
+        forgers[0].go()
+        assert forgers[0].hear() == "OUT_OF_MEMORY", "nothing more, whatever it writes"
+        for _ in range(4):
+            overruns += reconciler.step()
+        (hostile,) = {overrun.slice.policy for overrun in overruns}
+        assert hostile == slots.policy_file("hostile")
+        await reconciler.end(overruns[-1])
+        assert [forger.process.wait(30) for forger in forgers] == [-9] * FORGERS
+        assert run(sim, ON_THE_CARD) == LIMIT, "what they had is free again; the neighbour has its own"
+        honest.go()
+        assert honest.hear() == 1
+    finally:
+        for program in (honest, *forgers):
+            program.__exit__()
