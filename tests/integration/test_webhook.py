@@ -93,7 +93,7 @@ BAD_PODS = [
 async def test_bad_pods_are_refused_naming_the_field(tmp_path: Path):
     async with control_plane(tmp_path) as one, admission(one) as (_, webhook):
         await one.node("n0")
-        await until(lambda: len(webhook.admission._gpus) == 1)
+        await until(lambda: webhook.admission.cards.largest_mib is not None)
         for pod, words in BAD_PODS:
             with pytest.raises(Refused, match=words):
                 await one.create(pod)

@@ -42,6 +42,13 @@ CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------
 NVIDIA_GPU: Final = "nvidia.com/gpu"
+HAMI_MEMORY: Final = "nvidia.com/gpumem"
+HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
+HAMI_CORES: Final = "nvidia.com/gpucores"
+VOLCANO_NUMBER: Final = "volcano.sh/vgpu-number"
+VOLCANO_MEMORY: Final = "volcano.sh/vgpu-memory"
+VOLCANO_MEMORY_PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
+VOLCANO_CORES: Final = "volcano.sh/vgpu-cores"
 ALIYUN_GPU_MEM: Final = "aliyun.com/gpu-mem"
 ALIYUN_GPU_COUNT: Final = "aliyun.com/gpu-count"
 TENCENT_VCUDA_CORE: Final = "tencent.com/vcuda-core"

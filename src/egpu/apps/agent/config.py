@@ -20,7 +20,8 @@ class AgentConfig:
     NVML. `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one. `pool_pki` holds ca.crt,
     server-NODE.crt and server-NODE.key, as `egpu certificate server NODE` writes them, and makes the node take part in
     the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
-    listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface.
+    listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface. `vocabularies` are the optional ones
+    that are turned on, in whose names the node publishes its cards too.
     """
 
     node: str
@@ -39,6 +40,7 @@ class AgentConfig:
     pool_listen: str = "127.0.0.1:0"
     pool_advertise: str = ""
     pool_link_mbps: int = 0
+    vocabularies: tuple[str, ...] = ()
     confinement: ConfinementConfig = UNCONFINED
 
     def slots(self, cards: int) -> int:

@@ -56,6 +56,8 @@ def describe(demand: ContainerDemand) -> str:
         parts.append(f"{demand.core} %")
     if demand.memory_mib:
         parts.append(format_mib(demand.memory_mib))
+    if demand.memory_percent:
+        parts.append(f"{demand.memory_percent} % of the memory")
     return " and ".join(parts) + (f" of each of {many}{links}" if demand.cards > 1 else f" of {many}")
 
 

@@ -4,7 +4,7 @@ What lies beside what on a card is the same for all: a whole card has one holder
 technology (`egpu.core.placement.ledger`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,12 +37,13 @@ class Needs:
 @dataclass(frozen=True)
 class NodeTotals:
     """What a node has: its cards, and their memory and TFLOPS (fp32) added up. `pool_slots`: how many containers it can
-    run with cards of the pool; 0 where it takes no part."""
+    run with cards of the pool; 0 where it takes no part. `vocabularies`: the optional ones that are turned on."""
 
     cards: int
     memory_mib: int
     tflops: float
     pool_slots: int = 0
+    vocabularies: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class Provisioner:
         """What `demand` takes of each card of `cards` (same shape).
 
         Compute in percent of the card, from TFLOPS by the card's own figure, rounded up. Memory in MiB; where the
-        demand names none, in proportion to the compute share, rounded down so that 100 shares of 1 % always fit.
+        demand names none, its percentage of the card's or in proportion to the compute share, rounded down so that 100
+        shares of 1 % always fit.
         """
         memory = cards.memory_mib
         if demand.exclusive:
@@ -97,7 +99,10 @@ class Provisioner:
         else:
             possible = np.ones(memory.shape, dtype=np.bool_)
             core = np.full_like(memory, demand.core)
-        needed = np.full_like(memory, demand.memory_mib) if demand.memory_mib else np.maximum(memory * core // 100, 1)
+        if demand.memory_mib:
+            needed = np.full_like(memory, demand.memory_mib)
+        else:
+            needed = np.maximum(memory * (demand.memory_percent or core) // 100, 1)
         return Needs(core, needed, possible & (needed <= memory))
 
     # These three are asked of every technology for every pod: its tools read what they know, whoever serves the pod.
@@ -123,7 +128,10 @@ class Provisioner:
         published: dict[str, int] = {}
         for one in VOCABULARIES:
             if one.provisioner == self.name:
-                published |= dict.fromkeys((one.cards, one.node_only), node.cards)
+                if one.optional and one.name not in node.vocabularies:
+                    continue
+                published |= {one.cards: one.slices_per_card * node.cards, one.node_only: node.cards}
+                published |= {one.memory_percent: 100 * node.cards}
                 published |= {one.memory: node.memory_mib // one.memory_unit_mib}
                 published |= {one.core: 100 * node.cards, one.tflops: int(node.tflops)}
         published.pop("", None)  # what a vocabulary has no name for
