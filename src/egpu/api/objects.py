@@ -138,10 +138,15 @@ class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
 
 
 class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
+    """Of a card, its agent writes `healthy`, `reason` and `message`, the scheduler extender how much is `given` out and
+    `heldBy` whom; a card is Available while nobody holds anything of it, then Bound, and Failed while unhealthy."""
+
     phase: GPUPhase | None = None
     healthy: bool | None = None
     reason: str = ""
     message: str = ""
+    given: dict[str, Quantity] = {}
+    held_by: str = ""
 
 
 class ElasticGPU(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPU"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardReading
@@ -131,7 +132,10 @@ class Publisher:
 
     async def _publish_status(self, found: ElasticGPU, status: ElasticGPUStatus) -> None:
         if found.status != status:
-            await self._client.patch(ElasticGPU, found.name, {"status": _complete(status)}, subresource="status")
+            # Our own fields alone: the rest of the status is the extender's.
+            complete = _complete(status)
+            told = {field: complete[field] for field in ("phase", "healthy", "reason", "message")}
+            await self._client.patch(ElasticGPU, found.name, {"status": told}, subresource="status")
 
     async def _disown(self, present: set[str]) -> None:
         """Cards of this node that an earlier run published and nobody finds now."""
@@ -140,7 +144,7 @@ class Publisher:
             if physical is None or found.spec.node_name != self._node or physical.uuid in present:
                 continue
             message = "the node's driver does not find this card"
-            gone = ElasticGPUStatus(phase="Failed", healthy=False, reason=GONE, message=message)
+            gone = replace(found.status, phase="Failed", healthy=False, reason=GONE, message=message)
             await self._publish_status(found, gone)
 
     async def _publish_node(self, cards: tuple[CardReading, ...], node: Node) -> None:
@@ -184,9 +188,9 @@ def card_object(node: str, card: CardReading, node_uid: str) -> ElasticGPU:
 def card_status(found: ElasticGPU, card: CardReading) -> ElasticGPUStatus:
     """Health, and the phase that goes with it; whether the card is in use is not ours to say."""
     if not card.healthy:
-        return ElasticGPUStatus(phase="Failed", healthy=False, reason=UNHEALTHY, message=card.reason)
-    phase = found.status.phase if found.status.phase in ("Bound", "Released") else "Available"
-    return ElasticGPUStatus(phase=phase, healthy=True)
+        return replace(found.status, phase="Failed", healthy=False, reason=UNHEALTHY, message=card.reason)
+    phase = found.status.phase if found.status.phase == "Bound" else "Available"
+    return replace(found.status, phase=phase, healthy=True, reason="", message="")
 
 
 def node_labels(cards: tuple[CardReading, ...]) -> dict[str, str]:
