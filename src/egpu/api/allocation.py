@@ -76,6 +76,14 @@ class PodAllocation(_Strict, frozen=True, kw_only=True):
     sidecars: tuple[str, ...] = ()
 
 
+class CardRequirement(_Strict, frozen=True, kw_only=True):
+    """What a card must be: an attribute, one of Kubernetes' match operators, values (see `egpu.core.attributes`)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
 class ContainerDemand(_Strict, frozen=True, kw_only=True):
     """What one container asks for. `core` (percent) and `memory_mib` are PER CARD.
 
@@ -83,7 +91,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     `core` 0 means no compute share of its own, unless `tflops` says what the share is on each card model (counted in
     `precision`). An exclusive demand takes whole cards; its `memory_mib` is then only the least that a card must have.
     `links` is what joins every two of several cards, at the least ("": anything, the faster the better): see
-    `egpu.core.links`.
+    `egpu.core.links`. `select` is what each card must be, `prefer` which of those that fit are taken: "strongest",
+    "weakest" or whichever the policy likes.
     """
 
     provisioner: str
@@ -100,6 +109,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     core_limit: int = 0
     memory_limit_percent: int = 0
     links: str = ""
+    select: tuple[CardRequirement, ...] = ()
+    prefer: str = ""
 
 
 class PodDemand(_Strict, frozen=True, kw_only=True):

@@ -38,6 +38,11 @@ GANG_TIMEOUT: Final = f"{GANG}-timeout"
 LINKS: Final = f"{GROUP}/links"
 """On a pod, written by its author: how several cards of one container must be joined."""
 
+CARD_SELECTOR: Final = f"{GROUP}/card-selector"
+"""On a pod, written by its author: what the cards must be of containers that ask by their own resources."""
+CARD_PREFERENCE: Final = f"{GROUP}/card-preference"
+"""Likewise: which of the cards that fit they would rather have."""
+
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------

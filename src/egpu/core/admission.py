@@ -15,7 +15,15 @@ from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import Quantity
 from egpu.api.vocabularies import BY_RESOURCE
 from egpu.core.demand.amounts import count_or_none
-from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, parameter_values
+from egpu.core.demand.claims import (
+    Claims,
+    Classes,
+    claim_class,
+    claim_demand,
+    claim_resources,
+    class_selector,
+    parameter_values,
+)
 from egpu.core.demand.counted import counted
 from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.gangs.membership import disagreement
@@ -27,7 +35,14 @@ from egpu.errors import InvalidDemand, UnknownProvisioner
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
 """Annotations that only a Binding writes."""
-_ASKED: Final = (names.VCUDA_CORE_LIMIT, names.GANG, names.LINKS, *names.CLAIM_PREFIXES)
+_ASKED: Final = (
+    names.VCUDA_CORE_LIMIT,
+    names.GANG,
+    names.LINKS,
+    names.CARD_SELECTOR,
+    names.CARD_PREFERENCE,
+    *names.CLAIM_PREFIXES,
+)
 FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, *_ASKED)
 """Beginnings of annotations that stay as they were when the pod was made, but for what its Binding writes."""
 
@@ -306,6 +321,10 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         found.append(Violation(error.field, error.reason))
     except UnknownProvisioner:
         pass  # said above
+    try:
+        class_selector(klass)
+    except InvalidDemand as error:
+        found.append(Violation(error.field, error.reason))
     both = {klass.e_gpu_binding_mode, klass.egpu_binding_mode} - {None}
     if len(both) > 1:
         found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))

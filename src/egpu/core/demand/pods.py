@@ -13,6 +13,7 @@ from egpu.api.allocation import ContainerDemand, PodDemand, decode_demand
 from egpu.api.kubernetes import Container, Pod
 from egpu.api.quantities import parse_count
 from egpu.api.vocabularies import BY_NAME, Vocabulary
+from egpu.core.attributes import parse_selector, preference
 from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
 from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources
 from egpu.core.demand.counted import COUNTED, as_asked
@@ -100,6 +101,10 @@ def read_pod(
     if names.LINKS in pod.annotations and not problems and not any(one.links for one in containers.values()):
         reason = "no container of the pod asks for several cards by its own resources; remove it"
         problems.append(InvalidDemand(LINKS_FIELD, reason))
+    for annotation in (names.CARD_SELECTOR, names.CARD_PREFERENCE):
+        if annotation in pod.annotations and not problems and all(one.claim for one in containers.values()):
+            reason = "no container of the pod asks for a GPU by its own resources; a claim has a selector of its own"
+            problems.append(InvalidDemand(_field(annotation), reason))
     init, sidecars = init_names(pod)
     return PodDemand(
         containers=containers,
@@ -123,7 +128,7 @@ def container_demand(pod: Pod, container: Container) -> ContainerDemand | None:
         lambda value, field: parse_count(value, field=field) * vocabulary.memory_unit_mib,
         base=ContainerDemand(provisioner=vocabulary.provisioner, vocabulary=vocabulary.name),
     )
-    return _links(pod, _core_limit(pod, demand, vocabulary))
+    return _selected(pod, _links(pod, _core_limit(pod, demand, vocabulary)))
 
 
 def _told(pod: Pod, container: Container) -> ContainerDemand | None:
@@ -184,6 +189,20 @@ def _links(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
     if provisioner(demand.provisioner).anywhere:
         raise InvalidDemand(LINKS_FIELD, f"links are not looked at for {demand.provisioner}; remove it")
     return replace(demand, links=text)
+
+
+def _selected(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
+    """The pod's own word on which cards it takes, for its containers that ask themselves."""
+    text, liked = pod.annotations.get(names.CARD_SELECTOR), pod.annotations.get(names.CARD_PREFERENCE)
+    if text is not None:
+        demand = replace(demand, select=parse_selector(text, _field(names.CARD_SELECTOR)))
+    if liked is not None:
+        demand = replace(demand, prefer=preference(liked, field=_field(names.CARD_PREFERENCE)))
+    return demand
+
+
+def _field(annotation: str) -> str:
+    return f"metadata.annotations[{annotation}]"
 
 
 def _memory_field(pod: Pod, container: Container, demand: ContainerDemand) -> str:
