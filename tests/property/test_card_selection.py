@@ -7,6 +7,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.core.attributes import PREFERENCES, CardKind, parse_selector, selects
 from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu.core.policies.registry import Policies
 from support.objects import BINPACK, SPREAD, card, container, pod
 
 MODELS = {"T4": (15360, 8.1), "A100": (81920, 19.5), "H100": (81920, 67.0), "L4": (23034, 30.3)}
@@ -54,7 +55,9 @@ def cluster_of(models: list[list[str]]) -> SchedulerCache:
 
 @settings(max_examples=150, deadline=None)
 @given(models=nodes, data=st.data(), policies=st.sampled_from((BINPACK, SPREAD)))
-def test_nothing_is_ever_given_that_was_not_selected(models: list[list[str]], data: st.DataObject, policies) -> None:
+def test_nothing_is_ever_given_that_was_not_selected(
+    models: list[list[str]], data: st.DataObject, policies: Policies
+) -> None:
     cache = cluster_of(models)
     everywhere = [f"n{at}" for at in range(len(models))]
     for number in range(data.draw(st.integers(1, 5))):

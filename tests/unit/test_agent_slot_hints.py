@@ -6,25 +6,28 @@ from typing import Any, cast
 
 import pytest
 
-from egpu.adapters.kubelet.deviceplugin import PluginDevice, _device_in, _device_out  # type: ignore[reportPrivateUsage]
+from egpu.adapters.kubelet.deviceplugin import PluginClient, serve_plugin
 from egpu.apps.agent import AgentConfig
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.slots.plugin import SlotPlugin
 from support.local_node import Cards
 
 
-async def hints(numa: list[int | None], *, pool_pki: Path | None = None) -> set[tuple[int, ...]]:
-    """Of every slot of a node whose cards are on these NUMA nodes."""
+async def slot_plugin(numa: list[int | None], *, pool_pki: Path | None = None) -> SlotPlugin:
+    """Of a node whose cards are on these NUMA nodes."""
     cards = Cards(len(numa))
     cards.cards = tuple(replace(one, numa=node) for one, node in zip(cards.cards, numa, strict=True))
     inventory = Inventory(cards, interval_seconds=60.0)
     await inventory.refresh()
     config = AgentConfig(node="n", slots_per_card=2, pool_pki=pool_pki)
     nobody = cast("Any", None)
-    plugin = SlotPlugin(
+    return SlotPlugin(
         config, inventory=inventory, devices=nobody, owners=nobody, preparer=nobody, pods=nobody, metrics=nobody
     )
-    slots = await anext(plugin.watch())
+
+
+async def hints(numa: list[int | None], *, pool_pki: Path | None = None) -> set[tuple[int, ...]]:
+    slots = await anext((await slot_plugin(numa, pool_pki=pool_pki)).watch())
     assert len(slots) == 2 * len(numa)
     return {one.numa for one in slots}
 
@@ -40,8 +43,14 @@ async def test_a_node_of_the_pool_says_nothing() -> None:
     assert await hints([0, 0], pool_pki=Path("/nowhere")) == {()}
 
 
-@pytest.mark.parametrize("numa", [(), (0,), (0, 2)])
-def test_the_hint_survives_the_wire(numa: tuple[int, ...]) -> None:
-    device = PluginDevice("7", numa=numa)
-    assert _device_in(_device_out(device)) == device
-    assert _device_out(device).HasField("topology") == bool(numa), "an empty topology would be a hint for nowhere"
+@pytest.mark.parametrize("numa", [[], [0], [0, 2]])
+async def test_the_hint_reaches_kubelet(numa: list[int | None], tmp_path: Path) -> None:
+    plugin = await slot_plugin(numa or [None])
+    server = await serve_plugin(plugin, tmp_path / "s")
+    kubelet = PluginClient(tmp_path / "s")
+    try:
+        slots = await anext(kubelet.watch())
+        assert {one.numa for one in slots} == {tuple(numa)}
+    finally:
+        await kubelet.close()
+        await server.stop(None)

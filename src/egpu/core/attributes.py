@@ -115,7 +115,8 @@ def requirement(key: str, operator: str, values: Sequence[str], *, field: str) -
 _SYMBOLS: Final = {"in": "In", "notin": "NotIn", "=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 _TERM: Final = re.compile(
     r"\s*(?:(?P<absent>!)\s*(?P<without>[\w.]+)"
-    r"|(?P<key>[\w.]+)\s*(?:(?P<set>in|notin)\s*\((?P<values>[^()]*)\)|(?P<sign>==|=|!=|>|<)\s*(?P<value>[^,()=<>!;]+))?)"
+    r"|(?P<key>[\w.]+)\s*(?:(?P<set>in|notin)\s*\((?P<values>[^()]*)\)"
+    r"|(?P<sign>==|=|!=|>|<)\s*(?P<value>[^,()=<>!;]+))?)"
     r"\s*(?:,|$)",
     re.ASCII,
 )

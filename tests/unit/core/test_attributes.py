@@ -240,6 +240,12 @@ def test_a_pooled_pod_selects_among_the_cards_of_others() -> None:
         what = pod("p", container("app", asks), annotations=said)
         chosen = cache.ranking.choose(cache.request(what), "n1", BINPACK).containers["app"]
         assert chosen.cards_node("n1") == server
+    both = mixed({"n0": ["T4", "H100", "A100"]})
+    both.ledger.pool["n0"] = pool_member()
+    for prefer, index in (("strongest", 1), ("weakest", 0)):
+        what = pod("p", container("app", asks), annotations={names.CARD_PREFERENCE: prefer})
+        (share,) = both.ranking.choose(both.request(what), "n0", BINPACK).containers["app"].cards
+        assert share.index == index, "among the cards of the node that serves it"
     nothing = pod("p", container("app", asks), annotations={names.CARD_SELECTOR: "model = L4"})
     refusal = cache.filter(cache.request(nothing), ["n0"]).refusals()["n0"]
     assert "card 0 of n1 model is not L4" in refusal.text()

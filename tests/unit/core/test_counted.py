@@ -91,7 +91,7 @@ def test_every_vocabulary_is_counted_in_percent_and_mib(asks: dict[str, int | st
     demand, problems = read_pod(what, {}, {})
     assert problems == []
     assert read_pod(given, {}, {}) == (demand, []), "what is counted changes nothing of what is asked for"
-    (app,) = given.spec.containers
+    (app,) = given.all_containers
     assert app.resources is not None
     assert app.resources.requests == app.resources.limits, "an extended resource that is counted has both"
 
@@ -115,14 +115,14 @@ def test_a_claim_is_counted_once_by_the_pod_that_uses_it() -> None:
     core, memory = counts(admitted(claim_pod("p", "c")))
     assert (core, memory) == counts(admitted(claim_pod("p", "pooled")))
     assert core + memory > 0
-    (app,) = admitted(claim_pod("p", "pooled")).spec.containers
+    (app,) = admitted(claim_pod("p", "pooled")).all_containers
     assert app.resources is not None
     assert app.resources.limits is not None
     assert set(app.resources.limits) >= {names.POOL_CORE, names.GPU_CORE}
 
 
 def resized(what: Pod, resource: str, value: str) -> Pod:
-    (app,) = what.spec.containers
+    (app,) = what.all_containers
     assert app.resources is not None
     limits = {**(app.resources.limits or {}), resource: value}
     changed = Container(name=app.name, image=app.image, resources=ResourceRequirements(limits=limits), env=app.env)

@@ -1,5 +1,7 @@
 """HAMi's and Volcano's names, read as those read them; and names that nobody serves, refused with what to write."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -20,17 +22,17 @@ HAMI = (names.NVIDIA_GPU, names.HAMI_MEMORY, names.HAMI_MEMORY_PERCENT, names.HA
 VOLCANO = (names.VOLCANO_NUMBER, names.VOLCANO_MEMORY, names.VOLCANO_MEMORY_PERCENT, names.VOLCANO_CORES)
 
 
-def asking(asks: dict[str, int | str]) -> Pod:
+def asking(asks: Mapping[str, int | str]) -> Pod:
     return pod("p", container("app", asks))
 
 
-def demand_of(asks: dict[str, int | str]) -> ContainerDemand:
+def demand_of(asks: Mapping[str, int | str]) -> ContainerDemand:
     demand, problems = read_pod(asking(asks), {}, {})
     assert problems == []
     return demand.containers["app"]
 
 
-def refused(asks: dict[str, int | str], *vocabularies: str) -> list[Violation]:
+def refused(asks: Mapping[str, int | str], *vocabularies: str) -> list[Violation]:
     return validate_pod_create(asking(asks), {}, {}, vocabularies=vocabularies)
 
 
