@@ -26,6 +26,7 @@ SITE: Final = Site(
     image="MARK-IMAGE",
     pull_policy="MARK-PULL-POLICY",
     node_selector={"MARK-NODE-SELECTOR": "x"},
+    vocabularies=["MARK-VOCABULARIES"],
 )
 EXPRESSIONS: Final = {
     "namespace: MARK-NAMESPACE": "namespace: {{ .Release.Namespace | quote }}",
@@ -35,6 +36,7 @@ EXPRESSIONS: Final = {
         "imagePullPolicy: {{ . }}",
         "{{- end }}",
     ),
+    "vocabularies=MARK-VOCABULARIES": 'vocabularies={{ .Values.vocabularies | join "," }}',
     "MARK-NODE-SELECTOR: x": "{{- toYaml .Values.agent.nodeSelector | nindent INDENT }}",
 }
 CONDITIONS: Final = {"pool.yaml": ".Values.agent.pool", "extender-tls.yaml": ".Values.extender.tls"}

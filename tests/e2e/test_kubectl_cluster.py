@@ -136,8 +136,8 @@ def test_looking_at_things(kubectl: Tool) -> None:
     assert "condition met" in kubectl("wait", "--for=condition=Ready", "pod/steady", "--timeout=90s")
     assert kubectl("logs", "steady") == "hello\n"
     for kind, columns in (
-        ("egpu", "NAME NODE CARD SLICE-OF MODEL MODE CORE MEMORY-MIB CLAIM PHASE HEALTHY AGE"),
-        ("egpuc", "NAME PHASE CLASS NODE CARD CORE MEMORY-MIB USED-BY AGE"),
+        ("egpu", "NAME NODE CARD SLICE-OF MODEL CORE GIVEN MEMORY-MIB GIVEN-MIB HELD-BY CLAIM PHASE AGE"),
+        ("egpuc", "NAME PHASE CLASS NODE CARD MODEL CORE MEMORY-MIB USED-BY AGE"),
         ("egpuclass", "NAME PROVISIONER RECLAIM-POLICY BINDING-MODE AGE"),
     ):
         header, *rows = kubectl("get", kind).splitlines()
@@ -146,10 +146,20 @@ def test_looking_at_things(kubectl: Tool) -> None:
     (seen,) = kubectl("get", "egpuc", "seen", "--no-headers").splitlines()
     share = kubectl.json("get", "egpuc", "seen")["status"]["allocation"]
     (card,) = share["container"]["cards"]
-    given = ["seen", "Bound", "look", share["node"], *(str(card[part]) for part in ("index", "core", "memoryMiB"))]
-    assert seen.split()[:-1] == [*given, "steady/app"]
+    what = [str(card["index"]), *card["model"].split(), str(card["core"]), str(card["memoryMiB"])]
+    assert seen.split()[:-1] == ["seen", "Bound", "look", share["node"], *what, "steady/app"]
     (held,) = (row for row in kubectl("get", "egpu", "--no-headers").splitlines() if " seen " in row)
-    assert held.split()[1:6] == [share["node"], str(card["index"]), "shared", str(card["core"]), str(card["memoryMiB"])]
+    assert held.split()[1:5] == [share["node"], str(card["index"]), str(card["core"]), str(card["memoryMiB"])]
+
+    def shown() -> bool:
+        (row,) = (
+            row
+            for row in kubectl("get", "egpu", "--no-headers").splitlines()
+            if row.split()[1:3] == [share["node"], str(card["index"])] and card["model"] in row
+        )
+        return " Bound " in row and "claim default/seen" in row
+
+    kubectl.until("the card shows who has it", shown)
     described = kubectl("describe", "egpuc", "seen")
     assert "Bound" in described
     described = kubectl("describe", "pod", "steady")

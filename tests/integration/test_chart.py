@@ -16,12 +16,14 @@ CHOICES = {
     "image": {"repository": "registry.example/elastic-gpu", "tag": "dev", "pullPolicy": "Always"},
     "agent": {"nodeSelector": {"elasticgpu.io/node": None, "example.com/gpu": "true"}, "pool": True},
     "extender": {"tls": True},
+    "vocabularies": ["hami"],
 }
 CHOSEN = Site(
     namespace="gpus",
     image="registry.example/elastic-gpu:dev",
     pull_policy="Always",
     node_selector={"example.com/gpu": "true"},
+    vocabularies=["hami"],
     patches=list(PATCHES),
 )
 

@@ -84,6 +84,9 @@ BAD_PODS = [
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "nowhere"}), "nowhere"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "none": "c"}), "none"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "other/c"}), "namespace"),
+    (pod_with({"nvidia.com/mig-1g.5gb": "1"}), "MIG profile"),
+    (pod_with({names.NVIDIA_GPU: "1", names.HAMI_MEMORY: "3000"}), "not turned on"),
+    (pod_with({names.GPU_CORE: "10"}, annotations={names.CARD_SELECTOR: "colour = red"}), "no attribute 'colour'"),
     (gang_member("p", "two"), "gang-size"),
     (gang_member("p", limits={"cpu": "1"}), "asks for no GPU"),
     (pod_with({names.NVIDIA_GPU: "1"}, annotations={names.ALLOCATION: "{}"}), names.ALLOCATION),
@@ -93,7 +96,7 @@ BAD_PODS = [
 async def test_bad_pods_are_refused_naming_the_field(tmp_path: Path):
     async with control_plane(tmp_path) as one, admission(one) as (_, webhook):
         await one.node("n0")
-        await until(lambda: len(webhook.admission._gpus) == 1)
+        await until(lambda: webhook.admission.cards.largest_mib is not None)
         for pod, words in BAD_PODS:
             with pytest.raises(Refused, match=words):
                 await one.create(pod)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from egpu.api import names
+from egpu.api.foreign import FOREIGN
 from egpu.api.vocabularies import POD_RESOURCES
 from egpu.apps.agent import AgentConfig
 from egpu.apps.controller import ControllerConfig, webhooks
@@ -33,6 +34,9 @@ def test_every_vocabulary_reaches_the_webhook_and_system_namespaces_do_not():
     (condition,) = pods.match_conditions or []
     for resource in (*POD_RESOURCES, names.SLOT, names.ALIYUN_GPU_COUNT):
         assert f'"{resource}"' in condition.expression
+    for other in FOREIGN:
+        named = f'startsWith("{other.name}")' if other.prefix else f'"{other.name}"'
+        assert condition.expression.count(named) == 4, "limits and requests, of containers and init containers"
     for prefix in (names.GROUP + "/", *names.CLAIM_PREFIXES):
         assert f'startsWith("{prefix}")' in condition.expression
     assert condition.expression.count("(") == condition.expression.count(")")

@@ -76,19 +76,30 @@ class PodAllocation(_Strict, frozen=True, kw_only=True):
     sidecars: tuple[str, ...] = ()
 
 
+class CardRequirement(_Strict, frozen=True, kw_only=True):
+    """What a card must be: an attribute, one of Kubernetes' match operators, values (see `egpu.core.attributes`)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
 class ContainerDemand(_Strict, frozen=True, kw_only=True):
     """What one container asks for. `core` (percent) and `memory_mib` are PER CARD.
 
-    `memory_mib` 0 means in proportion to its compute share; `core` 0 means no compute share of its own, unless `tflops`
-    says what the share is on each card model (counted in `precision`). An exclusive demand takes whole cards; its
-    `memory_mib` is then only the least that a card must have. `links` is what joins every two of several cards, at the
-    least ("": anything, the faster the better): see `egpu.core.links`.
+    `memory_mib` 0 means in proportion to its compute share, unless `memory_percent` says how much of a card's memory;
+    `core` 0 means no compute share of its own, unless `tflops` says what the share is on each card model (counted in
+    `precision`). An exclusive demand takes whole cards; its `memory_mib` is then only the least that a card must have.
+    `links` is what joins every two of several cards, at the least ("": anything, the faster the better): see
+    `egpu.core.links`. `select` is what each card must be, `prefer` which of those that fit are taken: "strongest",
+    "weakest" or whichever the policy likes.
     """
 
     provisioner: str
     cards: int = 1
     core: int = 0
     memory_mib: int = 0
+    memory_percent: int = 0
     exclusive: bool = False
     class_name: str = ""
     claim: str = ""
@@ -98,6 +109,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     core_limit: int = 0
     memory_limit_percent: int = 0
     links: str = ""
+    select: tuple[CardRequirement, ...] = ()
+    prefer: str = ""
 
 
 class PodDemand(_Strict, frozen=True, kw_only=True):
@@ -111,12 +124,21 @@ class PodDemand(_Strict, frozen=True, kw_only=True):
 
 
 _allocations = msgspec.json.Decoder(PodAllocation)
+_demands = msgspec.json.Decoder(PodDemand)
 
 
 def encode(value: PodDemand | PodAllocation) -> str:
     """The annotation's text: equal values give equal text (containers sorted by name)."""
     ordered = dict(sorted(value.containers.items()))  # type: ignore[reportUnknownVariableType]
     return msgspec.json.encode(msgspec.structs.replace(value, containers=ordered)).decode()
+
+
+def decode_demand(text: str) -> PodDemand:
+    """Read the demand annotation. Raises CorruptData."""
+    try:
+        return _demands.decode(text)
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"demand annotation: {error}; the webhook writes it, nobody else should") from error
 
 
 def decode_allocation(text: str) -> PodAllocation:

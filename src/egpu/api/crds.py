@@ -171,12 +171,17 @@ def _gpu() -> Schema:
                 description="index of the card it is a part of",
             ),
             _Column(name="Model", path=".spec.physicalGPU.model"),
-            _Column(name="Mode", path=".spec.slice.mode"),
             _Column(name="Core", path=_given(names.GPU_CORE, under=".spec.capacity"), description="percent of a card"),
+            _Column(name="Given", path=_given(names.GPU_CORE, under=".status.given"), description="percent, of Core"),
             _Column(name="Memory-MiB", path=_given(names.GPU_MEMORY, under=".spec.capacity")),
-            _Column(name="Claim", path=".spec.claimRef.name"),
+            _Column(
+                name="Given-MiB", path=_given(names.GPU_MEMORY, under=".status.given"), description="of Memory-MiB"
+            ),
+            _Column(name="Held-By", path=".status.heldBy", description="who was given something of this card"),
+            _Column(name="Claim", path=".spec.claimRef.name", description="which this slice is for"),
             _Column(name="Phase", path=".status.phase"),
-            _Column(name="Healthy", path=".status.healthy", form="boolean"),
+            _Column(name="Mode", path=".spec.slice.mode", wide=True),
+            _Column(name="Healthy", path=".status.healthy", form="boolean", wide=True),
             _Column(name="Claim-Namespace", path=".spec.claimRef.namespace", wide=True),
             _Column(name="Provisioner", path=".spec.slice.provisioner", wide=True),
         ],
@@ -209,12 +214,13 @@ def _claim() -> Schema:
         short_name="egpuc",
         columns=[
             _Column(name="Phase", path=".status.phase"),
-            # Of the allocation, because a claim may name its class in any of three fields.
-            _Column(name="Class", path=f"{_CONTAINER}.className"),
+            # In any of three fields: the first value of a union is printed.
+            _Column(name="Class", path=f".spec[{','.join(repr(name) for name in _CLASS_NAMES)}]"),
             _Column(name="Node", path=".status.allocation.node"),
             _Column(
                 name="Card", path=f"{_CONTAINER}.cards[0].index", form="integer", description="index of its first card"
             ),
+            _Column(name="Model", path=f"{_CONTAINER}.cards[0].model", description="of its first card"),
             _Column(
                 name="Core",
                 path=_given(names.GPU_CORE, under=".status.capacity"),

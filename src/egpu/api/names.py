@@ -38,10 +38,22 @@ GANG_TIMEOUT: Final = f"{GANG}-timeout"
 LINKS: Final = f"{GROUP}/links"
 """On a pod, written by its author: how several cards of one container must be joined."""
 
+CARD_SELECTOR: Final = f"{GROUP}/card-selector"
+"""On a pod, written by its author: what the cards must be of containers that ask by their own resources."""
+CARD_PREFERENCE: Final = f"{GROUP}/card-preference"
+"""Likewise: which of the cards that fit they would rather have."""
+
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------
 NVIDIA_GPU: Final = "nvidia.com/gpu"
+HAMI_MEMORY: Final = "nvidia.com/gpumem"
+HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
+HAMI_CORES: Final = "nvidia.com/gpucores"
+VOLCANO_NUMBER: Final = "volcano.sh/vgpu-number"
+VOLCANO_MEMORY: Final = "volcano.sh/vgpu-memory"
+VOLCANO_MEMORY_PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
+VOLCANO_CORES: Final = "volcano.sh/vgpu-cores"
 ALIYUN_GPU_MEM: Final = "aliyun.com/gpu-mem"
 ALIYUN_GPU_COUNT: Final = "aliyun.com/gpu-count"
 TENCENT_VCUDA_CORE: Final = "tencent.com/vcuda-core"

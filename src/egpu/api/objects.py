@@ -138,10 +138,15 @@ class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
 
 
 class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
+    """Of a card, its agent writes `healthy`, `reason` and `message`, the scheduler extender how much is `given` out and
+    `heldBy` whom; a card is Available while nobody holds anything of it, then Bound, and Failed while unhealthy."""
+
     phase: GPUPhase | None = None
     healthy: bool | None = None
     reason: str = ""
     message: str = ""
+    given: dict[str, Quantity] = {}
+    held_by: str = ""
 
 
 class ElasticGPU(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPU"):
@@ -174,8 +179,26 @@ class ClaimResources(Wire, frozen=True, kw_only=True):
     """As in a PVC: allowed, and must equal `requests` where both name a resource."""
 
 
+class CardExpression(Wire, frozen=True, kw_only=True):
+    """One requirement of a card: `key` is model, memory, computeCapability, tflops, numa or linkDomain."""
+
+    key: Annotated[str, Meta(max_length=63)]
+    operator: Literal["In", "NotIn", "Gt", "Lt", "Exists", "DoesNotExist"]
+    values: Annotated[list[Quantity], Meta(max_length=64)] = []
+
+
+class CardSelector(Wire, frozen=True, kw_only=True):
+    """All of them must hold of each card."""
+
+    match_expressions: Annotated[list[CardExpression], Meta(max_length=16)] = []
+
+
 class ElasticGPUClaimSpec(Wire, frozen=True, kw_only=True):
+    """`selector` says what the cards must be, `cardPreference` which of those that fit are taken."""
+
     resources: ClaimResources = field(default_factory=ClaimResources)
+    selector: CardSelector | None = None
+    card_preference: Literal["strongest", "weakest"] | None = None
     elastic_gpu_class_name: str = field(default="", name="elasticGPUClassName")
     egpu_class_name: str = field(default="", name="egpuClassName")
     storage_class_name: str = field(default="", name="storageClassName")

@@ -18,8 +18,9 @@ VCUDA_BLOCK: Final = 256
 class Vocabulary(msgspec.Struct, frozen=True):
     """The resource names of one technology.
 
-    `core` counts percent of a card; `memory` counts `memory_unit_mib` each; `cards` counts whole cards; `tflops` counts
-    TFLOPS. An empty string means that the vocabulary has no such name. `provisioner` serves a pod that names no class.
+    `core` counts percent of a card; `memory` counts `memory_unit_mib` each, `memory_percent` percent of a card's
+    memory; `cards` counts whole cards; `tflops` counts TFLOPS. An empty string means that the vocabulary has no such
+    name. `provisioner` serves a pod that names no class.
     """
 
     name: str
@@ -29,12 +30,20 @@ class Vocabulary(msgspec.Struct, frozen=True):
     cards: str = ""
     tflops: str = ""
     memory_unit_mib: int = MIB
+    memory_percent: str = ""
     node_only: str = ""
     """A name that nodes publish and pods must not ask for."""
+    per_card: bool = False
+    """Whether all amounts are of each card: one card where no number is given, all its memory where none is."""
+    slices_per_card: int = 1
+    """How many a card counts for in `cards` on a node: more than one where slices are counted by that name too."""
+    optional: bool = False
+    """Whether it is taken only where somebody turned it on: it gives another meaning to a name that others use."""
 
     def resources(self) -> tuple[str, ...]:
         """Every name a pod may ask for."""
-        return tuple(name for name in (self.core, self.memory, self.cards, self.tflops) if name)
+        said = (self.core, self.memory, self.memory_percent, self.cards, self.tflops)
+        return tuple(name for name in said if name)
 
 
 NVIDIA: Final = Vocabulary(name="nvidia", provisioner=names.PHYSICAL, cards=names.NVIDIA_GPU)
@@ -82,9 +91,36 @@ ELASTIC: Final = Vocabulary(
     cards=names.GPU,
     tflops=names.TFLOPS,
 )
+SLICES_PER_CARD: Final = 10
+"""How many slices of a card HAMi and Volcano count on a node, unless told otherwise."""
+HAMI: Final = Vocabulary(
+    name="hami",
+    provisioner=names.VCUDA,
+    core=names.HAMI_CORES,
+    memory=names.HAMI_MEMORY,
+    memory_percent=names.HAMI_MEMORY_PERCENT,
+    cards=names.NVIDIA_GPU,
+    per_card=True,
+    slices_per_card=SLICES_PER_CARD,
+    optional=True,
+)
+VOLCANO: Final = Vocabulary(
+    name="volcano",
+    provisioner=names.VCUDA,
+    core=names.VOLCANO_CORES,
+    memory=names.VOLCANO_MEMORY,
+    memory_percent=names.VOLCANO_MEMORY_PERCENT,
+    cards=names.VOLCANO_NUMBER,
+    per_card=True,
+    slices_per_card=SLICES_PER_CARD,
+)
 
-VOCABULARIES: Final = (NVIDIA, ALIYUN, TENCENT, DOCKER, QGPU, GPUSHARE, POOL, ELASTIC)
+VOCABULARIES: Final = (NVIDIA, ALIYUN, TENCENT, DOCKER, QGPU, GPUSHARE, POOL, ELASTIC, VOLCANO, HAMI)
+"""Where two have a name, the first is meant that has all the names of a container."""
+OPTIONAL: Final = tuple(vocabulary.name for vocabulary in VOCABULARIES if vocabulary.optional)
 BY_NAME: Final = {vocabulary.name: vocabulary for vocabulary in VOCABULARIES}
-BY_RESOURCE: Final = {resource: vocabulary for vocabulary in VOCABULARIES for resource in vocabulary.resources()}
+BY_RESOURCE: Final = {
+    resource: vocabulary for vocabulary in reversed(VOCABULARIES) for resource in vocabulary.resources()
+}
 POD_RESOURCES: Final = tuple(BY_RESOURCE)
 """Every resource name by which a pod asks for a GPU (`elasticgpu.io/slot` is not one: the webhook adds it)."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 import typer
 
+from egpu.api.vocabularies import OPTIONAL
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, fail
 from egpu.errors import ElasticGPUError, InvalidInput
 
@@ -35,6 +36,13 @@ ExecutorMemory = Annotated[
 ExecutorCpus = Annotated[float, typer.Option(min=0, help="Processors per lease. 0: shared by the leases' compute.")]
 ExecutorUser = Annotated[str, typer.Option(metavar="UID:GID", help="User of executors. Default: the daemon's own.")]
 
+Vocabularies = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", help=f"Optional vocabularies to take, joined by commas: {', '.join(OPTIONAL)}. Default: none."
+    ),
+]
+
 NAMESPACE = "elastic-gpu-system"
 
 
@@ -49,6 +57,7 @@ def webhook(
     scheduler_user: Annotated[
         list[str], typer.Option(help="User whose bindings give out cards. Default: the extender's service account.")
     ] = [],  # noqa: B006  typer wants a list, and does not change it
+    vocabularies: Vocabularies = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Admission: turns every way of asking for a GPU into one demand, and refuses what cannot be one."""
@@ -63,6 +72,7 @@ def webhook(
         tls_secret=tls_secret,
         namespace=namespace,
         scheduler_user=tuple(scheduler_user),
+        vocabularies=optional_vocabularies(vocabularies),
     )
     run_component("webhook", run, config, log_level)
 
@@ -117,6 +127,7 @@ def agent(
     pool_listen: Annotated[str, typer.Option(help="HOST:PORT for agents of other nodes.")] = "127.0.0.1:0",
     pool_advertise: Annotated[str, typer.Option(help="How they reach it. Default: where it listens.")] = "",
     pool_link_mbps: Annotated[int, typer.Option(min=0, help="Speed of the network. 0: what the kernel says.")] = 0,
+    vocabularies: Vocabularies = "",
     cgroup: Cgroup = "",
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
@@ -149,6 +160,7 @@ def agent(
         pool_listen=pool_listen,
         pool_advertise=pool_advertise,
         pool_link_mbps=pool_link_mbps,
+        vocabularies=optional_vocabularies(vocabularies),
         confinement=ConfinementConfig(
             cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
         ),
@@ -180,6 +192,14 @@ def controller(
         leader_elect=leader_elect,
     )
     run_component("controller", run, config, log_level)
+
+
+def optional_vocabularies(text: str) -> tuple[str, ...]:
+    """The names in `text`, joined by commas. Exits with a usage error for one that there is not."""
+    wanted = tuple(filter(None, (name.strip() for name in text.split(","))))
+    if unknown := [name for name in wanted if name not in OPTIONAL]:
+        fail(f"vocabularies: {unknown[0]!r} is not one of {', '.join(OPTIONAL)}", code=EXIT_USAGE)
+    return wanted
 
 
 def run_component(name: str, run: Callable[[C], Awaitable[None]], config: C, log_level: str) -> None:

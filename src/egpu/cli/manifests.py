@@ -16,6 +16,7 @@ import typer
 import yaml
 
 import egpu
+from egpu.cli.components import Vocabularies, optional_vocabularies
 from egpu.errors import InvalidInput, NotFound
 
 Document = dict[str, Any]
@@ -39,7 +40,8 @@ PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 class Site:
     """What differs from cluster to cluster; empty means as deploy/ has it.
 
-    `image` is a whole reference, `node_selector` chooses the agents' nodes, `patches` are keys of PATCHES.
+    `image` is a whole reference, `node_selector` chooses the agents' nodes, `patches` are keys of PATCHES,
+    `vocabularies` are the optional ones that are turned on.
     """
 
     namespace: str = ""
@@ -47,6 +49,7 @@ class Site:
     pull_policy: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     patches: Sequence[str] = ()
+    vocabularies: Sequence[str] = ()
 
 
 def manifests(
@@ -61,6 +64,7 @@ def manifests(
     extender_tls: Annotated[
         bool, typer.Option("--extender-tls", help="kube-schedulers on several nodes ask the extender, in mutual TLS.")
     ] = False,
+    vocabularies: Vocabularies = "",
 ) -> None:
     """Print the manifests of an installation on Kubernetes, for `kubectl apply -f -`."""
     chosen = {"pool.yaml": pool, "extender-tls.yaml": extender_tls}
@@ -70,6 +74,7 @@ def manifests(
         pull_policy=pull_policy or "",
         node_selector=dict(_label(text) for text in node_selector),
         patches=[name for name, wanted in chosen.items() if wanted],
+        vocabularies=optional_vocabularies(vocabularies),
     )
     if not _DNS_LABEL.fullmatch(namespace):
         raise InvalidInput("namespace", f"{namespace!r} is not a name of lower-case letters, digits and dashes")
@@ -157,10 +162,17 @@ def _run(workload: Document, images: Mapping[str, str], site: Site) -> None:
     pod = workload["spec"]["template"]["spec"]
     for container in pod["containers"]:
         container["image"] = images.get(container["image"], container["image"])
+        if site.vocabularies:
+            container["args"] = [_taking(argument, site.vocabularies) for argument in container["args"]]
         if site.pull_policy:
             container["imagePullPolicy"] = site.pull_policy
     if site.node_selector and workload["kind"] == "DaemonSet":
         pod["nodeSelector"] = dict(site.node_selector)
+
+
+def _taking(argument: str, vocabularies: Sequence[str]) -> str:
+    """The argument of webhook and agent that turns vocabularies on, filled in; any other as it is."""
+    return argument + ",".join(vocabularies) if argument == "--vocabularies=" else argument
 
 
 def _reference(entry: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from egpu.cli.components import LogLevel
+from egpu.cli.components import LogLevel, Vocabularies, optional_vocabularies
 from egpu.cli.embedding import run_until_signal, steps, until_cancelled
 from egpu.cli.output import Format, note, show_value
 
@@ -37,6 +37,7 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API server. 0: any free one.")] = 0,
     node_policy: Annotated[str, typer.Option(help="How nodes are preferred: price, binpack, spread, …")] = "default",
     card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
+    vocabularies: Vocabularies = "",
     log_level: LogLevel = "info",
     output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
 ) -> None:
@@ -55,6 +56,7 @@ def up(
         kubeconfig=kubeconfig,
         node_policy=node_policy,
         card_policy=card_policy,
+        vocabularies=optional_vocabularies(vocabularies),
         log_level=log_level,
     )
     raise typer.Exit(run_until_signal(_stay_up(config, output)))

@@ -11,6 +11,7 @@
     policies      which of the fitting nodes and cards is preferred
     demand        what pods and claims ask for, in one form
     provisioners  the technologies, one file each, and what a node agent prepares
+    attributes    which cards a demand selects by what they are, and which it would rather have
     links         how fast the cards of a node are joined
     arrays        types of arrays
 

@@ -7,25 +7,42 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from egpu.api import names
+from egpu.api import foreign, names
 from egpu.api.admission import JSONPatch
 from egpu.api.allocation import ContainerDemand, PodDemand, encode
 from egpu.api.kubernetes import Binding, Container, Pod, ResourceRequirements
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import Quantity
 from egpu.api.vocabularies import BY_RESOURCE
-from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources, parameter_values
+from egpu.core.demand.amounts import count_or_none
+from egpu.core.demand.claims import (
+    Claims,
+    Classes,
+    claim_class,
+    claim_demand,
+    claim_resources,
+    class_selector,
+    parameter_values,
+)
+from egpu.core.demand.counted import counted
 from egpu.core.demand.pods import container_field, read_pod
 from egpu.core.gangs.membership import disagreement
 from egpu.core.policies.registry import CLUSTER_NAMES
-from egpu.core.provisioners import PROVISIONERS, provisioner
+from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.oversubscription import memory_limit_percent
 from egpu.errors import InvalidDemand, UnknownProvisioner
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
 """Annotations that only a Binding writes."""
-_ASKED: Final = (names.VCUDA_CORE_LIMIT, names.GANG, names.LINKS, *names.CLAIM_PREFIXES)
+_ASKED: Final = (
+    names.VCUDA_CORE_LIMIT,
+    names.GANG,
+    names.LINKS,
+    names.CARD_SELECTOR,
+    names.CARD_PREFERENCE,
+    *names.CLAIM_PREFIXES,
+)
 FIXED_ANNOTATIONS: Final = (*_OURS, names.DEMAND, *_ASKED)
 """Beginnings of annotations that stay as they were when the pod was made, but for what its Binding writes."""
 
@@ -45,13 +62,21 @@ class Violation:
 
 
 def validate_pod_create(
-    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None, gang: Iterable[Pod] = ()
+    pod: Pod,
+    claims: Claims,
+    classes: Classes,
+    *,
+    largest_mib: int | None = None,
+    gang: Iterable[Pod] = (),
+    vocabularies: Collection[str] = (),
 ) -> list[Violation]:
     """What is wrong with a new pod; nothing when it may be made. Holds for a pod before and after `mutate_pod`.
 
     `claims` are those of the pod's namespace, by name. `largest_mib`: memory of the largest card, None when unknown.
-    `gang`: the pods of the gang that it names, if it names one.
+    `gang`: the pods of the gang that it names, if it names one. `vocabularies`: the optional ones that are turned on.
     """
+    if unserved := [one for container in pod.all_containers for one in _foreign_names(pod, container, vocabularies)]:
+        return unserved  # beside them nothing means what it says
     demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib)
     found = [Violation(problem.field, problem.reason) for problem in problems]
     found += _brought_annotations(pod, demand, complete=not problems)
@@ -61,6 +86,17 @@ def validate_pod_create(
         reason = "a pod that asks for a GPU is placed by the scheduler; use a nodeSelector to choose the node"
         found.append(Violation("spec.nodeName", reason))
     return found + _brought_gang(pod, gang, asks=bool(demand.containers or problems))
+
+
+def _foreign_names(pod: Pod, container: Container, vocabularies: Collection[str]) -> list[Violation]:
+    had = container.resources or ResourceRequirements()
+    field = container_field(pod, container.name) + ".resources"
+    given = dict.fromkeys(had.requests or {}, "requests") | dict.fromkeys(had.limits or {}, "limits")
+    return [
+        Violation(f"{field}.{kind}[{resource}]", reason)
+        for resource, kind in sorted(given.items())
+        if (reason := foreign.refused(resource, vocabularies)) is not None
+    ]
 
 
 def _brought_gang(pod: Pod, others: Iterable[Pod], *, asks: bool) -> list[Violation]:
@@ -132,15 +168,24 @@ def validate_binding(
 
 
 def mutate_pod(
-    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None, gang: Iterable[Pod] = ()
+    pod: Pod,
+    claims: Claims,
+    classes: Classes,
+    *,
+    largest_mib: int | None = None,
+    kinds: CardTotals | None = None,
+    gang: Iterable[Pod] = (),
+    vocabularies: Collection[str] = (),
 ) -> JSONPatch:
-    """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot,
-    requests equal to limits, and the environment by reference to what the Binding will write; its gang as a label.
-    Empty for a pod without GPU demand, and for one that was patched already.
+    """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot and what a
+    quota counts (`kinds` as in `counted`), requests equal to limits, and the environment by reference to what the
+    Binding will write; its gang as a label. Empty for a pod without GPU demand, and for one that was patched already.
 
     Raises InvalidDemand with everything that `validate_pod_create` finds.
     """
-    if found := validate_pod_create(pod, claims, classes, largest_mib=largest_mib, gang=gang):
+    if found := validate_pod_create(
+        pod, claims, classes, largest_mib=largest_mib, gang=gang, vocabularies=vocabularies
+    ):
         raise InvalidDemand(found[0].field, "; ".join([found[0].reason, *map(str, found[1:])]))
     demand, _ = read_pod(pod, claims, classes)
     if not demand.containers:
@@ -155,7 +200,7 @@ def mutate_pod(
     for kind, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
         for position, container in enumerate(containers):
             if (asked := demand.containers.get(container.name)) is not None:
-                patch += _patch_container(("spec", kind, str(position)), container, asked)
+                patch += _patch_container(("spec", kind, str(position)), container, asked, kinds)
     return patch
 
 
@@ -168,13 +213,18 @@ def _patch_label(pod: Pod) -> JSONPatch:
     return [*made, _add(gang, "metadata", "labels", names.GANG)]
 
 
-def _patch_container(path: tuple[str, ...], container: Container, demand: ContainerDemand) -> JSONPatch:
+def _patch_container(
+    path: tuple[str, ...], container: Container, demand: ContainerDemand, kinds: CardTotals | None
+) -> JSONPatch:
     had = container.resources or ResourceRequirements()
     if demand.claim:
         wanted: dict[str, Quantity] = {resource: str(value) for resource, value in claim_resources(demand).items()}
     else:
         asked = {**(had.requests or {}), **(had.limits or {})}
         wanted = {resource: value for resource, value in asked.items() if resource in BY_RESOURCE}
+    for resource, amount in counted(demand, kinds).items():
+        if resource not in wanted or count_or_none(wanted[resource]) != amount:
+            wanted[resource] = str(amount)
     wanted[names.SLOT] = "1"
     patch = [] if container.resources else [_add({}, *path, "resources")]
     for key, present in (("limits", had.limits), ("requests", had.requests)):
@@ -221,7 +271,12 @@ def _pointer(*path: str) -> str:
 
 
 def validate_claim(
-    claim: ElasticGPUClaim, old: ElasticGPUClaim | None, classes: Classes, *, largest_mib: int | None = None
+    claim: ElasticGPUClaim,
+    old: ElasticGPUClaim | None,
+    classes: Classes,
+    *,
+    largest_mib: int | None = None,
+    vocabularies: Collection[str] = (),
 ) -> list[Violation]:
     """What is wrong with a claim. `old` is None when it is made. A claim keeps its class; what it asks for may change
     until it is bound. A claim that stays as it was is not judged again: its class may have been deleted since."""
@@ -231,14 +286,21 @@ def validate_claim(
         return [Violation("spec", f"the claim keeps its class {old.spec.class_name!r}; make another claim")]
     if old is not None and old.status.allocation is not None:
         return [Violation("spec.resources", "the claim is bound and cannot be resized; make another claim")]
+    asked = {**claim.spec.resources.limits, **claim.spec.resources.requests}
+    if unserved := [
+        Violation(f"spec.resources.requests[{resource}]", reason)
+        for resource in sorted(asked)
+        if (reason := foreign.refused(resource, vocabularies)) is not None
+    ]:
+        return unserved
     try:
         demand = claim_demand(claim, claim_class(claim, classes))
     except InvalidDemand as error:
         return [Violation(error.field, error.reason)]
     if largest_mib is not None and demand.memory_mib > largest_mib:
         reason = f"{demand.memory_mib} MiB of one card; the largest card has {largest_mib} MiB"
-        asked = [f"[{name}]" for name in claim.spec.resources.requests if name.endswith(("memory", "mem"))]
-        return [Violation(f"spec.resources.requests{asked[0] if len(asked) == 1 else ''}", reason)]
+        named = [f"[{name}]" for name in claim.spec.resources.requests if name.endswith(("memory", "mem"))]
+        return [Violation(f"spec.resources.requests{named[0] if len(named) == 1 else ''}", reason)]
     return []
 
 
@@ -259,6 +321,10 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         found.append(Violation(error.field, error.reason))
     except UnknownProvisioner:
         pass  # said above
+    try:
+        class_selector(klass)
+    except InvalidDemand as error:
+        found.append(Violation(error.field, error.reason))
     both = {klass.e_gpu_binding_mode, klass.egpu_binding_mode} - {None}
     if len(both) > 1:
         found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))

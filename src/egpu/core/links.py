@@ -49,6 +49,19 @@ def ranks_of(cards: Sequence[Linked]) -> Ranks | None:
     return tuple(tuple(rank(card.links.get(other.uuid, "")) for other in cards) for card in cards)
 
 
+def link_domains(cards: Sequence[Linked]) -> list[int]:
+    """Per card (in the order of columns) the first column among those that NVLink joins with it, over others too; -1
+    for a card that NVLink joins with none."""
+    domains = list(range(len(cards)))
+    places = {card.uuid: column for column, card in enumerate(cards)}
+    for column, card in enumerate(cards):
+        for uuid, kind in card.links.items():
+            if rank(kind) == _NVLINK_RANK and uuid in places:
+                low, high = sorted((domains[column], domains[places[uuid]]))
+                domains = [low if one == high else one for one in domains]
+    return [domain if domains.count(domain) > 1 else -1 for domain in domains]
+
+
 def joined(ranks: Ranks | None, columns: Iterable[int], links: str) -> bool:
     """Whether every pair of the columns meets the requirement (a key of LEAST, or "" for none)."""
     if not links:

@@ -65,7 +65,8 @@ Progress = Callable[[str], None]
 class ClusterConfig:
     """`cpu_nodes` come after `nodes` and have no cards: their pods use the others'. `profiles` are taken by the nodes
     in turn, so two profiles give a mixed cluster. `state_dir` None: a temporary directory, removed at the end.
-    `kubeconfig`: the admin's is written there too. `port` 0: any free one."""
+    `vocabularies` are the optional ones that are turned on. `kubeconfig`: the admin's is written there too. `port` 0:
+    any free one."""
 
     nodes: int = 2
     cards_per_node: int = 4
@@ -73,6 +74,7 @@ class ClusterConfig:
     profiles: tuple[str, ...] = ("A100-80G",)
     cpu: str = "64"
     memory: str = "256Gi"
+    vocabularies: tuple[str, ...] = ()
     node_policy: str = "default"
     card_policy: str = "default"
     port: int = 0
@@ -204,7 +206,7 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[Chil
         spec("controller", "egpu", "controller", "--listen", f"127.0.0.1:{health['controller']}",
              "--webhook-url", webhook_url),
         spec("webhook", "egpu", "webhook", "--listen", f"127.0.0.1:{health['webhook']}",
-             "--webhook-listen", f"127.0.0.1:{admission}"),
+             "--webhook-listen", f"127.0.0.1:{admission}", "--vocabularies", ",".join(config.vocabularies)),
         spec("extender", "egpu", "extender", "--listen", f"127.0.0.1:{extender}",
              "--node-policy", config.node_policy, "--card-policy", config.card_policy),
     ]  # fmt: skip
@@ -220,7 +222,8 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[Chil
             spec(f"agent-{node}", "egpu", "agent", "--node", node, "--node-ip", "127.0.0.1",
                  "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"), "--cgroup", "none",
                  "--device-root", str(machine.device_dir), "--nvml-library", str(nvml),
-                 "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI), *mounting),
+                 "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI), *mounting,
+                 "--vocabularies", ",".join(config.vocabularies)),
         ]  # fmt: skip
         authority.issue(state_dir / PKI, "server", node)
     return specs

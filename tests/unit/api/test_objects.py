@@ -19,11 +19,12 @@ from egpu.api.allocation import (
 from egpu.api.crds import definitions
 from egpu.api.extender import ExtenderArgs, ExtenderBindingArgs
 from egpu.api.kubernetes import Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ObjectMeta
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object, ObjectMeta
 from egpu.errors import CorruptData
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 KINDS = {"ElasticGPUClass": ElasticGPUClass, "ElasticGPUClaim": ElasticGPUClaim, "Pod": Pod}
+OTHERS = {"Namespace": Object, "ResourceQuota": Object}
 
 
 def test_kind_and_version_are_always_written_and_defaults_never() -> None:
@@ -56,7 +57,7 @@ def test_binding_is_immediate_unless_said_otherwise() -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
 def test_the_articles_manifests_are_read(path: Path) -> None:
     for document in yaml.safe_load_all(path.read_text()):
-        msgspec.convert(document, KINDS[document["kind"]])
+        msgspec.convert(document, (KINDS | OTHERS)[document["kind"]])
 
 
 def test_what_go_writes_as_null_is_read() -> None:

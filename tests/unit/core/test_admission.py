@@ -85,7 +85,8 @@ def environment(written: dict[str, Any]) -> dict[str, str]:
 def test_a_gpu_container_gets_its_slot_its_requests_and_its_environment() -> None:
     written = mutated(slice_pod("p"))
     (app,) = written["spec"]["containers"]
-    wanted = {CORE: 20, MEMORY: 10, names.SLOT: "1"}
+    counted = {names.GPU_CORE: "20", names.GPU_MEMORY: "2560"}
+    wanted = {CORE: 20, MEMORY: 10, names.SLOT: "1", **counted}
     assert app["resources"] == {"limits": wanted, "requests": wanted}
     assert environment(app) == {"NVIDIA_VISIBLE_DEVICES": "metadata.annotations['elasticgpu.io/cards-app']"}
     demand = msgspec.json.decode(written["metadata"]["annotations"][names.DEMAND], type=PodDemand)

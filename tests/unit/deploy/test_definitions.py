@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from egpu.api.crds import definitions
+from egpu.embedded.apiserver import jsonpath
 
 Schema = Mapping[str, Any]
 
@@ -190,8 +191,9 @@ def test_columns_name_fields_that_exist(definition: Schema, version: Schema) -> 
         assert column["type"] in COLUMN_TYPES
         assert set(column) <= {"name", "type", "jsonPath", "description", "priority", "format"}
         found: Any = version["schema"]["openAPIV3Schema"]
-        steps = re.findall(r"\.((?:\\.|[^.\[\]])+)|(\[\d+\])", column["jsonPath"])
-        assert "".join(f".{field}" if field else index for field, index in steps) == column["jsonPath"]
+        first = re.sub(r"\['(\w+)'(?:,'\w+')*\]$", r".\1", column["jsonPath"])
+        steps = re.findall(r"\.((?:\\.|[^.\[\]])+)|(\[\d+\])", first)
+        assert "".join(f".{field}" if field else index for field, index in steps) == first
         for field, index in steps:
             found = found["items"] if index else found.get("properties", {}).get(field) or found["additionalProperties"]
         assert found.get("type", "string") in (column["type"], "array"), column
@@ -204,6 +206,27 @@ def columns_of(kind: str) -> list[str]:
 
 
 def test_a_claim_shows_its_share_and_a_card_what_it_is() -> None:
-    claim = ["Phase", "Class", "Node", "Card", "Core", "Memory-MiB", "Used-By", "Cards-On", "Slices", "Age"]
+    claim = ["Phase", "Class", "Node", "Card", "Model", "Core", "Memory-MiB", "Used-By", "Cards-On", "Slices", "Age"]
     assert columns_of("ElasticGPUClaim") == claim
-    assert columns_of("ElasticGPU")[:7] == ["Node", "Card", "Slice-Of", "Model", "Mode", "Core", "Memory-MiB"]
+    card = [
+        "Node",
+        "Card",
+        "Slice-Of",
+        "Model",
+        "Core",
+        "Given",
+        "Memory-MiB",
+        "Given-MiB",
+        "Held-By",
+        "Claim",
+        "Phase",
+    ]
+    assert columns_of("ElasticGPU")[: len(card)] == card
+
+
+@pytest.mark.parametrize("field", ["elasticGPUClassName", "egpuClassName", "storageClassName"])
+def test_a_claim_that_waits_shows_its_class_too(field: str) -> None:
+    (claims,) = (one for one in definitions() if one["spec"]["names"]["kind"] == "ElasticGPUClaim")
+    (column,) = (one for one in claims["spec"]["versions"][0]["additionalPrinterColumns"] if one["name"] == "Class")
+    pending = {"spec": {field: "shared", "resources": {}}, "status": {"phase": "Pending"}}
+    assert jsonpath.find(pending, column["jsonPath"]) == ["shared"]

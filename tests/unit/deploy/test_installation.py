@@ -21,6 +21,7 @@ EVERYTHING = Site(
     pull_policy="Always",
     node_selector={"example.com/gpu": "yes"},
     patches=list(PATCHES),
+    vocabularies=["hami"],
 )
 
 
@@ -114,6 +115,9 @@ def test_a_site_has_its_way() -> None:
     agent = chosen["DaemonSet gpus/elastic-gpu-agent"]["spec"]["template"]["spec"]
     assert agent["nodeSelector"] == {"example.com/gpu": "yes"}
     assert "--pool-pki=/etc/elasticgpu/pool" in agent["containers"][0]["args"]
+    (webhook,) = chosen["Deployment gpus/elastic-gpu-webhook"]["spec"]["template"]["spec"]["containers"]
+    for container in (agent["containers"][0], webhook):
+        assert [arg for arg in container["args"] if arg.startswith("--vocabularies")] == ["--vocabularies=hami"]
     (extender,) = chosen["Deployment gpus/elastic-gpu-extender"]["spec"]["template"]["spec"]["containers"]
     assert "--listen=0.0.0.0:3456" in extender["args"]
     assert "--listen=127.0.0.1:3456" not in extender["args"]

@@ -28,11 +28,11 @@ CALL_TIMEOUT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class PluginDevice:
-    """One device id as a plugin announces it."""
+    """One device id as a plugin announces it. `numa`: the NUMA nodes that it may be on, none where nothing is known."""
 
     id: str
     healthy: bool = True
-    numa: int | None = None
+    numa: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,12 +214,12 @@ class PluginClient:
 
 
 def _device_out(device: PluginDevice) -> pb.Device:
-    topology = None if device.numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
+    topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in device.numa]) if device.numa else None
     return pb.Device(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY, topology=topology)
 
 
 def _device_in(device: pb.Device) -> PluginDevice:
-    numa = device.topology.nodes[0].ID if device.topology.nodes else None
+    numa = tuple(node.ID for node in device.topology.nodes)
     return PluginDevice(id=device.ID, healthy=device.health == HEALTHY, numa=numa)
 
 

@@ -106,7 +106,13 @@ class Agent:
             metrics=self.metrics,
         )
         self.registrar = Registrar(self.plugin, config.kubelet_dir)
-        self.publisher = Publisher(client, config.node, self.inventory, interval_seconds=config.publish_seconds)
+        self.publisher = Publisher(
+            client,
+            config.node,
+            self.inventory,
+            interval_seconds=config.publish_seconds,
+            vocabularies=config.vocabularies,
+        )
         self.sweeper = Sweeper(
             slots=self.slots,
             holdings=kubelet.pods,

@@ -22,6 +22,8 @@ class AgentConfig:
     the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
     listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface. `mount_usage`: what containers may
     write of their slots is a file system of its own each, which cannot grow; kubelet has to see what the agent mounts.
+    `vocabularies` are the optional ones
+    that are turned on, in whose names the node publishes its cards too.
     """
 
     node: str
@@ -40,6 +42,7 @@ class AgentConfig:
     pool_listen: str = "127.0.0.1:0"
     pool_advertise: str = ""
     pool_link_mbps: int = 0
+    vocabularies: tuple[str, ...] = ()
     confinement: ConfinementConfig = UNCONFINED
     mount_usage: bool = False
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from egpu.api import names
+from egpu.api.foreign import FOREIGN
 from egpu.api.kubernetes import (
     LabelSelector,
     LabelSelectorRequirement,
@@ -125,11 +126,13 @@ def _asking() -> MatchCondition:
 def asks_for_a_gpu() -> str:
     """The CEL expression that is true for pods that the webhook must see, and for no others."""
     nodes_only = [vocabulary.node_only for vocabulary in VOCABULARIES if vocabulary.node_only]
-    resources = json.dumps([*POD_RESOURCES, *nodes_only, names.SLOT])
+    whole = [one.name for one in FOREIGN if not one.prefix]
+    resources = json.dumps([*POD_RESOURCES, *nodes_only, names.SLOT, *whole])
+    begins = " || ".join(f"k.startsWith({json.dumps(one.name)})" for one in FOREIGN if one.prefix)
 
     def any_container(field: str) -> str:
         def names_one(kind: str) -> str:
-            return f"has(c.resources.{kind}) && c.resources.{kind}.exists(k, k in {resources})"
+            return f"has(c.resources.{kind}) && c.resources.{kind}.exists(k, k in {resources} || {begins})"
 
         asks = f"has(c.resources) && (({names_one('limits')}) || ({names_one('requests')}))"
         return f"(has(object.spec.{field}) && object.spec.{field}.exists(c, {asks}))"

@@ -8,6 +8,7 @@
     waking            tells the scheduler of room that it cannot see
     gangs             what becomes of a gang of which only a part is bound
     claim_writer      claims get their cards: at once, or with their first pod
+    card_status       what people see of a card: how much of it is given out, and to whom
     view              caches (list + watch) feed the scheduler cache; a restart rebuilds it, there is no other state
     mix               the job mix that prices follow, kept across restarts
     fence             why two extenders never give out one card twice

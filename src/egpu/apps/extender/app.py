@@ -12,6 +12,7 @@ from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
 from egpu.apps.extender.binding import Binder
+from egpu.apps.extender.card_status import CardStatusWriter
 from egpu.apps.extender.claim_writer import ClaimWriter, ImmediateClaims
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.fence import Fence
@@ -49,6 +50,7 @@ class Extender:
         self.gangs = GangController(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
         self.waker = Waker(client, self.view, policies, metrics)
+        self.card_status = CardStatusWriter(client, self.view)
         self.placing = Placing(self.view, policies, self.waker.answered)
         self.server = ExtenderServer(self.placing, self.binder, metrics, self.not_ready)
         self.address: Listen | None = None
@@ -77,6 +79,7 @@ class Extender:
             group.create_task(self.writer.settle())
             group.create_task(self.gangs.run())
             group.create_task(self.waker.run())
+            group.create_task(self.card_status.run())
             group.create_task(self.report_problems())
 
     async def report_problems(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
 
 
@@ -59,7 +59,8 @@ class View:
             self.cache.gpu_deleted(change.subject.name)
         else:
             self.cache.gpu_changed(change.new)
-        self._room()
+        if change.old is None or change.new is None or _offers(change.old) != _offers(change.new):
+            self._room()
 
     def _claim(self, change: Change[ElasticGPUClaim]) -> None:
         if change.new is None:
@@ -78,6 +79,11 @@ class View:
         self.cache.pod_changed(change.new)
         if change.new.finished and not (change.old is not None and change.old.finished):
             self._room()
+
+
+def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:
+    """What claims may wait for; what else a card's status says is written from here."""
+    return gpu.spec, gpu.healthy
 
 
 def _ready(node: Node) -> bool:

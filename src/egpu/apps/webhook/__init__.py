@@ -2,6 +2,7 @@
 
     server       AdmissionReview over HTTPS
     admission    from a request to the core's decision, with what the caches know
+    cards        which kinds of cards the cluster has
     certificate  from the controller's Secret or from files, replaced without a restart
     app          one webhook server put together
     config       what it is told when it starts

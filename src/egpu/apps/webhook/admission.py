@@ -15,6 +15,7 @@ from egpu.api import names
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.api.kubernetes import Binding, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.apps.webhook.cards import KnownCards
 from egpu.apps.webhook.server import refuse
 from egpu.core.admission import (
     Violation,
@@ -39,15 +40,18 @@ log = structlog.get_logger(__name__)
 
 
 class Admission:
-    """The two decisions, `mutate` and `validate`. `schedulers`: users that may give out cards by a Binding."""
+    """The two decisions, `mutate` and `validate`. `schedulers`: users that may give out cards by a Binding;
+    `vocabularies`: the optional ones that are turned on."""
 
-    def __init__(self, client: Client, *, schedulers: Collection[str] = ()) -> None:
+    def __init__(self, client: Client, *, schedulers: Collection[str] = (), vocabularies: Collection[str] = ()) -> None:
         self._client = client
         self._schedulers = frozenset(schedulers)
         self.caches = Caches(client)
         self._claims = self.caches.add(ElasticGPUClaim)
         self._classes = self.caches.add(ElasticGPUClass)
-        self._gpus = self.caches.add(ElasticGPU)
+        self._vocabularies = frozenset(vocabularies)
+        self.cards = KnownCards()
+        self.caches.add(ElasticGPU).on_change(self.cards.changed)
 
     async def mutate(self, asked: AdmissionRequest) -> AdmissionResponse:
         """Pods only; everything else passes unchanged."""
@@ -56,7 +60,15 @@ class Admission:
         try:
             pod = _decode(asked.object, Pod)
             claims, classes, gang = await self._named_by(pod, asked.namespace)
-            patch = mutate_pod(pod, claims, classes, largest_mib=self._largest_mib(), gang=gang)
+            patch = mutate_pod(
+                pod,
+                claims,
+                classes,
+                largest_mib=self.cards.largest_mib,
+                kinds=self.cards.kinds,
+                gang=gang,
+                vocabularies=self._vocabularies,
+            )
         except InvalidInput as error:
             return refuse(asked, str(error))
         if not patch:
@@ -89,14 +101,22 @@ class Admission:
             case "pods" if creating:
                 pod = _decode(asked.object, Pod)
                 claims, classes, gang = await self._named_by(pod, asked.namespace)
-                return validate_pod_create(pod, claims, classes, largest_mib=self._largest_mib(), gang=gang)
+                return validate_pod_create(
+                    pod,
+                    claims,
+                    classes,
+                    largest_mib=self.cards.largest_mib,
+                    gang=gang,
+                    vocabularies=self._vocabularies,
+                )
             case "pods":
                 return validate_pod_update(_decode(asked.old_object, Pod), _decode(asked.object, Pod))
             case "elasticgpuclaims":
                 claim = _decode(asked.object, ElasticGPUClaim)
                 old = None if creating else _decode(asked.old_object, ElasticGPUClaim)
                 classes = await self._classes_of({claim.name: claim})
-                return validate_claim(claim, old, classes, largest_mib=self._largest_mib())
+                largest = self.cards.largest_mib
+                return validate_claim(claim, old, classes, largest_mib=largest, vocabularies=self._vocabularies)
             case "elasticgpuclasses":
                 one = _decode(asked.object, ElasticGPUClass)
                 return validate_class(one, None if creating else _decode(asked.old_object, ElasticGPUClass))
@@ -141,11 +161,6 @@ class Admission:
             if one is not None:
                 found[name] = one
         return found
-
-    def _largest_mib(self) -> int | None:
-        """Memory of the largest card of the cluster; None while none is known."""
-        cards = [gpu.spec.physical_gpu.memory_mib for gpu in self._gpus if gpu.spec.physical_gpu is not None]
-        return max(cards, default=None)
 
 
 def _decode(raw: msgspec.Raw, kind: type[T]) -> T:

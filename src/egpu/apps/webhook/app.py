@@ -20,7 +20,7 @@ class Webhook:
     def __init__(self, config: WebhookConfig, client: Client) -> None:
         self.config = config
         self.tls = TLS()
-        self.admission = Admission(client, schedulers=config.schedulers)
+        self.admission = Admission(client, schedulers=config.schedulers, vocabularies=config.vocabularies)
         self.certificate = _certificate(config, self.tls, client)
 
     def not_ready(self) -> str | None:

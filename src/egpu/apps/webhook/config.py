@@ -21,6 +21,9 @@ class WebhookConfig:
     scheduler_user: tuple[str, ...] = ()
     """Users whose Bindings may give out cards; none: the extender's service account in `namespace`."""
 
+    vocabularies: tuple[str, ...] = ()
+    """The optional vocabularies that are turned on; the agents must be told the same."""
+
     @property
     def schedulers(self) -> tuple[str, ...]:
         return self.scheduler_user or (f"system:serviceaccount:{self.namespace}:elastic-gpu-extender",)

@@ -46,11 +46,12 @@ def asked_amounts(container: Container, path: str) -> dict[str, Quantity]:
 
 def one_vocabulary(asked: Mapping[str, Quantity], path: str) -> Vocabulary:
     """The vocabulary that all names of `asked` belong to. Raises InvalidDemand naming two that do not mix."""
-    spoken = {BY_RESOURCE[resource].name: resource for resource in sorted(asked)}
-    if len(spoken) > 1:
+    meant = next((vocabulary for vocabulary in VOCABULARIES if asked.keys() <= set(vocabulary.resources())), None)
+    if meant is None:
+        spoken = {BY_RESOURCE[resource].name: resource for resource in sorted(asked)}
         both = " and ".join(spoken.values())
         raise InvalidDemand(path, f"{both} are two vocabularies for one thing; use one of them")
-    return BY_RESOURCE[next(iter(asked))]
+    return meant
 
 
 def normalise(
@@ -71,10 +72,19 @@ def normalise(
     try:
         cards, core, tflops = count(vocabulary.cards), count(vocabulary.core), count(vocabulary.tflops)
         memory = memory_of(*asked[vocabulary.memory]) if vocabulary.memory in asked else 0
+        memory_percent = count(vocabulary.memory_percent)
     except InvalidQuantity as error:
         raise InvalidDemand(error.field, error.reason) from error
     if tflops and core:
         raise InvalidDemand(field(vocabulary.tflops), f"{vocabulary.core} says the compute share already; keep one")
+    if memory_percent and memory:
+        raise InvalidDemand(
+            field(vocabulary.memory_percent), f"{vocabulary.memory} says how much memory already; keep one"
+        )
+    if memory_percent > 100:
+        raise InvalidDemand(field(vocabulary.memory_percent), f"{memory_percent} percent of the memory of one card")
+    if core > 100 and vocabulary.per_card:
+        raise InvalidDemand(field(vocabulary.core), f"{core} percent of one card; it is the share of each card")
     if core > 100 and core % 100:
         raise InvalidDemand(
             field(vocabulary.core),
@@ -84,7 +94,9 @@ def normalise(
         raise InvalidDemand(
             field(vocabulary.core), f"with {vocabulary.cards} it is the share of each card, at most 100"
         )
-    exclusive = core >= 100 or not (core or memory or tflops)
+    exclusive = core >= 100 or not (core or memory or memory_percent or tflops)
+    if vocabulary.per_card and not (memory or memory_percent or exclusive):
+        memory_percent = 100
     amount = cards or (core // 100 if core >= 100 else 1)
     if amount > names.MAX_CARDS_PER_CONTAINER:
         culprit = vocabulary.cards if cards else vocabulary.core
@@ -106,6 +118,7 @@ def normalise(
         cards=amount,
         core=100 if exclusive else core,
         memory_mib=memory,
+        memory_percent=0 if exclusive else memory_percent,
         exclusive=exclusive,
         tflops=tflops,
         core_limit=0 if exclusive else base.core_limit,

@@ -13,6 +13,7 @@ from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import parse_claim_memory
 from egpu.api.vocabularies import BY_RESOURCE
+from egpu.core.attributes import PREFERENCES, Select, parse_selector, requirement
 from egpu.core.demand.amounts import normalise, one_vocabulary
 from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, provisioner
@@ -30,6 +31,10 @@ COMPUTE_MODE: Final = "computeMode"
 """Class parameter: "cap" (never above the share, the default) or "share" (idle compute may be used)."""
 LINKS: Final = "links"
 """Class parameter: what joins every two of several cards, at the least; without it the fastest links are preferred."""
+CARD_SELECTOR: Final = "cardSelector"
+"""Class parameter: what the cards must be, such as "model in (A100, H100), memory > 40Gi"."""
+CARD_PREFERENCE: Final = "cardPreference"
+"""Class parameter: "strongest" or "weakest" of the cards that fit; a claim may say otherwise."""
 
 
 def parameter_values() -> dict[str, tuple[str, ...]]:
@@ -38,6 +43,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
         PRECISION: ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"),
         COMPUTE_MODE: ("cap", "share"),
         LINKS: tuple(LEAST),
+        CARD_PREFERENCE: PREFERENCES,
     }
     for technology in PROVISIONERS.values():
         own |= technology.parameters
@@ -109,7 +115,24 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
         if technology.anywhere:
             raise InvalidDemand(path, f"class {klass.name} says {LINKS}; links are not looked at for {technology.name}")
         demand = replace(demand, links=links)
-    return demand
+    prefer = claim.spec.card_preference or parameters.get(CARD_PREFERENCE, "")
+    return replace(demand, select=class_selector(klass) + _own_selector(claim), prefer=prefer)
+
+
+def class_selector(klass: ElasticGPUClass) -> Select:
+    """What the cards of a class must be. Raises InvalidDemand."""
+    text = (klass.parameters or {}).get(CARD_SELECTOR)
+    return () if text is None else parse_selector(text, f"parameters[{CARD_SELECTOR}]")
+
+
+def _own_selector(claim: ElasticGPUClaim) -> Select:
+    expressions = claim.spec.selector.match_expressions if claim.spec.selector is not None else []
+    return tuple(
+        requirement(
+            one.key, one.operator, [str(value) for value in one.values], field=f"spec.selector.matchExpressions[{at}]"
+        )
+        for at, one in enumerate(expressions)
+    )
 
 
 def claim_resources(demand: ContainerDemand) -> dict[str, int]:

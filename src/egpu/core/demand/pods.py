@@ -9,15 +9,17 @@ from typing import Final
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.allocation import ContainerDemand, PodDemand
+from egpu.api.allocation import ContainerDemand, PodDemand, decode_demand
 from egpu.api.kubernetes import Container, Pod
 from egpu.api.quantities import parse_count
 from egpu.api.vocabularies import BY_NAME, Vocabulary
+from egpu.core.attributes import parse_selector, preference
 from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
 from egpu.core.demand.claims import Claims, Classes, claim_class, claim_demand, claim_resources
+from egpu.core.demand.counted import COUNTED, as_asked
 from egpu.core.links import LEAST
 from egpu.core.provisioners import provisioner
-from egpu.errors import InvalidDemand, InvalidQuantity
+from egpu.errors import CorruptData, InvalidDemand, InvalidQuantity
 
 LINKS_FIELD: Final = f"metadata.annotations[{names.LINKS}]"
 
@@ -99,6 +101,10 @@ def read_pod(
     if names.LINKS in pod.annotations and not problems and not any(one.links for one in containers.values()):
         reason = "no container of the pod asks for several cards by its own resources; remove it"
         problems.append(InvalidDemand(LINKS_FIELD, reason))
+    for annotation in (names.CARD_SELECTOR, names.CARD_PREFERENCE):
+        if annotation in pod.annotations and not problems and all(one.claim for one in containers.values()):
+            reason = "no container of the pod asks for a GPU by its own resources; a claim has a selector of its own"
+            problems.append(InvalidDemand(_field(annotation), reason))
     init, sidecars = init_names(pod)
     return PodDemand(
         containers=containers,
@@ -111,6 +117,8 @@ def container_demand(pod: Pod, container: Container) -> ContainerDemand | None:
     """What a container asks for by its own resources, or None. Raises InvalidDemand."""
     path = container_field(pod, container.name) + ".resources"
     asked = asked_amounts(container, path)
+    if asked and (told := _told(pod, container)) is not None:
+        asked = as_asked(asked, told)
     if not asked:
         return None
     vocabulary = one_vocabulary(asked, f"{path}.limits")
@@ -120,7 +128,16 @@ def container_demand(pod: Pod, container: Container) -> ContainerDemand | None:
         lambda value, field: parse_count(value, field=field) * vocabulary.memory_unit_mib,
         base=ContainerDemand(provisioner=vocabulary.provisioner, vocabulary=vocabulary.name),
     )
-    return _links(pod, _core_limit(pod, demand, vocabulary))
+    return _selected(pod, _links(pod, _core_limit(pod, demand, vocabulary)))
+
+
+def _told(pod: Pod, container: Container) -> ContainerDemand | None:
+    """What the pod's demand annotation says of a container: admission has been here, and its resources are counted."""
+    text = pod.annotations.get(names.DEMAND)
+    try:
+        return decode_demand(text).containers.get(container.name) if text is not None else None
+    except CorruptData:
+        return None  # admission refuses it: it is not what the pod asks for
 
 
 def _claimed(pod: Pod, container: Container, name: str, claims: Claims, classes: Classes) -> ContainerDemand:
@@ -134,7 +151,10 @@ def _claimed(pod: Pod, container: Container, name: str, claims: Claims, classes:
         raise InvalidDemand(field, f"claim {name}: {error}") from error
     path = container_field(pod, container.name) + ".resources"
     wanted = claim_resources(demand)
+    known = COUNTED if _told(pod, container) is not None else ()
     for resource, value in asked_amounts(container, path).items():
+        if resource in known:
+            continue
         # The webhook's own additions come back when the pod is validated; anything else asks a second time.
         if resource not in wanted or count_or_none(value) != wanted[resource]:
             raise InvalidDemand(
@@ -169,6 +189,20 @@ def _links(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
     if provisioner(demand.provisioner).anywhere:
         raise InvalidDemand(LINKS_FIELD, f"links are not looked at for {demand.provisioner}; remove it")
     return replace(demand, links=text)
+
+
+def _selected(pod: Pod, demand: ContainerDemand) -> ContainerDemand:
+    """The pod's own word on which cards it takes, for its containers that ask themselves."""
+    text, liked = pod.annotations.get(names.CARD_SELECTOR), pod.annotations.get(names.CARD_PREFERENCE)
+    if text is not None:
+        demand = replace(demand, select=parse_selector(text, _field(names.CARD_SELECTOR)))
+    if liked is not None:
+        demand = replace(demand, prefer=preference(liked, field=_field(names.CARD_PREFERENCE)))
+    return demand
+
+
+def _field(annotation: str) -> str:
+    return f"metadata.annotations[{annotation}]"
 
 
 def _memory_field(pod: Pod, container: Container, demand: ContainerDemand) -> str:

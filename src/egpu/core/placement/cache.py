@@ -294,6 +294,16 @@ class SchedulerCache:
         """Which of `nodes` can take the request now. Changes nothing."""
         return filter_nodes(request, self.ledger, nodes)
 
+    def published_cards(self, node: str) -> list[ElasticGPU]:
+        """The objects of a node's cards; none for a node without."""
+        return list(self._cards_of.get(node, {}).values())
+
+    def holder_name(self, holder: Holder) -> str:
+        """As people know it: "pod NAMESPACE/NAME", "claim NAMESPACE/NAME", "slice NAME"."""
+        known = self._pods.get(holder.id)
+        name = known.key if known is not None else self._claim_uids.get(holder.id, holder.id)
+        return f"{holder.kind} {name}"
+
     def problems(self) -> list[str]:
         """What is wrong with the world as shown: over-commits, corrupt annotations, cards published twice."""
         over = [f"card {it.uuid} of node {it.node} {it.reason}" for it in self.ledger.overcommits()]

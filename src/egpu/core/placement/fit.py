@@ -34,7 +34,9 @@ from egpu.errors import DoesNotFit
 
 _PREFERRED: Final = 2.0
 """Added to the fullness (up to 1) of the cards that the policy prefers."""
-_OWN_CARD: Final = 1000.0
+_LIKED: Final = 1000.0
+"""Times how much the demand would rather have a card, in steps of one kind of cards: before what the policy prefers."""
+_OWN_CARD: Final = 10_000.0
 """Added where an init container can reuse what its pod has there anyway."""
 
 
@@ -84,7 +86,7 @@ def _greedy(
                 state.init_memory - state.peak_memory >= needs.memory_mib
             )
             scores = scores + np.where(reusable, _OWN_CARD, 0)
-        scores = np.where(eligible, scores, -np.inf)
+        scores = np.where(eligible, scores + _LIKED * state.totals.liking(demand), -np.inf)
         # Stable, so ties go to the lowest index whatever the candidates are.
         best = np.argsort(-scores, axis=1, kind="stable")[:, : demand.cards]
         if demand.cards > 1 and (demand.links or prefer_links):
@@ -226,6 +228,20 @@ def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
     if len(rows):
         placed = _greedy(request, ledger, rows)
         answer[places] = np.where(placed.ok, placed.state.mean_fullness(), 0)
+    return answer
+
+
+def liking(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
+    """How much the request would rather have the best of the node's own cards that can take it, 0..1, shape (nodes,):
+    what its first container with a preference says."""
+    name, demand = next((name, one) for name, one in request.local.items() if one.prefer)
+    answer = np.zeros(len(nodes))
+    rows, places = ledger.rows_of(nodes)
+    if len(rows):
+        state = CandidateCards.of(ledger, rows)
+        needs = provisioner(demand.provisioner).needs(demand, state.totals)
+        eligible = state.eligible(demand, needs, init=name in request.demand.init)
+        answer[places] = np.where(eligible, state.totals.liking(demand), 0).max(axis=1)
     return answer
 
 

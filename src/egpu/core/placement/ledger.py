@@ -16,7 +16,8 @@ import numpy as np
 
 from egpu.api.allocation import PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.links import Ranks, ranks_of
+from egpu.core.attributes import CardKind
+from egpu.core.links import Ranks, link_domains, ranks_of
 from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
 from egpu.core.provisioners import CardTotals
 
@@ -37,6 +38,7 @@ class Card:
     numa: int = -1
     healthy: bool = True
     links: Mapping[str, str] = field(default_factory=dict[str, str])
+    compute_capability: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ class PoolNode:
 
 
 class Ledger:
-    """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`,
-    and `tflops` by precision. `changes` counts, per row, how often anything in it changed, and `cards_version` how
-    often cards came, went or became others: what is computed from them compares these.
+    """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`, `kind`
+    (an index into `kinds`), and `tflops` by precision. `changes` counts, per row, how often anything in it changed, and
+    `cards_version` how often cards came, went or became others: what is computed from them compares these.
     """
 
     def __init__(self) -> None:
@@ -84,6 +86,9 @@ class Ledger:
         self.core_free: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.memory_free: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.mode: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.kind: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.kinds: list[CardKind] = []
+        """Every kind of card that was ever here: a few models, each with its NUMA nodes and link domains."""
         self.tflops: dict[str, FloatArray] = {}
         self.changes: IntArray = np.zeros(0, dtype=np.int64)
         self.cards_version = 0
@@ -93,6 +98,7 @@ class Ledger:
         """How the cards of a row are joined; rows of which nothing is known are absent."""
         self.names: list[str] = []
         """The node of each row, "" for a row without."""
+        self._kind_of: dict[CardKind, int] = {}
         self._rows: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
@@ -113,8 +119,9 @@ class Ledger:
         self._cards[node.name] = ordered
         if (ranks := ranks_of(ordered)) is not None:
             self.links[row] = ranks
-        for column, card in enumerate(ordered):
+        for column, (card, domain) in enumerate(zip(ordered, link_domains(ordered), strict=True)):
             cell = (row, column)
+            self.kind[cell] = self._known_kind(card, domain)
             self.present[cell] = True
             self.healthy[cell] = card.healthy
             self.memory_mib[cell] = card.memory_mib
@@ -151,7 +158,8 @@ class Ledger:
 
     def totals(self, rows: IntArray | int) -> CardTotals:
         """What the cards of these rows have in all."""
-        return CardTotals(self.memory_mib[rows], {key: figures[rows] for key, figures in self.tflops.items()})
+        figures = {precision: every[rows] for precision, every in self.tflops.items()}
+        return CardTotals(self.memory_mib[rows], figures, self.kind[rows], self.kinds)
 
     def nodes(self) -> list[str]:
         return list(self._rows)
@@ -234,6 +242,14 @@ class Ledger:
         self.memory_free[cell] = 0 if full else self.memory_mib[cell] - sum(usage.memory_mib for usage in usages)
         self.changes[cell[0]] += 1
 
+    def _known_kind(self, card: Card, domain: int) -> int:
+        figures = tuple(sorted(card.tflops.items()))
+        kind = CardKind(card.model, card.memory_mib, card.compute_capability, figures, card.numa, domain)
+        if kind not in self._kind_of:
+            self._kind_of[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        return self._kind_of[kind]
+
     def _row_for(self, name: str, width: int) -> int:
         rows, columns = self.present.shape
         row = self._rows.get(name)
@@ -254,6 +270,7 @@ class Ledger:
         self.core_free = np.pad(self.core_free, pad)
         self.memory_free = np.pad(self.memory_free, pad)
         self.mode = np.pad(self.mode, pad)
+        self.kind = np.pad(self.kind, pad)
         self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
         self.changes = np.pad(self.changes, pad[0])
         self.names += [""] * pad[0][1]

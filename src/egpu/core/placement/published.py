@@ -36,6 +36,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         tflops=physical.tflops,
         numa=physical.numa,
         healthy=gpu.healthy and gpu.metadata.deletion_timestamp is None,
+        compute_capability=physical.compute_capability,
         links={link.uuid: link.kind for link in physical.links},
     )
 

@@ -1,10 +1,12 @@
 """Why a pod does not fit on a node, in sentences: what was asked, what each card has, what would help."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Final
 
 from egpu.api.allocation import ContainerDemand
 from egpu.api.quantities import format_mib
+from egpu.core.attributes import describe_selection, mismatch
 from egpu.core.links import WORDS, best_set
 from egpu.core.placement.ledger import Card, Ledger
 from egpu.core.placement.remote import servers
@@ -23,6 +25,8 @@ class CardReason:
     uuid: str
     index: int
     reason: str
+    selected: bool = True
+    """Whether it is what the container selects at all; a text counts those that are not."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class Refusal:
 
     def text(self) -> str:
         """One sentence for an event: the reason, then card by card."""
-        listed = [f"card {card.index} {card.reason}" for card in self.cards[:MAX_CARDS_IN_TEXT]]
-        if len(self.cards) > MAX_CARDS_IN_TEXT:
-            listed.append(f"and {len(self.cards) - MAX_CARDS_IN_TEXT} cards more")
+        selected = [card for card in self.cards if card.selected]
+        listed = [f"card {card.index} {card.reason}" for card in selected[:MAX_CARDS_IN_TEXT]]
+        if len(selected) > MAX_CARDS_IN_TEXT:
+            listed.append(f"and {len(selected) - MAX_CARDS_IN_TEXT} cards more")
         return f"{self.reason}: {'; '.join(listed)}" if listed else self.reason
 
 
@@ -46,6 +51,7 @@ def describe(demand: ContainerDemand) -> str:
     """A demand in words: "2 whole cards", "20 % and 2560 MiB of a card"."""
     many = f"{demand.cards} cards" if demand.cards > 1 else "a card"
     links = f" {WORDS[demand.links]}" if demand.links else ""
+    links += describe_selection(demand.select, demand.prefer)
     if demand.exclusive:
         least = f" of at least {format_mib(demand.memory_mib)}" if demand.memory_mib else ""
         return ("1 whole card" if demand.cards == 1 else f"{demand.cards} whole cards") + least + links
@@ -56,7 +62,9 @@ def describe(demand: ContainerDemand) -> str:
         parts.append(f"{demand.core} %")
     if demand.memory_mib:
         parts.append(format_mib(demand.memory_mib))
-    return " and ".join(parts) + (f" of each of {many}{links}" if demand.cards > 1 else f" of {many}")
+    if demand.memory_percent:
+        parts.append(f"{demand.memory_percent} % of the memory")
+    return " and ".join(parts) + (f" of each of {many}" if demand.cards > 1 else f" of {many}") + links
 
 
 def refusal(request: Request, ledger: Ledger, node: str) -> Refusal:
@@ -110,6 +118,8 @@ def _own_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str, 
     cards, found = ledger.cards(node), _card_reasons(demand, ledger, node, init=init)
     free = len(cards) - len(found)
     head = f"container {name} asks for {describe(demand)}, {free} of {len(cards)} cards can take it"
+    unfit = Counter(why.reason for why, _ in found if not why.selected)
+    head += "".join(f", {count} of {len(cards)} cards: {why}" for why, count in unfit.most_common())
     if free < demand.cards:
         hopeless = sum(never for _, never in found)
         return Refusal(node, head, tuple(why for why, _ in found), resolvable=len(cards) - hopeless >= demand.cards)
@@ -139,7 +149,7 @@ def _pool_refusal(name: str, demand: ContainerDemand, ledger: Ledger, node: str,
         if len(ledger.cards(server)) - len(found) >= demand.cards:
             return None
         hopeless = hopeless and len(ledger.cards(server)) - sum(never for _, never in found) < demand.cards
-        reasons += [CardReason(why.uuid, why.index, f"of {server} {why.reason}") for why, _ in found]
+        reasons += [replace(why, reason=f"of {server} {why.reason}", selected=True) for why, _ in found]
     asked = f"container {name} asks for {describe(demand)} of the pool"
     nodes = "node" if len(offered) == 1 else "nodes"
     head = f"{asked}; {len(offered)} {nodes} with cards, none can take it"
@@ -154,8 +164,11 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
     reasons: list[tuple[CardReason, bool]] = []
     for column, card in enumerate(ledger.cards(node)):
         cell = (row, column)
+        other = mismatch(demand.select, ledger.kinds[int(ledger.kind[cell])])
         never = not card.healthy or not needs.possible[column]
-        if never:
+        if other is not None:
+            why = other
+        elif never:
             why = _never(demand, card)
         else:
             why = _now(
@@ -166,7 +179,7 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
                 memory=(int(ledger.memory_free[cell]), int(needs.memory_mib[column])),
             )
         if why:
-            reasons.append((CardReason(card.uuid, card.index, why), never))
+            reasons.append((CardReason(card.uuid, card.index, why, selected=other is None), never))
     return reasons
 
 

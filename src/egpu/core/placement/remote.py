@@ -20,6 +20,9 @@ from egpu.core.provisioners import provisioner
 ELSEWHERE: Final = 0.5
 """Score of a node on the pool's fastest link that has no card for the pod itself; its own card is worth 1."""
 
+_LIKED: Final = 1000.0
+"""Times how much a demand would rather have a card: before how full it is."""
+
 
 @dataclass(frozen=True)
 class ServerChoice:
@@ -66,8 +69,9 @@ def choose_servers(
         able = np.flatnonzero(eligible.sum(axis=1) >= demand.cards)
         if not len(able):
             return None
-        at = int(able[0])
-        scores = np.where(eligible[at], cards.fullness(needs)[at], -np.inf)
+        liking = np.where(eligible, cards.totals.liking(demand), 0)
+        at = int(able[liking[able].max(axis=1).argmax()])  # the first in order, of those that it likes best
+        scores = np.where(eligible[at], cards.fullness(needs)[at] + _LIKED * liking[at], -np.inf)
         best: IntArray = np.argsort(-scores, kind="stable")[: demand.cards]
         cards.take(demand, needs, (np.full(demand.cards, at), best), init=init, sidecar=sidecar)
         found[name] = ServerChoice(order[at], tuple(best.tolist()))

@@ -4,7 +4,7 @@ What lies beside what on a card is the same for all: a whole card has one holder
 technology (`egpu.core.placement.ledger`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,16 +13,34 @@ import numpy as np
 from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocation
 from egpu.api.vocabularies import ELASTIC, VOCABULARIES, Vocabulary
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.attributes import WEAKEST, CardKind, selects
 from egpu.core.provisioners.preparation import Preparation
 from egpu.errors import NotSupported, TerminalError
 
 
 @dataclass(frozen=True)
 class CardTotals:
-    """What cards have when empty: `memory_mib` and per precision `tflops`, arrays of one shape."""
+    """What cards have when empty: `memory_mib` and per precision `tflops`, arrays of one shape; and what they are: of
+    that shape too, `kind` is an index into `kinds` (None where only amounts are known)."""
 
     memory_mib: IntArray
     tflops: Mapping[str, FloatArray]
+    kind: IntArray | None = None
+    kinds: Sequence[CardKind] = ()
+
+    def selected(self, demand: ContainerDemand) -> BoolArray:
+        """Cards that are what `demand` selects; all of them where it selects nothing, or nothing is known."""
+        if self.kind is None or not (demand.select and self.kinds):
+            return np.ones(self.memory_mib.shape, dtype=np.bool_)
+        return np.array([selects(demand.select, kind) for kind in self.kinds], dtype=np.bool_)[self.kind]
+
+    def liking(self, demand: ContainerDemand) -> FloatArray:
+        """How much `demand` would rather have each card than others, 0..1; all 0 where it does not care."""
+        if self.kind is None or not (demand.prefer and self.kinds):
+            return np.zeros(self.memory_mib.shape)
+        ordered = sorted({kind.strength for kind in self.kinds}, reverse=demand.prefer == WEAKEST)
+        place = {strength: at / len(ordered) for at, strength in enumerate(ordered, 1)}
+        return np.array([place[kind.strength] for kind in self.kinds])[self.kind]
 
 
 @dataclass(frozen=True)
@@ -37,12 +55,13 @@ class Needs:
 @dataclass(frozen=True)
 class NodeTotals:
     """What a node has: its cards, and their memory and TFLOPS (fp32) added up. `pool_slots`: how many containers it can
-    run with cards of the pool; 0 where it takes no part."""
+    run with cards of the pool; 0 where it takes no part. `vocabularies`: the optional ones that are turned on."""
 
     cards: int
     memory_mib: int
     tflops: float
     pool_slots: int = 0
+    vocabularies: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -83,11 +102,13 @@ class Provisioner:
         """What `demand` takes of each card of `cards` (same shape).
 
         Compute in percent of the card, from TFLOPS by the card's own figure, rounded up. Memory in MiB; where the
-        demand names none, in proportion to the compute share, rounded down so that 100 shares of 1 % always fit.
+        demand names none, its percentage of the card's or in proportion to the compute share, rounded down so that 100
+        shares of 1 % always fit.
         """
         memory = cards.memory_mib
         if demand.exclusive:
-            return Needs(np.full_like(memory, 100), memory, memory >= max(demand.memory_mib, 1))
+            suits = cards.selected(demand) & (memory >= max(demand.memory_mib, 1))
+            return Needs(np.full_like(memory, 100), memory, suits)
         if demand.tflops:
             figure = cards.tflops.get(demand.precision, np.zeros(memory.shape))
             known = figure > 0
@@ -97,8 +118,11 @@ class Provisioner:
         else:
             possible = np.ones(memory.shape, dtype=np.bool_)
             core = np.full_like(memory, demand.core)
-        needed = np.full_like(memory, demand.memory_mib) if demand.memory_mib else np.maximum(memory * core // 100, 1)
-        return Needs(core, needed, possible & (needed <= memory))
+        if demand.memory_mib:
+            needed = np.full_like(memory, demand.memory_mib)
+        else:
+            needed = np.maximum(memory * (demand.memory_percent or core) // 100, 1)
+        return Needs(core, needed, possible & cards.selected(demand) & (needed <= memory))
 
     # These three are asked of every technology for every pod: its tools read what they know, whoever serves the pod.
 
@@ -123,7 +147,10 @@ class Provisioner:
         published: dict[str, int] = {}
         for one in VOCABULARIES:
             if one.provisioner == self.name:
-                published |= dict.fromkeys((one.cards, one.node_only), node.cards)
+                if one.optional and one.name not in node.vocabularies:
+                    continue
+                published |= {one.cards: one.slices_per_card * node.cards, one.node_only: node.cards}
+                published |= {one.memory_percent: 100 * node.cards}
                 published |= {one.memory: node.memory_mib // one.memory_unit_mib}
                 published |= {one.core: 100 * node.cards, one.tflops: int(node.tflops)}
         published.pop("", None)  # what a vocabulary has no name for

@@ -13,6 +13,10 @@ class Pool(QGPU):
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:
         """More than the node's containers can ask for, because only the scheduler extender, which sees all cards, can
-        say how much there is."""
+        say how much there is. What a quota counts is as plentiful there: it counts cards of other nodes too."""
         most = node.pool_slots * names.MAX_CARDS_PER_CONTAINER
-        return {names.POOL_CORE: 100 * most, names.POOL_MEMORY: names.MAX_MEMORY_MIB * most} if most else {}
+        if not most:
+            return {}
+        core, memory = 100 * most, names.MAX_MEMORY_MIB * most
+        own = {names.GPU_CORE: core + 100 * node.cards, names.GPU_MEMORY: memory + node.memory_mib}
+        return {names.POOL_CORE: core, names.POOL_MEMORY: memory, **own}

@@ -1,4 +1,4 @@
-"""The JSONPath of a CRD's printer columns: fields, indexes, `[*]` and `[?(@.a=="b")]` filters.
+"""The JSONPath of a CRD's printer columns: fields, unions of fields, indexes, `[*]` and `[?(@.a=="b")]` filters.
 
 Why not a library: jsonpath-ng and python-jsonpath read other dialects, without Kubernetes' escaped dots
 (`.metadata.annotations.example\\.org/name`).
@@ -14,7 +14,7 @@ _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\]\\])+)
       | \[(?P<index>-?\d+)\]
       | \[(?P<every>\*)\]
-      | \['(?P<quoted>[^']*)'\]
+      | \[(?P<quoted>'[^']*'(?:\s*,\s*'[^']*')*)\]
       | \[\?\(@(?P<path>[^=!<>)]+)==\s*(?P<value>"[^"]*"|'[^']*'|[^)]+)\)\]""",
     re.VERBOSE,
 )
@@ -34,11 +34,12 @@ def find(obj: Any, path: str) -> list[Any]:
 
 
 def _follow(value: Any, step: re.Match[str]) -> Iterator[Any]:
-    name = step["field"] or step["quoted"]
-    if name is not None:
-        key = re.sub(r"\\(.)", r"\1", name)
-        if isinstance(value, dict) and key in value:
-            yield cast(Json, value)[key]
+    if step["field"] is not None or step["quoted"] is not None:
+        quoted = re.findall(r"'([^']*)'", step["quoted"] or "")
+        for name in quoted or [step["field"]]:
+            key = re.sub(r"\\(.)", r"\1", name)
+            if isinstance(value, dict) and key in value:
+                yield cast(Json, value)[key]
         return
     items = list(cast(Json, value).values()) if isinstance(value, dict) else as_list(value)
     if step["index"] is not None:

@@ -262,8 +262,7 @@ def _declared(column: Json) -> Column:
             return found[0] if isinstance(found[0], int | float) else None
         if kind == "boolean":
             return found[0] if isinstance(found[0], bool) else None
-        texts = [value if isinstance(value, str) else encode(value).decode() for value in found]
-        return texts[0] if len(texts) == 1 else ",".join(texts)
+        return found[0] if isinstance(found[0], str) else encode(found[0]).decode()
 
     return Column(
         str(column.get("name") or ""),

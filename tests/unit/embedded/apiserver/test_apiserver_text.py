@@ -26,6 +26,7 @@ def test_jsonpath() -> None:
     assert jsonpath.find(tree, ".a['b.c'][*].v") == [1, 2]
     assert jsonpath.find(tree, ".a['b.c'][?(@.t==\"y\")].v") == [2]
     assert jsonpath.find(tree, ".a.none.deeper") == []
+    assert jsonpath.find({"s": {"c": 3, "b": 2}}, ".s['a', 'b','c']") == [2, 3]
     with pytest.raises(ValueError, match="unsupported JSONPath"):
         jsonpath.find(tree, ".a[(1)]")
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardReading
@@ -54,14 +55,23 @@ class PoolMember:
 
 class Publisher:
     """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
-    before it runs where the node takes part in the pool."""
+    before it runs where the node takes part in the pool; `vocabularies` are the optional ones that are turned on."""
 
-    def __init__(self, client: Client, node: str, inventory: Inventory, *, interval_seconds: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        inventory: Inventory,
+        *,
+        interval_seconds: float,
+        vocabularies: Collection[str] = (),
+    ) -> None:
         self.pool: PoolMember | None = None
         self._client = client
         self._node = node
         self._inventory = inventory
         self._interval_seconds = interval_seconds
+        self._vocabularies = vocabularies
         self.published = 0
 
     async def run(self) -> None:
@@ -122,7 +132,10 @@ class Publisher:
 
     async def _publish_status(self, found: ElasticGPU, status: ElasticGPUStatus) -> None:
         if found.status != status:
-            await self._client.patch(ElasticGPU, found.name, {"status": _complete(status)}, subresource="status")
+            # Our own fields alone: the rest of the status is the extender's.
+            complete = _complete(status)
+            told = {field: complete[field] for field in ("phase", "healthy", "reason", "message")}
+            await self._client.patch(ElasticGPU, found.name, {"status": told}, subresource="status")
 
     async def _disown(self, present: set[str]) -> None:
         """Cards of this node that an earlier run published and nobody finds now."""
@@ -131,13 +144,13 @@ class Publisher:
             if physical is None or found.spec.node_name != self._node or physical.uuid in present:
                 continue
             message = "the node's driver does not find this card"
-            gone = ElasticGPUStatus(phase="Failed", healthy=False, reason=GONE, message=message)
+            gone = replace(found.status, phase="Failed", healthy=False, reason=GONE, message=message)
             await self._publish_status(found, gone)
 
     async def _publish_node(self, cards: tuple[CardReading, ...], node: Node) -> None:
         pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
-        capacity = node_capacity(cards, pool_slots)
-        allocatable = node_capacity([card for card in cards if card.healthy], pool_slots)
+        capacity = node_capacity(cards, pool_slots, self._vocabularies)
+        allocatable = node_capacity([card for card in cards if card.healthy], pool_slots, self._vocabularies)
         if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
             patch = {"status": {"capacity": capacity, "allocatable": allocatable}}
             await self._client.patch(Node, self._node, patch, subresource="status")
@@ -175,9 +188,9 @@ def card_object(node: str, card: CardReading, node_uid: str) -> ElasticGPU:
 def card_status(found: ElasticGPU, card: CardReading) -> ElasticGPUStatus:
     """Health, and the phase that goes with it; whether the card is in use is not ours to say."""
     if not card.healthy:
-        return ElasticGPUStatus(phase="Failed", healthy=False, reason=UNHEALTHY, message=card.reason)
-    phase = found.status.phase if found.status.phase in ("Bound", "Released") else "Available"
-    return ElasticGPUStatus(phase=phase, healthy=True)
+        return replace(found.status, phase="Failed", healthy=False, reason=UNHEALTHY, message=card.reason)
+    phase = found.status.phase if found.status.phase == "Bound" else "Available"
+    return replace(found.status, phase=phase, healthy=True, reason="", message="")
 
 
 def node_labels(cards: tuple[CardReading, ...]) -> dict[str, str]:
@@ -192,12 +205,16 @@ def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
     return {names.POOL_ADDRESS: address, names.POOL_LINK: link}
 
 
-def node_capacity(cards: Sequence[CardReading], pool_slots: int) -> dict[str, str]:
-    """What a node of these cards publishes, for every technology. `pool_slots` as in NodeTotals."""
+def node_capacity(cards: Sequence[CardReading], pool_slots: int, vocabularies: Collection[str] = ()) -> dict[str, str]:
+    """What a node of these cards publishes, for every technology; of what two publish, the more. `pool_slots` and
+    `vocabularies` as in NodeTotals."""
     memory_mib, tflops = sum(card.memory_mib for card in cards), sum(card.tflops or 0.0 for card in cards)
-    node = NodeTotals(cards=len(cards), memory_mib=memory_mib, tflops=tflops, pool_slots=pool_slots)
-    published = [technology.capacity(node) for technology in PROVISIONERS.values()]
-    return {name: str(amount) for capacity in published for name, amount in capacity.items()}
+    node = NodeTotals(len(cards), memory_mib, tflops, pool_slots, vocabularies)
+    published: dict[str, int] = {}
+    for technology in PROVISIONERS.values():
+        for name, amount in technology.capacity(node).items():
+            published[name] = max(amount, published.get(name, 0))
+    return {name: str(amount) for name, amount in published.items()}
 
 
 def _within(wanted: Mapping[str, str], found: Mapping[str, Any] | None) -> bool:

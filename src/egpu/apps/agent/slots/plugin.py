@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 import structlog
 
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
+from egpu.adapters.nvml import CardReading
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.apps.agent.cards.inventory import Inventory
@@ -71,7 +72,8 @@ class SlotPlugin:
             pooled = self._config.pool_pki is not None
             usable = pooled or any(card.healthy for card in cards.values())
             count = self._config.slots(len(cards))
-            slots = tuple(PluginDevice(str(number), healthy=usable) for number in range(count))
+            numa = () if pooled else _numa_nodes(cards.values())
+            slots = tuple(PluginDevice(str(number), healthy=usable, numa=numa) for number in range(count))
             if slots != sent:
                 sent = slots
                 yield slots
@@ -144,6 +146,13 @@ class SlotPlugin:
                 return
             else:
                 return
+
+
+def _numa_nodes(cards: Iterable[CardReading]) -> tuple[int, ...]:
+    """Where a slot's card may be, for kubelet's topology manager: which card it is, is not known when kubelet asks, so
+    a container is kept to the NUMA nodes that have cards. Nothing where that is not known of every card."""
+    found = {card.numa for card in cards}
+    return () if None in found else tuple(sorted(node for node in found if node is not None))
 
 
 def _only(ids: tuple[str, ...]) -> str:

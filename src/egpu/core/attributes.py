@@ -1,0 +1,215 @@
+"""Which cards a demand selects by what they are, and which of them it would rather have.
+
+A requirement is one of Kubernetes' `matchExpressions`: an attribute, an operator and values, all of which must hold.
+Claims write them as objects, annotations and class parameters as text: "model in (A100, H100), memory > 40Gi".
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from egpu.api.allocation import CardRequirement
+from egpu.api.quantities import parse_claim_memory
+from egpu.errors import InvalidDemand, InvalidQuantity
+
+MAX_REQUIREMENTS: Final = 16
+MAX_VALUES: Final = 64
+STRONGEST: Final = "strongest"
+WEAKEST: Final = "weakest"
+PREFERENCES: Final = (STRONGEST, WEAKEST)
+
+Select = tuple[CardRequirement, ...]
+
+
+class CardKind(NamedTuple):
+    """What a card is, whoever holds it. `tflops` by precision, sorted; `numa` and `link_domain` are -1 for a card that
+    has none: a link domain is the cards of a node that NVLink joins, by the lowest index among them."""
+
+    model: str
+    memory_mib: int
+    compute_capability: str = ""
+    tflops: tuple[tuple[str, float], ...] = ()
+    numa: int = -1
+    link_domain: int = -1
+
+    @property
+    def strength(self) -> tuple[float, int, float]:
+        """More is stronger: TFLOPS (fp32), then memory, then compute capability."""
+        return dict(self.tflops).get("fp32", 0.0), self.memory_mib, _version(self.compute_capability) or 0.0
+
+
+def _version(text: str) -> float | None:
+    """A compute capability as a number in which 8.10 is above 8.9; None for what is none."""
+    found = re.fullmatch(r"(\d{1,3})(?:\.(\d{1,3}))?", text)
+    return int(found[1]) * 1000.0 + int(found[2] or 0) if found else None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d{1,9}(?:\.\d{1,6})?", text) else None
+
+
+def _memory(text: str) -> float | None:
+    try:
+        return float(parse_claim_memory(text, field="", unit_mib=1))
+    except InvalidQuantity:
+        return None
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """How a number is read off a card (None: it has none) and out of a value (None: it is none); what one is like."""
+
+    of: Callable[[CardKind], float | None]
+    read: Callable[[str], float | None]
+    like: str
+
+
+def _there(number: int) -> float | None:
+    return float(number) if number >= 0 else None
+
+
+MODEL: Final = "model"
+_TFLOPS: Final = "tflops"
+_NUMBERS: Final[Mapping[str, _Attribute]] = {
+    "memory": _Attribute(lambda kind: float(kind.memory_mib), _memory, "40Gi, or 40960 (MiB)"),
+    "computeCapability": _Attribute(lambda kind: _version(kind.compute_capability), _version, "8.0"),
+    "numa": _Attribute(lambda kind: _there(kind.numa), _number, "0"),
+    "linkDomain": _Attribute(lambda kind: _there(kind.link_domain), _number, "0"),
+}
+KEYS: Final = (MODEL, *_NUMBERS, _TFLOPS, f"{_TFLOPS}.PRECISION")
+
+
+def _attribute(key: str) -> _Attribute | None:
+    if key == _TFLOPS or key.startswith(f"{_TFLOPS}."):
+        precision = key.partition(".")[2] or "fp32"
+        return _Attribute(lambda kind: dict(kind.tflops).get(precision), _number, "19.5")
+    return _NUMBERS.get(key)
+
+
+def requirement(key: str, operator: str, values: Sequence[str], *, field: str) -> CardRequirement:
+    """A requirement that can be asked of any card. Raises InvalidDemand naming `field`."""
+    attribute = _attribute(key)
+    if attribute is None and key != MODEL:
+        raise InvalidDemand(field, f"cards have no attribute {key!r}; they have {', '.join(KEYS)}")
+    match operator:
+        case "Exists" | "DoesNotExist":
+            wanted = not values
+            expected = "no values"
+        case "In" | "NotIn":
+            wanted, expected = 0 < len(values) <= MAX_VALUES, f"1 to {MAX_VALUES} values"
+        case "Gt" | "Lt":
+            wanted, expected = len(values) == 1 and attribute is not None, "one number, of an attribute that is one"
+        case _:
+            raise InvalidDemand(field, f"{operator!r} is not one of In, NotIn, Gt, Lt, Exists, DoesNotExist")
+    if not wanted:
+        raise InvalidDemand(field, f"{key} {operator} takes {expected}")
+    for value in values:
+        if not value or (attribute is not None and attribute.read(value) is None):
+            like = attribute.like if attribute is not None else "A100"
+            raise InvalidDemand(field, f"{value!r} is no value of {key}; write one such as {like}")
+    return CardRequirement(key=key, operator=operator, values=tuple(values))
+
+
+_SYMBOLS: Final = {"in": "In", "notin": "NotIn", "=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
+_TERM: Final = re.compile(
+    r"\s*(?:(?P<absent>!)\s*(?P<without>[\w.]+)"
+    r"|(?P<key>[\w.]+)\s*(?:(?P<set>in|notin)\s*\((?P<values>[^()]*)\)"
+    r"|(?P<sign>==|=|!=|>|<)\s*(?P<value>[^,()=<>!;]+))?)"
+    r"\s*(?:,|$)",
+    re.ASCII,
+)
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_selector(text: str, field: str) -> Select:
+    """Requirements written as kubectl writes label selectors, and with ">" and "<". Raises InvalidDemand."""
+    found: list[CardRequirement] = []
+    at = 0
+    while at < len(text):
+        term = _TERM.match(text, at)
+        if term is None:
+            raise InvalidDemand(
+                field,
+                f"{text[at:].strip()!r} is not understood; write for instance: model in (A100, H100), memory > 40Gi",
+            )
+        at = term.end()
+        if term["absent"]:
+            found.append(requirement(term["without"], "DoesNotExist", (), field=field))
+        elif operator := term["set"] or term["sign"]:
+            values = term["values"] if term["set"] else term["value"]
+            listed = tuple(value.strip() for value in values.split(","))
+            found.append(requirement(term["key"], _SYMBOLS[operator], listed, field=field))
+        else:
+            found.append(requirement(term["key"], "Exists", (), field=field))
+    if not 0 < len(found) <= MAX_REQUIREMENTS:
+        raise InvalidDemand(field, f"{len(found)} requirements; write 1 to {MAX_REQUIREMENTS}, or remove it")
+    return tuple(found)
+
+
+def preference(text: str, *, field: str) -> str:
+    """One of PREFERENCES. Raises InvalidDemand."""
+    if text not in PREFERENCES:
+        raise InvalidDemand(field, f"{text!r} is not one of {', '.join(PREFERENCES)}")
+    return text
+
+
+@functools.lru_cache(maxsize=16_384)
+def selects(select: Select, kind: CardKind) -> bool:
+    """Whether a card of this kind meets every requirement."""
+    return all(_meets(kind, one) for one in select)
+
+
+def _meets(kind: CardKind, one: CardRequirement) -> bool:
+    attribute = _attribute(one.key)
+    if attribute is None:
+        has, among = bool(kind.model), any(_is_model(kind.model, value) for value in one.values)
+        above = below = False
+    else:
+        number = attribute.of(kind)
+        has = number is not None
+        wanted = [attribute.read(value) for value in one.values]
+        among = has and number in wanted
+        limit = wanted[0] if wanted else None
+        above = number is not None and limit is not None and number > limit
+        below = number is not None and limit is not None and number < limit
+    return {"In": among, "NotIn": not among, "Gt": above, "Lt": below, "Exists": has, "DoesNotExist": not has}[
+        one.operator
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_model(model: str, value: str) -> bool:
+    """Whether the words of `value` follow one another in those of `model`: "A100" and "A100-SXM4" are of an "NVIDIA
+    A100-SXM4-80GB", "A10" is not."""
+    words, wanted = (re.split(r"[^a-z0-9]+", text.lower().strip()) for text in (model, value))
+    return any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
+
+
+def mismatch(select: Select, kind: CardKind) -> str | None:
+    """The first requirement that a card of this kind does not meet, as a finding; None when it meets all."""
+    for one in select:
+        if not _meets(kind, one):
+            values = " or ".join(one.values)
+            return {
+                "In": f"{one.key} is not {values}",
+                "NotIn": f"{one.key} is {values}",
+                "Gt": f"{one.key} is not above {values}",
+                "Lt": f"{one.key} is not below {values}",
+                "Exists": f"{one.key} is not known",
+                "DoesNotExist": f"{one.key} is there",
+            }[one.operator]
+    return None
+
+
+def describe_selection(select: Select, prefer: str) -> str:
+    """In words, to follow what is asked for: " with model A100 or H100 and memory above 40Gi, the strongest"."""
+    words = {"In": "", "NotIn": "not ", "Gt": "above ", "Lt": "below "}
+    said = [
+        f"{'any' if one.operator == 'Exists' else 'no'} {one.key}"
+        if one.operator in ("Exists", "DoesNotExist")
+        else f"{one.key} {words[one.operator]}{' or '.join(one.values)}"
+        for one in select
+    ]
+    return (f" with {' and '.join(said)}" if said else "") + (f", the {prefer}" if prefer else "")
