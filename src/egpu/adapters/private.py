@@ -28,8 +28,8 @@ _OPEN: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _EVERY_USER: Final = 2**32 - 1
 
 
-def private_directory(path: Path, *, mode: int = PASSABLE) -> Path:
-    """Make the directory where there is none, of exactly that mode, and its parents; make sure that it is ours alone.
+def private_directory(path: Path) -> Path:
+    """Make the directory and its parents where there are none, PASSABLE; make sure that nobody else can change it.
 
     Returns its path without links. One that is there keeps its mode.
 
@@ -50,7 +50,7 @@ def private_directory(path: Path, *, mode: int = PASSABLE) -> Path:
                     raise Unavailable(f"{path} cannot be used: more than {MAX_LINKS} links lead there")
                 todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
                 name = "/" if target.is_absolute() else "."
-            below = _open(name, here, mode=PASSABLE if todo else mode)
+            below = _open(name, here)
             os.close(here)
             at, here = _joined(at, name), below
             if todo:
@@ -87,19 +87,19 @@ def _link(path: Path, parent: int) -> Path | None:
     return Path(os.readlink(path.name, dir_fd=parent))
 
 
-def _open(name: str, parent: int, *, mode: int) -> int:
-    """A descriptor of the directory, which is made with exactly this mode where there is none."""
+def _open(name: str, parent: int) -> int:
+    """A descriptor of the directory, which is made where there is none."""
     try:
         return os.open(name, _OPEN, dir_fd=parent)
     except FileNotFoundError:
         pass
     try:
-        os.mkdir(name, mode, dir_fd=parent)
+        os.mkdir(name, PASSABLE, dir_fd=parent)
     except FileExistsError:
         return os.open(name, _OPEN, dir_fd=parent)  # somebody was faster; whoever it was is looked at next
     made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     if os.fstat(made).st_uid == os.geteuid():
-        os.fchmod(made, mode)  # whatever the umask is
+        os.fchmod(made, PASSABLE)  # whatever the umask is
     return made
 
 
