@@ -155,7 +155,6 @@ class Handlers:
             return scale.shown(call, self._writer.existing(call))
         body = read_any(raw, content_type if call.verb == "update" else "application/json")
         media = content_type.partition(";")[0].strip()
-        call.subresource = ""  # what is written is the object itself
 
         def change(served: Json) -> Json:
             wanted = body
