@@ -69,7 +69,9 @@ def empty(kubeconfig: Path) -> None:
     local, ours = "/api/v1/namespaces/default", "/apis/elasticgpu.io/v1alpha1"
     with httpx2.Client(base_url=cluster["server"], verify=context, headers=headers) as api:
         for path in (
-            *(f"{local}/{plural}" for plural in ("pods", "configmaps", "secrets", "events")),
+            *(f"{local}/{plural}" for plural in ("pods", "configmaps", "secrets", "events", "resourcequotas")),
+            "/apis/apps/v1/namespaces/default/deployments",
+            "/apis/batch/v1/namespaces/default/jobs",
             f"{ours}/namespaces/default/elasticgpuclaims",
             f"{ours}/elasticgpuclasses",
             "/api/v1/nodes",
@@ -323,4 +325,4 @@ def test_errors_say_what_kubectl_expects(kubectl: Kubectl) -> None:
     assert 'pods "none" not found' in kubectl.run("get", "pod", "none").stderr
     kubectl("create", "-f", "-", stdin=POD)
     assert "AlreadyExists" in kubectl.run("create", "-f", "-", stdin=POD).stderr
-    assert "the server doesn't have a resource type" in kubectl.run("get", "deployments").stderr
+    assert "the server doesn't have a resource type" in kubectl.run("get", "cronjobs").stderr
