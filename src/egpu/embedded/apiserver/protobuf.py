@@ -1,7 +1,8 @@
 """Requests in Kubernetes' protobuf, for the few kinds that newer kubectls write with typed clients.
 
-`kubectl create configmap|secret|namespace|serviceaccount|deployment|job|quota|priorityclass`, `kubectl auth can-i` and `kubectl drain` of 1.32 send
-protobuf and do not fall back. Answers are always JSON, which those clients accept. The messages: `kubernetes.proto`.
+`kubectl create` of configmaps, secrets, namespaces, service accounts, deployments, jobs, quotas and priority classes,
+`kubectl auth can-i` and `kubectl drain` of 1.32 send protobuf and do not fall back. Answers are always JSON, which
+those clients accept. The messages: `kubernetes.proto`.
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,9 @@ def decode(raw: bytes) -> Json:
 
 def _plain(value: object) -> object:
     """Quantities, which are messages of their own in protobuf, as the texts that they are in JSON."""
+    tree, items = as_object(value), as_list(value)
+    if tree.keys() == {"string"}:
+        return tree["string"]
     if isinstance(value, dict):
-        tree = as_object(value)
-        return tree["string"] if tree.keys() == {"string"} else {key: _plain(item) for key, item in tree.items()}
-    return [_plain(item) for item in as_list(value)] if isinstance(value, list) else value
+        return {key: _plain(item) for key, item in tree.items()}
+    return [_plain(item) for item in items] if isinstance(value, list) else value

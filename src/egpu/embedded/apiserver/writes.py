@@ -8,16 +8,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from egpu.embedded.apiserver import ownership, pods, resize, strict
+from egpu.embedded.apiserver import checks, ownership, pods, strict
 from egpu.embedded.apiserver.admission import Admission, Write
 from egpu.embedded.apiserver.calls import Call
-from egpu.embedded.apiserver.decoding import Undecodable, decode
 from egpu.embedded.apiserver.deletion import finished
-from egpu.embedded.apiserver.names import generated_name, validate_metadata
+from egpu.embedded.apiserver.names import generated_name
 from egpu.embedded.apiserver.objects import (
     Json,
     as_list,
-    as_object,
     at,
     copy,
     encode,
@@ -28,16 +26,13 @@ from egpu.embedded.apiserver.objects import (
 )
 from egpu.embedded.apiserver.priority import PriorityAdmission
 from egpu.embedded.apiserver.quota import QuotaAdmission
-from egpu.embedded.apiserver.resources import Resource
-from egpu.embedded.apiserver.schema import Findings, apply_defaults, prune, validate
+from egpu.embedded.apiserver.schema import Findings, apply_defaults, prune
 from egpu.embedded.apiserver.status import (
     Cause,
     already_exists,
     bad_request,
     conflict,
     forbidden,
-    forbidden_field,
-    invalid,
     invalid_object,
     not_found,
 )
@@ -48,13 +43,6 @@ ATTEMPTS = 16
 """Times an unconditional change is computed anew because somebody else changed the object meanwhile."""
 NAME_ATTEMPTS = 8
 """Generated names tried before giving up."""
-
-_SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
-
-_RULES_NEED = frozenset(
-    {"FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTypeInvalid", "FieldValueTooMany"}
-)
-"""An object that breaks a rule of such a kind is not looked at by rules in CEL."""
 
 Change: TypeAlias = Callable[[Json], Json]
 """From the served object (a copy that may be changed) to the one wanted."""
@@ -72,7 +60,7 @@ class Writer:
     async def create(self, call: Call, body: Json, *, owned: Json | None = None) -> Stored:
         """Store a new object. `owned`: what an apply states, whose fields are its manager's. Raises RequestRefused."""
         resource = call.resource
-        _check_kind(resource, body)
+        checks.check_kind(resource, body)
         self._place(call, body)
         meta = metadata(body)
         generated = not meta.get("name") and bool(meta.get("generateName"))
@@ -80,7 +68,7 @@ class Writer:
             raise bad_request("resourceVersion should not be set on objects to be created")
         if generated:
             meta["name"] = generated_name(str(meta["generateName"]))
-        for key in (*_SERVER_OWNED, "resourceVersion", "selfLink", "managedFields"):
+        for key in (*checks.SERVER_OWNED, "resourceVersion", "selfLink", "managedFields"):
             meta.pop(key, None)
         call.name = str(meta.get("name") or "")
         meta["uid"] = str(uuid.uuid4())
@@ -94,7 +82,7 @@ class Writer:
         if owned is not None:
             metadata(obj)["managedFields"] = metadata(owned)["managedFields"]
         obj = await self._mutated(call, "CREATE", obj, None)
-        _refuse_if_wrong(resource, obj, [*resource.rules.validate(obj), *_schema_causes(resource, obj)])
+        checks.refuse_if_wrong(resource, obj, [*resource.rules.validate(obj), *checks.schema_causes(resource, obj)])
         await self._approved(call, "CREATE", obj, None)
         self._check_namespace(call)
         self._check_absent(call, obj, generated=generated)
@@ -106,7 +94,7 @@ class Writer:
 
     async def replace(self, call: Call, body: Json) -> Stored:
         """Put a whole object in the place of the stored one."""
-        _check_kind(call.resource, body)
+        checks.check_kind(call.resource, body)
         self._place(call, body)
         if name_of(body) != call.name:
             found, wanted = name_of(body), call.name
@@ -146,11 +134,11 @@ class Writer:
                 raise call.modified()
             owners = metadata(wanted).get("managedFields", metadata(stored.obj).get("managedFields"))
             new = self._digest(call, wanted)
-            new = _carry_over(call, stored.obj, new)
+            new = checks.carry_over(call, stored.obj, new)
             resource.rules.prepare_update(stored.obj, new)
             before = copy(new) if stated else stored.obj
             new = await self._mutated(call, "UPDATE", new, stored.obj)
-            _refuse_if_wrong(resource, new, _update_causes(call, stored.obj, new))
+            checks.refuse_if_wrong(resource, new, checks.update_causes(call, stored.obj, new))
             await self._approved(call, "UPDATE", new, stored.obj)
             if self._store.get(resource.shelf, stored.key) is stored:
                 self._quota.charge(call, stored.obj, new)
@@ -253,7 +241,7 @@ class Writer:
         if resource.schema is not None:
             findings = Findings()
             if not resource.custom:
-                _decode(resource, served)
+                checks.check_types(resource, served)
             prune(resource.schema, served, findings)
             strict.report(call, strict.unknown(findings.unknown))
             if resource.custom:
@@ -298,108 +286,6 @@ def _options(operation: str) -> Json:
 
 def _unbound(call: Call, message: str) -> RequestRefused:
     return conflict("", "pods/binding", call.name, message)
-
-
-def _check_kind(resource: Resource, body: Json) -> None:
-    version, kind = (
-        str(body.setdefault("apiVersion", resource.api_version)),
-        str(body.setdefault("kind", resource.kind)),
-    )
-    if kind != resource.kind:
-        bare = version.rpartition("/")[2]
-        raise bad_request(
-            f'{kind} in version "{bare}" cannot be handled as a {resource.kind}: converting ({bare}.{kind}) to '
-            f"({resource.group.partition('.')[0] or 'core'}.{resource.kind}): unknown conversion"
-        )
-    if version != resource.api_version:
-        raise bad_request(
-            f"the API version in the data ({version}) does not match the expected API version ({resource.api_version})"
-        )
-
-
-def _decode(resource: Resource, served: Json) -> None:
-    """Raises RequestRefused (400) for what the real server could not decode."""
-    assert resource.schema is not None
-    try:
-        decode(resource.schema, served)
-    except Undecodable as error:
-        raise bad_request(
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {error}'
-        ) from error
-
-
-def _carry_over(call: Call, old: Json, new: Json) -> Json:
-    """Give the new state what only the server, or only another path, may change."""
-    resource = call.resource
-    old_meta, new_meta = metadata(old), metadata(new)
-    if new_meta.get("uid") not in (None, "", old_meta["uid"]):
-        raise call.conflict(
-            f"Precondition failed: UID in precondition: {new_meta.get('uid')}, UID in object meta: {old_meta['uid']}"
-        )
-    for key in ("name", "namespace"):
-        if new_meta.get(key) not in (None, "", old_meta.get(key)):
-            raise bad_request(f"metadata.{key}: field is immutable")
-    if call.subresource == "status":
-        merged = {**copy(old), "status": new.get("status", {})}
-        if resource.custom:
-            return merged
-        if resource.group:
-            # a status of these kinds says nothing about labels and the like
-            return {**merged, "metadata": copy(old_meta)}
-        new = {**merged, "metadata": new_meta}
-    elif resource.has_status:
-        new.pop("status", None)
-        if "status" in old:
-            new["status"] = copy(as_object(old["status"]))
-    for key in (*_SERVER_OWNED, "name", "namespace", "resourceVersion", "generateName"):
-        new_meta.pop(key, None)
-        if key in old_meta:
-            new_meta[key] = old_meta[key]
-    for key in ("selfLink", "managedFields"):
-        new_meta.pop(key, None)
-    return new
-
-
-def _update_causes(call: Call, old: Json, new: Json) -> list[Cause]:
-    resource = call.resource
-    causes: list[Cause] = []
-    if metadata(old).get("deletionTimestamp"):
-        added = [
-            f for f in as_list(metadata(new).get("finalizers")) if f not in as_list(metadata(old).get("finalizers"))
-        ]
-        if added:
-            causes.append(
-                forbidden_field(
-                    "metadata.finalizers", f"no new finalizers can be added if the object is being deleted: {added}"
-                )
-            )
-    rules = resource.rules
-    if call.subresource == "resize":
-        return causes + resize.validate(old, new)
-    causes += rules.validate_status(new) if call.subresource == "status" else rules.validate_update(old, new)
-    return causes + _schema_causes(resource, new)
-
-
-def _schema_causes(resource: Resource, obj: Json) -> list[Cause]:
-    if not resource.custom or resource.schema is None:
-        return []
-    findings = Findings()
-    validate(resource.schema, obj, findings)
-    blocked = any(cause.reason in _RULES_NEED for cause in findings.causes)
-    if blocked and b"x-kubernetes-validations" in encode(resource.source_schema):
-        message = (
-            "some validation rules were not checked because the object was invalid; correct the existing errors to "
-            "complete validation"
-        )
-        findings.causes.append(invalid("<nil>", None, message))
-    return findings.causes
-
-
-def _refuse_if_wrong(resource: Resource, obj: Json, causes: list[Cause]) -> None:
-    rules = resource.rules
-    causes = [*validate_metadata(obj, label_names=rules.label_names, free_names=rules.free_names), *causes]
-    if causes:
-        raise invalid_object(resource.group, resource.kind, name_of(obj), causes)
 
 
 def _substance(obj: Json) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from egpu.embedded.apiserver import fieldsets
 from egpu.embedded.apiserver.objects import Json
 from egpu.embedded.apiserver.schema import compile_schema
 
+TEXT: Json = {"type": "string"}
 SCHEMA = compile_schema(
     {
         "type": "object",
@@ -22,7 +23,7 @@ SCHEMA = compile_schema(
                 "x-kubernetes-list-map-keys": ["k", "p"],
                 "items": {
                     "type": "object",
-                    "properties": {"k": {"type": "string"}, "p": {"type": "string", "default": "T"}, "v": {"type": "string"}},
+                    "properties": {"k": TEXT, "p": {**TEXT, "default": "T"}, "v": TEXT},
                 },
             },
         },
