@@ -113,7 +113,7 @@ BAD_PODS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fractional": (a_pod({CORE: "0.5", MEMORY: 1024}), f"{LIMITS}[{CORE}]", "fraction"),
     "fractional in thousandths": (a_pod({CORE: "500m", MEMORY: 1024}), "", "500m"),
     "fractional cards": (a_pod({names.NVIDIA_GPU: "1.5"}), f"{LIMITS}[{names.NVIDIA_GPU}]", "fraction"),
-    "no number": (a_pod({CORE: "lots", MEMORY: 1024}), "", "lots"),
+    "no number": (a_pod({CORE: "lots", MEMORY: 1024}), "", "quantities must match the regular expression"),
     "over-large": (a_pod({CORE: 10, MEMORY: "9223372036854775807"}), f"{LIMITS}[{MEMORY}]", "9223372036854775807"),
     "larger than any integer": (a_pod({CORE: 10, MEMORY: "1" + "0" * 40}), "", "0" * 18),
     "more cards than a node can have": (a_pod({names.NVIDIA_GPU: 100000}), f"{LIMITS}[{names.NVIDIA_GPU}]", "100000"),

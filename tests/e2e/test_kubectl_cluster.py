@@ -263,3 +263,44 @@ def test_two_clusters_at_once_and_a_directory_used_again(place: Place):
             assert again["stateDir"] == str(directory)
     assert (directory / "logs").is_dir(), "what was asked to be kept is kept"
     place.until_nothing_is_left()
+
+
+def a_template(script: str, *, restart: str = "Always", limits: dict[str, int] | None = None) -> dict[str, Any]:
+    spec = a_pod("unnamed", script, limits=limits)["spec"]
+    return {"metadata": {"labels": {"app": "crew"}}, "spec": {**spec, "restartPolicy": restart}}
+
+
+def test_a_deployment_of_slices_rolls_from_one_template_to_the_next(kubectl: Tool) -> None:
+    limits = {names.GPU_CORE: 20, names.GPU_MEMORY: 1024}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "crew"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "crew"}},
+            "template": a_template("sleep 1000", limits=limits),
+        },
+    }
+    kubectl.apply(deployment)
+    assert "successfully rolled out" in kubectl("rollout", "status", "deployment/crew", "--timeout=90s")
+    kubectl("set", "env", "deployment/crew", "GREETING=hello")
+    assert "successfully rolled out" in kubectl("rollout", "status", "deployment/crew", "--timeout=90s")
+    kubectl.until("the old pods are gone", lambda: len(kubectl.json("get", "pods", "-l", "app=crew")["items"]) == 2)
+    for pod in kubectl.json("get", "pods", "-l", "app=crew")["items"]:
+        assert names.ALLOCATION in pod["metadata"]["annotations"]
+        assert {"name": "GREETING", "value": "hello"} in pod["spec"]["containers"][0]["env"]
+    kubectl("rollout", "undo", "deployment/crew")
+    assert "successfully rolled out" in kubectl("rollout", "status", "deployment/crew", "--timeout=90s")
+    kubectl("delete", "deployment", "crew")
+    kubectl.until("nothing is left of it", lambda: not kubectl.json("get", "pods,rs", "-l", "app=crew")["items"])
+
+
+def test_a_job_on_a_slice_runs_to_its_end(kubectl: Tool) -> None:
+    template = a_template("echo done", restart="Never", limits={names.GPU_CORE: 20, names.GPU_MEMORY: 1024})
+    spec = {"completions": 2, "parallelism": 2, "template": template}
+    kubectl.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"}, "spec": spec})
+    assert "condition met" in kubectl("wait", "--for=condition=complete", "job/once", "--timeout=90s")
+    assert kubectl("logs", "job/once") == "done\n"
+    kubectl("delete", "job", "once")
+    kubectl.until("its pods are gone", lambda: not kubectl.json("get", "pods", "-l", "job-name=once")["items"])

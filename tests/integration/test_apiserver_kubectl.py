@@ -69,7 +69,9 @@ def empty(kubeconfig: Path) -> None:
     local, ours = "/api/v1/namespaces/default", "/apis/elasticgpu.io/v1alpha1"
     with httpx2.Client(base_url=cluster["server"], verify=context, headers=headers) as api:
         for path in (
-            *(f"{local}/{plural}" for plural in ("pods", "configmaps", "secrets", "events")),
+            *(f"{local}/{plural}" for plural in ("pods", "configmaps", "secrets", "events", "resourcequotas")),
+            "/apis/apps/v1/namespaces/default/deployments",
+            "/apis/batch/v1/namespaces/default/jobs",
             f"{ours}/namespaces/default/elasticgpuclaims",
             f"{ours}/elasticgpuclasses",
             "/api/v1/nodes",
@@ -107,7 +109,7 @@ def bind(kubectl: Kubectl, pod: str, node: str, tmp_path: Path) -> None:
 
 
 def test_versions_and_discovery(kubectl: Kubectl) -> None:
-    assert "v1.32.0+egpu" in kubectl("version")
+    assert "v1.36.0+egpu" in kubectl("version")
     resources = kubectl("api-resources")
     for name in ("pods", "leases", "elasticgpuclaims", "mutatingwebhookconfigurations"):
         assert name in resources
@@ -146,10 +148,41 @@ def test_validation_names_unknown_fields(kubectl: Kubectl) -> None:
     assert refused.returncode == 1
 
 
-def test_server_side_apply_is_refused_by_name(kubectl: Kubectl) -> None:
-    refused = kubectl.run("apply", "--server-side", "-f", "-", stdin=POD)
+def test_server_side_apply_creates_changes_and_finds_conflicts(kubectl: Kubectl) -> None:
+    apply = ("apply", "--server-side", "--field-manager=mine", "-f", "-")
+    assert kubectl(*apply, stdin=POD).split()[1:] == ["serverside-applied"]
+    kubectl(*apply, stdin=POD.replace("busybox:1", "busybox:2"))
+    others = POD.replace("busybox:1", "busybox:3")
+    refused = kubectl.run("apply", "--server-side", "--field-manager=theirs", "-f", "-", stdin=others)
     assert refused.returncode == 1
-    assert "server-side apply is not supported" in refused.stderr or "Server side apply" in refused.stderr
+    assert 'conflict with "mine": .spec.containers[name="main"].image' in refused.stderr
+    kubectl("apply", "--server-side", "--field-manager=theirs", "--force-conflicts", "-f", "-", stdin=others)
+    pod = json.loads(kubectl("get", "pod", "web", "-o", "json"))
+    assert pod["spec"]["containers"][0]["image"] == "busybox:3"
+
+
+def test_kinds_that_make_pods_are_written_and_scaled(kubectl: Kubectl) -> None:
+    kubectl("create", "deployment", "crew", "--image=busybox:1")
+    kubectl("scale", "deployment", "crew", "--replicas=3")
+    header, row = kubectl("get", "deployments").splitlines()
+    assert header.split() == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
+    assert row.split()[:2] == ["crew", "0/3"]
+    kubectl("create", "job", "once", "--image=busybox:1", "--", "true")
+    job = json.loads(kubectl("get", "job", "once", "-o", "json"))
+    assert job["spec"]["template"]["spec"]["containers"][0]["command"] == ["true"]
+    assert job["spec"]["selector"]["matchLabels"] == {"batch.kubernetes.io/controller-uid": job["metadata"]["uid"]}
+    kubectl("delete", "deployment/crew", "job/once")
+
+
+def test_a_quota_is_counted_and_kept(kubectl: Kubectl) -> None:
+    kubectl("create", "quota", "small", "--hard=pods=1")
+    kubectl("create", "-f", "-", stdin=POD)
+    refused = kubectl.run("create", "-f", "-", stdin=POD.replace("name: web", "name: web-2"))
+    assert "exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1" in refused.stderr
+    assert "1     1" in kubectl("describe", "quota", "small")
+    kubectl("delete", "pod", "web", "--force")
+    kubectl("create", "-f", "-", stdin=POD.replace("name: web", "name: web-2"))
+    kubectl("delete", "quota", "small")
 
 
 def test_get_in_every_form(kubectl: Kubectl) -> None:
@@ -292,4 +325,4 @@ def test_errors_say_what_kubectl_expects(kubectl: Kubectl) -> None:
     assert 'pods "none" not found' in kubectl.run("get", "pod", "none").stderr
     kubectl("create", "-f", "-", stdin=POD)
     assert "AlreadyExists" in kubectl.run("create", "-f", "-", stdin=POD).stderr
-    assert "the server doesn't have a resource type" in kubectl.run("get", "deployments").stderr
+    assert "the server doesn't have a resource type" in kubectl.run("get", "cronjobs").stderr

@@ -8,5 +8,6 @@ manifests    objects from YAML files
 demo         what `egpu demo` shows
 apiserver    the Kubernetes API, in memory
 kubelet      a node whose containers are processes
+controllers  deployments, daemon sets, jobs and the like
 scheduler    the default checks, then the extender
 """

@@ -41,6 +41,7 @@ from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.apiserver.access import node_user, service_account
 from egpu.embedded.apiserver.calls import User
+from egpu.embedded.controllers import Controllers
 from egpu.embedded.kubelet import end_all
 from egpu.embedded.processes import ChildSpec, Fleet, python_module
 from egpu.embedded.scheduler.extender import Extender
@@ -55,6 +56,7 @@ START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 MOST_RESTARTS = 3
 """Of one component while the cluster starts."""
+CONTROLLERS = User("system:kube-controller-manager", ("system:masters", "system:authenticated"))
 MAX_NODES = 64
 MAX_CARDS_PER_NODE = 16
 
@@ -136,7 +138,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
     node_names = tuple(f"node-{number}" for number in range(1, config.nodes + config.cpu_nodes + 1))
     users = {
         name: service_account(NAMESPACE, f"elastic-gpu-{name}") for name in ("webhook", "extender", "controller")
-    } | {"scheduler": User("system:kube-scheduler", ("system:authenticated",))}
+    } | {"scheduler": User("system:kube-scheduler", ("system:authenticated",)), "controllers": CONTROLLERS}
     for node in node_names:
         users |= {f"kubelet-{node}": node_user(node), f"agent-{node}": service_account(NAMESPACE, "elastic-gpu-agent")}
     async with contextlib.AsyncExitStack() as stack:
@@ -161,6 +163,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
             progress("waiting until every component is ready")
             await _wait_ready(running, client)
         await stack.enter_async_context(_scheduler(running))
+        await stack.enter_async_context(_controllers(running))
         yield running
 
 
@@ -288,6 +291,19 @@ async def _scheduler(running: Cluster) -> AsyncGenerator[None, None]:
     kubeconfig = running.server.kubeconfigs["scheduler"]
     async with Client.from_kubeconfig(kubeconfig) as client, Extender(running.extender_url) as extender:
         task = asyncio.create_task(Scheduler(client, extender).run(), name="scheduler")
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.asynccontextmanager
+async def _controllers(running: Cluster) -> AsyncGenerator[None, None]:
+    """The controllers of the kinds that make pods, in this process."""
+    async with Client.from_kubeconfig(running.server.kubeconfigs["controllers"]) as client:
+        task = asyncio.create_task(Controllers(client).run(), name="controllers")
         try:
             yield
         finally:

@@ -8,28 +8,42 @@ What can be stored:
     resources         the served kinds, each with its rules
     builtin           Kubernetes' own kinds
     pods              what is special about pods
+    podspec           specs of pods, their own and those of templates
+    workloads         the kinds whose controllers make pods
     crd               CustomResourceDefinitions, and the kinds that they add
+    definitions       what a CustomResourceDefinition is refused for
     schema            prunes, defaults and validates an object by its schema
+    decoding          what Go's decoder refuses of built-in kinds
     names             which texts may be names, labels and annotations
     models            schemas of Kubernetes' own kinds
 
 What can be done with it:
 
     calls             one request: who asks for what
-    writes            create, replace, patch, bind
+    writes            create, replace, patch, apply, bind
+    checks            what every write is checked for
+    strict            unknown and doubled fields
     patching          PATCH, by its content type
     patch             JSON Patch and JSON Merge Patch
     strategic         strategic merge patch
+    applying          the body of a server-side apply
+    ownership         who set which field; server-side apply
+    fieldsets         sets of fields
+    scale             replicas alone
+    resize            cpu and memory of a pod in place
     deletion          delete, at once or when finalizers are done
     gc                deletes what an owner, a namespace or a definition left behind
     reads             get and list
     watch             changes as they happen
     selectors         label and field selectors
     table             what `kubectl get` prints
+    workload_columns  the same of the kinds whose controllers make pods
     jsonpath          paths of a CRD's columns
     logs              output of containers
     reviews           kinds that answer a question and store nothing
     admission         webhooks
+    priority          priority classes
+    quota             resource quotas
     cel               conditions of webhooks
 
 How it is served:

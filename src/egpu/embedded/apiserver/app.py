@@ -17,7 +17,15 @@ from egpu.embedded.apiserver.negotiation import Form, accepted_form
 from egpu.embedded.apiserver.objects import encode
 from egpu.embedded.apiserver.openapi import Documents
 from egpu.embedded.apiserver.resources import Registry
-from egpu.embedded.apiserver.status import internal, method_not_allowed, no_such_path, too_large, unauthorized
+from egpu.embedded.apiserver.status import (
+    PAGE_NOT_FOUND,
+    internal,
+    method_not_allowed,
+    no_such_path,
+    page_not_found,
+    too_large,
+    unauthorized,
+)
 from egpu.errors import RequestRefused
 
 log = structlog.get_logger(__name__)
@@ -48,7 +56,7 @@ class App:
         try:
             answer = await self._answer(request, warnings)
         except RequestRefused as error:
-            answer = Answer(encode(error.status), error.code)
+            answer = _refusal(error)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -120,7 +128,7 @@ class App:
             return Answer(encode(document))
         group, version = ("", parts[1]) if core else (parts[1], parts[2])
         if not self._registry.has_version(group, version):
-            raise no_such_path()
+            raise page_not_found()
         return Answer(encode(discovery.resource_list(self._registry, group, version)))
 
     def _call(self, request: Request, user: User, group: str, version: str, rest: list[str]) -> Call:
@@ -128,6 +136,8 @@ class App:
         # /namespaces/NAME and /namespaces/NAME/status are the namespace itself; deeper paths are inside it
         if rest[0] == "namespaces" and len(rest) >= 3 and not (group == "" and rest[2] == "status" and len(rest) == 3):
             namespace, rest = rest[1], rest[2:]
+        if not self._registry.has_version(group, version):
+            raise page_not_found()
         resource = self._registry.get(group, version, rest[0])
         if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
             raise no_such_path()
@@ -139,12 +149,26 @@ class App:
         if resource.namespaced and not namespace and (name or verb not in ("get", "delete")):
             raise no_such_path()
         if not name:
+            if verb in ("update", "patch"):
+                raise method_not_allowed()
             verb = {"get": "list", "delete": "deletecollection"}.get(verb, verb)
         elif verb == "create" and not subresource:
             raise method_not_allowed()
         if verb in ("list", "get") and query.get("watch") in ("true", "1") and not subresource:
             verb = "watch"
-        return Call(verb, resource, user, namespace, name, subresource, query)
+        return Call(verb, resource, user, namespace, name, subresource, query, manager=_manager(request, query))
+
+
+def _refusal(error: RequestRefused) -> Answer:
+    if error.status["message"] == PAGE_NOT_FOUND:
+        return Answer(f"{PAGE_NOT_FOUND}\n".encode(), error.code, content_type="text/plain; charset=utf-8")
+    return Answer(encode(error.status), error.code)
+
+
+def _manager(request: Request, query: dict[str, str]) -> str:
+    """Whose the change is: as the request says, else the client program's name."""
+    program = request.headers.get("user-agent", "").partition("/")[0]
+    return (query.get("fieldManager") or program or "unknown")[:128]
 
 
 async def _read(request: Request) -> bytes:

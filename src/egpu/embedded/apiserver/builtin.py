@@ -6,8 +6,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from egpu.embedded.apiserver import cel, models, pods, table
+from egpu.embedded.apiserver import cel, models, pods, podspec, table, workload_columns, workloads
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, metadata, objects_at
+from egpu.embedded.apiserver.priority import PriorityClassRules
+from egpu.embedded.apiserver.quota import QuotaRules
 from egpu.embedded.apiserver.resources import METADATA_FIELDS, Registry, Resource, Rules, Subresource
 from egpu.embedded.apiserver.schema import Schema, compile_schema
 from egpu.embedded.apiserver.status import Cause, forbidden_field, invalid, required
@@ -38,7 +40,7 @@ class NodeRules(Rules):
             status.setdefault("allocatable", dict(as_object(status["capacity"])))
         for kind in ("capacity", "allocatable"):
             amounts = as_object(status.get(kind))
-            amounts.update({name: pods.canonical(value) for name, value in amounts.items()})
+            amounts.update({name: podspec.canonical(value) for name, value in amounts.items()})
 
     def validate(self, obj: Json) -> list[Cause]:
         return self.validate_status(obj)
@@ -48,7 +50,7 @@ class NodeRules(Rules):
             cause
             for kind in ("capacity", "allocatable")
             for name, value in as_object(at(obj, "status", kind)).items()
-            for cause in pods.validate_amount(name, value, f"status.{kind}[{name}]", f"status.{kind}")
+            for cause in podspec.validate_amount(name, value, f"status.{kind}[{name}]", f"status.{kind}")
             if name != "pods"  # a node counts them; a container cannot ask for them
         ]
 
@@ -258,6 +260,7 @@ def _status_of(kind: str) -> Subresource:
     return Subresource("status", kind, _STATUS_VERBS)
 
 
+RESIZE = Subresource("resize", "Pod", _STATUS_VERBS)
 BINDING = Subresource("binding", "Binding", ("create",))
 EVICTION = Subresource("eviction", "Eviction", ("create",), "policy", "v1")
 LOG = Subresource("log", "Pod", ("get",))
@@ -278,7 +281,9 @@ def _table() -> list[Resource]:
               fields={**METADATA_FIELDS, "spec.unschedulable": ("spec", "unschedulable")},
               subresources=(_status_of("Node"),)),
         _core("pods", "Pod", short_names=("po",), categories=("all",), columns=table.PODS, rules=PodRules(),
-              fields=_POD_FIELDS, subresources=(BINDING, EVICTION, LOG, _status_of("Pod")), generations=True),
+              fields=_POD_FIELDS, subresources=(BINDING, EVICTION, LOG, RESIZE, _status_of("Pod")), generations=True),
+        _core("resourcequotas", "ResourceQuota", short_names=("quota",), columns=workload_columns.QUOTAS,
+              rules=QuotaRules(), subresources=(_status_of("ResourceQuota"),)),
         _core("secrets", "Secret", columns=table.SECRETS, rules=SecretRules(),
               fields={**METADATA_FIELDS, "type": ("type",)}),
         _core("serviceaccounts", "ServiceAccount", short_names=("sa",), columns=table.SERVICE_ACCOUNTS),
@@ -289,6 +294,10 @@ def _table() -> list[Resource]:
                  to_storage=event_to_core, from_storage=event_from_core),
         Resource("coordination.k8s.io", "v1", "leases", "Lease", True, "leases.coordination.k8s.io", "lease",
                  columns=table.LEASES, model=("coordination_v1", "Lease")),
+        Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, "priorityclasses",
+                 "priorityclass", ("pc",), columns=workload_columns.PRIORITY_CLASSES, rules=PriorityClassRules(),
+                 model=("scheduling_v1", "PriorityClass"), generations=True),
+        *workloads.resources(),
         *(Resource("admissionregistration.k8s.io", "v1", kind.lower() + "s", kind, False,
                    kind.lower() + "s", kind.lower(), categories=("api-extensions",), columns=table.WEBHOOKS,
                    rules=WebhookRules(), model=("admissionregistration_v1", kind), generations=True)
@@ -310,7 +319,7 @@ def _lenient_definitions() -> dict[str, Json]:
         name: {key: value for key, value in found.items() if key != "required"}
         for name, found in models.definitions_for(roots).items()
     }
-    definitions[models.QUANTITY_NAME] = {}  # a number or a text; the kinds' own rules say which are quantities
+    definitions[models.QUANTITY_NAME] = {"format": "quantity"}  # a number or a text
     # a CRD's schema is free-form here; `crd` checks that it compiles
     schema_name = models.definition_name("apiextensions_v1", "JSONSchemaProps")
     definitions[schema_name] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

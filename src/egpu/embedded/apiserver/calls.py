@@ -30,6 +30,8 @@ class Call:
     subresource: str = ""
     query: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: list[str] = field(default_factory=list[str])
+    manager: str = "unknown"
+    """Whose the fields are that the request sets (`metadata.managedFields`)."""
 
     @property
     def key(self) -> Key:
@@ -58,3 +60,7 @@ class Call:
 
     def conflict(self, message: str) -> RequestRefused:
         return status.conflict(self.resource.group, self.resource.plural, self.name, message)
+
+    def asks(self, flag: str) -> bool:
+        """Whether a truth value in the query is set."""
+        return self.query.get(flag, "") in ("true", "1")

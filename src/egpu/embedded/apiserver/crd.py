@@ -1,13 +1,18 @@
 """CustomResourceDefinitions: their rules, and the resources they add to the registry."""
 
-import re
-
-from egpu.embedded.apiserver.names import label_problem
-from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata, name_of, now, objects_at
-from egpu.embedded.apiserver.openapi_protobuf import schema_message
-from egpu.embedded.apiserver.resources import METADATA_FIELDS, Convert, Registry, Resource, Rules, Subresource
+from egpu.embedded.apiserver import definitions
+from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata, now, objects_at
+from egpu.embedded.apiserver.resources import (
+    METADATA_FIELDS,
+    Convert,
+    Registry,
+    Resource,
+    Rules,
+    ScalePaths,
+    Subresource,
+)
 from egpu.embedded.apiserver.schema import Schema, compile_schema
-from egpu.embedded.apiserver.status import Cause, forbidden_field, invalid, required
+from egpu.embedded.apiserver.status import Cause
 from egpu.embedded.apiserver.store import Change
 from egpu.embedded.apiserver.table import declared_columns
 
@@ -31,7 +36,7 @@ class DefinitionRules(Rules):
         meta = metadata(obj)
         finalizers = as_list(meta.get("finalizers"))
         meta["finalizers"] = [*finalizers, *([] if CLEANUP_FINALIZER in finalizers else [CLEANUP_FINALIZER])]
-        stored = [v.get("name") for v in objects_at(obj, "spec", "versions") if v.get("storage")]
+        stored = [v.get("name") for v in objects_at(obj, "spec", "versions") if v.get("storage")][:1]
         obj["status"] = {
             "acceptedNames": copy(as_object(at(obj, "spec", "names"))),
             "storedVersions": stored,
@@ -41,53 +46,17 @@ class DefinitionRules(Rules):
             ],
         }
 
+    def prepare_update(self, old: Json, new: Json) -> None:
+        status = as_object(new.setdefault("status", {}))
+        stored = as_list(status.get("storedVersions"))
+        now_stored = [v.get("name") for v in objects_at(new, "spec", "versions") if v.get("storage")]
+        status["storedVersions"] = [*stored, *(name for name in now_stored if name not in stored)]
+
     def validate(self, obj: Json) -> list[Cause]:
-        spec = as_object(obj.get("spec"))
-        causes = [required(f"spec.{key}") for key in ("group", "names", "scope", "versions") if not spec.get(key)]
-        if causes:
-            return causes
-        names = as_object(spec["names"])
-        expected = f"{names.get('plural')}.{spec['group']}"
-        if name_of(obj) != expected:
-            causes.append(
-                invalid("metadata.name", name_of(obj), f"must be spec.names.plural+'.'+spec.group: {expected}")
-            )
-        causes += label_problem("spec.names.plural", str(names.get("plural") or ""))
-        if not names.get("kind"):
-            causes.append(required("spec.names.kind"))
-        if spec["scope"] not in ("Namespaced", "Cluster"):
-            causes.append(Cause("FieldValueNotSupported", "spec.scope", "must be Namespaced or Cluster"))
-        if at(spec, "conversion", "strategy") != "None":
-            causes.append(forbidden_field("spec.conversion.strategy", "this server converts with strategy None only"))
-        versions = objects_at(spec, "versions")
-        if sum(bool(v.get("storage")) for v in versions) != 1:
-            causes.append(invalid("spec.versions", "", "must have exactly one version marked as storage version"))
-        for index, version in enumerate(versions):
-            causes += _validate_version(version, f"spec.versions[{index}]")
-        return causes
+        return definitions.validate(obj)
 
     def validate_update(self, old: Json, new: Json) -> list[Cause]:
-        causes = self.validate(new)
-        for path in (("group",), ("scope",), ("names", "plural"), ("names", "kind")):
-            if at(old, "spec", *path) != at(new, "spec", *path):
-                causes.append(invalid("spec." + ".".join(path), at(new, "spec", *path), "field is immutable"))
-        return causes
-
-
-def _validate_version(version: Json, path: str) -> list[Cause]:
-    schema = as_object(at(version, "schema", "openAPIV3Schema"))
-    if not schema:
-        return [required(f"{path}.schema.openAPIV3Schema", "schemas are required")]
-    if schema.get("type") != "object":
-        return [invalid(f"{path}.schema.openAPIV3Schema.type", schema.get("type"), "must be object")]
-    try:
-        compile_schema(schema)
-        schema_message(schema)  # one that cannot be written would spoil the OpenAPI document of all kinds
-    except (re.error, TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
-        return [invalid(f"{path}.schema.openAPIV3Schema", "", f"cannot be compiled: {error}")]
-    if at(version, "subresources", "scale") is not None:
-        return [forbidden_field(f"{path}.subresources.scale", "this server has no scale subresource")]
-    return []
+        return definitions.validate_update(old, new)
 
 
 def _condition(kind: str, reason: str, message: str) -> Json:
@@ -118,7 +87,6 @@ def _resource(definition: Json, version: Json, metadata_schema: Schema) -> Resou
         "kind": Schema(type="string"),
         "metadata": metadata_schema,
     }
-    has_status = at(version, "subresources", "status") is not None
     fields = {
         path.removeprefix("."): tuple(path.removeprefix(".").split("."))
         for field in objects_at(version, "selectableFields")
@@ -135,7 +103,7 @@ def _resource(definition: Json, version: Json, metadata_schema: Schema) -> Resou
         str(names.get("singular") or kind.lower()),
         tuple(map(str, as_list(names.get("shortNames")))),
         tuple(map(str, as_list(names.get("categories")))),
-        subresources=(Subresource("status", kind, ("get", "patch", "update")),) if has_status else (),
+        subresources=_subresources(version, kind),
         fields={**METADATA_FIELDS, **fields},
         columns=declared_columns(objects_at(version, "additionalPrinterColumns")),
         rules=CustomRules(),
@@ -144,8 +112,29 @@ def _resource(definition: Json, version: Json, metadata_schema: Schema) -> Resou
         to_storage=None if is_storage else _relabel(f"{group}/{storage}"),
         from_storage=None if is_storage else _relabel(f"{group}/{version_name}"),
         custom=True,
+        scale=_scale_paths(version),
         generations=True,
     )
+
+
+_VERBS = ("get", "patch", "update")
+
+
+def _subresources(version: Json, kind: str) -> tuple[Subresource, ...]:
+    declared = as_object(version.get("subresources"))
+    scale = (Subresource("scale", "Scale", _VERBS, "autoscaling", "v1"),) if "scale" in declared else ()
+    return (*scale, Subresource("status", kind, _VERBS)) if "status" in declared else scale
+
+
+def _scale_paths(version: Json) -> ScalePaths | None:
+    scale = as_object(at(version, "subresources", "scale"))
+    if not scale:
+        return None
+    spec, status, selector = (
+        tuple(filter(None, str(scale.get(key) or "").split(".")))
+        for key in ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
+    )
+    return ScalePaths(spec, status, selector)
 
 
 def _relabel(api_version: str) -> Convert:

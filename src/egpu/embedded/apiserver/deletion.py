@@ -9,8 +9,9 @@ from egpu.embedded.apiserver import pods
 from egpu.embedded.apiserver.admission import Admission, Write
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata
-from egpu.embedded.apiserver.status import bad_request
+from egpu.embedded.apiserver.status import bad_request, conflict
 from egpu.embedded.apiserver.store import Store, Stored
+from egpu.errors import RequestRefused
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
@@ -79,6 +80,16 @@ def doomed(shelf: str, obj: Json, options: DeleteOptions) -> Json | None:
     return new
 
 
+def _outdated(call: Call, what: str, asked: str, found: object, why: str) -> RequestRefused:
+    return conflict(
+        "",
+        call.resource.kind,
+        call.name,
+        f"the {what} in the precondition ({asked}) does not match the {what} in record ({found}). "
+        f"The object might have been {why}",
+    )
+
+
 class Deleter:
     """Deletes objects on behalf of calls, and of the server's own housekeeping."""
 
@@ -106,13 +117,10 @@ class Deleter:
             raise call.not_found()
         uid = at(stored.obj, "metadata", "uid")
         if options.uid and options.uid != uid:
-            raise call.conflict(f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}")
+            raise _outdated(call, "UID", options.uid, uid, "deleted and then recreated")
         version = at(stored.obj, "metadata", "resourceVersion")
         if options.resource_version and options.resource_version != version:
-            raise call.conflict(
-                "Precondition failed: ResourceVersion in precondition: "
-                f"{options.resource_version}, ResourceVersion in object meta: {version}"
-            )
+            raise _outdated(call, "ResourceVersion", options.resource_version, version, "modified")
         return stored
 
     def erase(self, shelf: str, stored: Stored, options: DeleteOptions) -> tuple[Stored, bool]:

@@ -5,8 +5,8 @@ from egpu.embedded.apiserver.resources import Registry, Resource
 
 VERSION: Json = {
     "major": "1",
-    "minor": "32",
-    "gitVersion": "v1.32.0+egpu",
+    "minor": "36",
+    "gitVersion": "v1.36.0+egpu",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

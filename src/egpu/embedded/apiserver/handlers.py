@@ -4,15 +4,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from egpu.embedded.apiserver import reads, reviews
+from egpu.embedded.apiserver import applying, reads, reviews, scale, strict
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.deletion import DeleteOptions, Deleter
 from egpu.embedded.apiserver.logs import LogFinder, LogReader
 from egpu.embedded.apiserver.negotiation import Form, read_any, read_body
 from egpu.embedded.apiserver.objects import Json, as_object, encode, metadata
-from egpu.embedded.apiserver.patching import Patcher
+from egpu.embedded.apiserver.patch import json_patch, merge_patch
+from egpu.embedded.apiserver.patching import JSON_PATCH, Patcher
 from egpu.embedded.apiserver.status import (
     bad_request,
+    forbidden_field,
     invalid_object,
     method_not_allowed,
     no_such_path,
@@ -63,11 +65,12 @@ class Handlers:
             case "watch":
                 return Answer(Watch(self._hub, call, form).chunks())
             case "create":
-                return await self._create(call, read_body(raw, content_type), form)
+                return await self._create(call, _body(call, raw, content_type), form)
             case "update":
-                return self._answer(call, await self._writer.replace(call, read_body(raw, content_type)), form)
+                return self._answer(call, await self._writer.replace(call, _body(call, raw, content_type)), form)
             case "patch":
-                return self._answer(call, await self._patch(call, raw, content_type), form)
+                item, created = await self._patch(call, raw, content_type)
+                return self._answer(call, item, form, code=201 if created else 200)
             case "delete":
                 options = DeleteOptions.read(_options(raw, content_type), dict(call.query))
                 item, gone = await self._deleter.delete(call, options)
@@ -78,8 +81,16 @@ class Handlers:
     def _answer(self, call: Call, item: Stored, form: Form, *, code: int = 200) -> Answer:
         return Answer(reads.shown(call, item, form), code)
 
-    async def _patch(self, call: Call, raw: bytes, content_type: str) -> Stored:
-        return await self._writer.change(call, self._patcher.change(call, content_type, raw))
+    async def _patch(self, call: Call, raw: bytes, content_type: str) -> tuple[Stored, bool]:
+        """(the object, whether it was created)"""
+        media = content_type.partition(";")[0].strip()
+        if media in applying.MEDIA_TYPES:
+            strict.report_duplicates(call, raw, "yaml")
+            return await self._writer.apply(call, applying.read(call, raw))
+        if "force" in call.query:
+            cause = forbidden_field("force", "may not be specified for non-apply patch")
+            raise invalid_object("meta.k8s.io", "PatchOptions", "", [cause])
+        return await self._writer.change(call, self._patcher.change(call, content_type, raw)), False
 
     async def _create(self, call: Call, body: Json, form: Form) -> Answer:
         if not call.resource.shelf:
@@ -123,8 +134,10 @@ class Handlers:
         if call.verb not in sub.verbs:
             raise method_not_allowed()
         match call.subresource:
-            case "status":
-                return self._answer(call, await self._status(call, raw, content_type), form)
+            case "status" | "resize":
+                return self._answer(call, await self._part(call, raw, content_type), form)
+            case "scale":
+                return Answer(encode(await self._scale(call, raw, content_type)))
             case "binding":
                 await self._writer.bind(call, read_body(raw, content_type))
                 return Answer(encode(success()), 201)
@@ -136,12 +149,28 @@ class Handlers:
             case _:
                 raise no_such_path()
 
-    async def _status(self, call: Call, raw: bytes, content_type: str) -> Stored:
+    async def _scale(self, call: Call, raw: bytes, content_type: str) -> Json:
+        """Replicas alone, read or set; a patch is one of the Scale."""
+        if call.verb == "get":
+            return scale.shown(call, self._writer.existing(call))
+        body = read_any(raw, content_type if call.verb == "update" else "application/json")
+        media = content_type.partition(";")[0].strip()
+
+        def change(served: Json) -> Json:
+            wanted = body
+            if call.verb == "patch":
+                now = scale.shown(call, self._writer.existing(call))
+                wanted = json_patch(now, body) if media == JSON_PATCH else merge_patch(now, body)
+            return scale.scaled(call, served, as_object(wanted))
+
+        return scale.shown(call, await self._writer.change(call, change))
+
+    async def _part(self, call: Call, raw: bytes, content_type: str) -> Stored:
         match call.verb:
             case "update":
-                return await self._writer.replace(call, read_body(raw, content_type))
+                return await self._writer.replace(call, _body(call, raw, content_type))
             case "patch":
-                return await self._patch(call, raw, content_type)
+                return (await self._patch(call, raw, content_type))[0]
             case _:
                 return self._writer.existing(call)
 
@@ -152,6 +181,14 @@ class Handlers:
         options = DeleteOptions.read(as_object(body.get("deleteOptions")))
         await self._deleter.delete(call, options)
         return Answer(encode(success()), 201)
+
+
+def _body(call: Call, raw: bytes, content_type: str) -> Json:
+    """The object that a request brings. Raises RequestRefused."""
+    body = read_body(raw, content_type, kind=call.resource.kind)
+    if "protobuf" not in content_type:
+        strict.report_duplicates(call, raw, content_type)
+    return body
 
 
 def _options(raw: bytes, content_type: str) -> Json:

@@ -32,7 +32,7 @@ _SCALARS: dict[str, Json] = {
     "Quantity": {"type": "string"},
     "Time": {"type": "string", "format": "date-time"},
     "MicroTime": {"type": "string", "format": "date-time"},
-    "FieldsV1": {"type": "object"},
+    "FieldsV1": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     "RawExtension": {"type": "object"},
     "JSON": {},
     "JSONSchemaPropsOrBool": {},
@@ -67,11 +67,31 @@ _MERGE_KEYS: dict[str, dict[str, str]] = {
     "ServiceSpec": {"ports": "port"},
     "ServiceStatus": {"conditions": "type"},
     "ServiceAccount": {"secrets": "name"},
+    "DeploymentStatus": {"conditions": "type"},
+    "ReplicaSetStatus": {"conditions": "type"},
+    "DaemonSetStatus": {"conditions": "type"},
+    "StatefulSetStatus": {"conditions": "type"},
+    "JobStatus": {"conditions": "type"},
     "MutatingWebhookConfiguration": {"webhooks": "name"},
     "ValidatingWebhookConfiguration": {"webhooks": "name"},
     "MutatingWebhook": {"matchConditions": "name"},
     "ValidatingWebhook": {"matchConditions": "name"},
 }  # fmt: skip
+_APPLY_KEYS: dict[tuple[str, str], list[str]] = {
+    ("Container", "ports"): ["containerPort", "protocol"],
+    ("EphemeralContainer", "ports"): ["containerPort", "protocol"],
+    ("ServiceSpec", "ports"): ["port", "protocol"],
+    ("PodSpec", "topologySpreadConstraints"): ["topologyKey", "whenUnsatisfiable"],
+}
+"""Lists that server-side apply keys otherwise than strategic merge patch does."""
+_KEY_DEFAULTS = {("ContainerPort", "protocol"): "TCP", ("ServicePort", "protocol"): "TCP"}
+_ATOMIC_MODELS = frozenset(
+    {"LabelSelector", "NodeSelector", "NodeSelectorTerm", "SecretKeySelector", "ConfigMapKeySelector", "OwnerReference",
+     "ObjectFieldSelector", "ResourceFieldSelector", "LocalObjectReference", "ObjectReference", "SecretReference",
+     "TypedLocalObjectReference", "TopologySelectorTerm"}
+)  # fmt: skip
+"""Structs that are one field for server-side apply."""
+_ATOMIC_MAPS = frozenset({("ServiceSpec", "selector"), ("PodSpec", "nodeSelector")})
 _RETAIN_KEYS = {("PodSpec", "volumes"), ("PodSpec", "resourceClaims")}
 
 
@@ -125,13 +145,23 @@ def _definition(module: str, name: str, pending: list[tuple[str, str]]) -> Json:
     definition: Json = {"type": "object", "description": summary, "properties": properties}
     if required:
         definition["required"] = required
+    if name in _ATOMIC_MODELS:
+        definition["x-kubernetes-map-type"] = "atomic"
     return definition
 
 
 def _add_merge_key(model: str, field: str, schema: Json) -> None:
+    """How a list merges: for strategic merge patch, and for server-side apply."""
+    if (model, field) in _ATOMIC_MAPS:
+        schema["x-kubernetes-map-type"] = "atomic"
+    if (default := _KEY_DEFAULTS.get((model, field))) is not None:
+        schema["default"] = default
     key = _MERGE_KEYS.get(model, {}).get(field)
     if key is None:
         return
+    schema["x-kubernetes-list-type"] = "map" if key else "set"
+    if key:
+        schema["x-kubernetes-list-map-keys"] = _APPLY_KEYS.get((model, field), [key])
     schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if (model, field) in _RETAIN_KEYS else "merge"
     if key:
         schema["x-kubernetes-patch-merge-key"] = key

@@ -12,23 +12,37 @@ _NAME_PART = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: random suffixes spell no words
 
 LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
-    "start and end with an alphanumeric character, and have at most 63 characters"
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
-    "start and end with an alphanumeric character, and have at most 253 characters"
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
-QUALIFIED_RULE = (
-    "a qualified name is an optional DNS prefix and '/', then at most 63 of alphanumeric characters, '-', '_' or '.', "
-    "starting and ending with an alphanumeric character"
+_QUALIFIED_RULE = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
+    "(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_LABEL_VALUE_RULE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 ANNOTATIONS_LIMIT = 256 * 1024
 """Bytes of all annotations of an object."""
 
 
+def is_subdomain(text: str) -> bool:
+    return len(text) <= 253 and bool(_SUBDOMAIN.match(text))
+
+
 def label_problem_or_none(text: str) -> str | None:
-    return None if len(text) <= 63 and _LABEL.match(text) else LABEL_RULE
+    if len(text) > 63:
+        return "must be no more than 63 characters"
+    return None if _LABEL.match(text) else LABEL_RULE
 
 
 def label_problem(field: str, text: str) -> list[Cause]:
@@ -38,9 +52,15 @@ def label_problem(field: str, text: str) -> list[Cause]:
 
 def qualified_name_problem(text: str) -> str | None:
     prefix, slash, name = text.rpartition("/")
-    if slash and (len(prefix) > 253 or not _SUBDOMAIN.match(prefix)):
-        return QUALIFIED_RULE
-    return None if len(name) <= 63 and _NAME_PART.match(name) else QUALIFIED_RULE
+    if slash and not prefix:
+        return "prefix part must be non-empty"
+    if slash and not is_subdomain(prefix):
+        return f"prefix part {SUBDOMAIN_RULE}"
+    if not name:
+        return "name part must be non-empty"
+    if len(name) > 63:
+        return "name part must be no more than 63 characters"
+    return None if _NAME_PART.match(name) else f"name part {_QUALIFIED_RULE}"
 
 
 def generated_name(base: str) -> str:
@@ -61,7 +81,7 @@ def validate_metadata(obj: Json, *, label_names: bool, free_names: bool = False)
             causes.append(invalid("metadata.name", name, "may not be '.', '..' or contain '/' or '%'"))
     elif label_names:
         causes += label_problem("metadata.name", name)
-    elif len(name) > 253 or not _SUBDOMAIN.match(name):
+    elif not is_subdomain(name):
         causes.append(invalid("metadata.name", name, SUBDOMAIN_RULE))
     causes += _validate_labels(as_object(meta.get("labels")))
     causes += _validate_annotations(as_object(meta.get("annotations")))
@@ -83,8 +103,9 @@ def _validate_labels(labels: Json) -> list[Cause]:
         if (problem := qualified_name_problem(key)) is not None:
             causes.append(invalid("metadata.labels", key, problem))
         if value and (len(str(value)) > 63 or not _NAME_PART.match(str(value))):
-            causes.append(invalid("metadata.labels", value, "a valid label value must be an empty string or consist of "
-                                  "at most 63 alphanumeric characters, '-', '_' or '.'"))  # fmt: skip
+            long = len(str(value)) > 63
+            rule = "must be no more than 63 characters" if long else _LABEL_VALUE_RULE
+            causes.append(invalid("metadata.labels", value, rule))
     return causes
 
 

@@ -11,6 +11,7 @@ from egpu.embedded.apiserver.objects import Json, decode
 from egpu.embedded.apiserver.status import bad_request, refused, unsupported_media_type
 
 JSON = "application/json"
+SUMMARY_BYTES = 30
 META_VERSIONS = ("v1", "v1beta1")
 
 
@@ -41,15 +42,15 @@ def accepted_form(accept: str) -> Form:
     raise refused(406, "NotAcceptable", f"only {JSON} is served; the request accepts {accept}")
 
 
-def read_body(raw: bytes, content_type: str) -> Json:
-    """The object in a request's body. Raises RequestRefused."""
-    value = read_any(raw, content_type)
+def read_body(raw: bytes, content_type: str, *, kind: str = "object") -> Json:
+    """The object in a request's body, which should be of that kind. Raises RequestRefused."""
+    value = read_any(raw, content_type, kind=kind)
     if not isinstance(value, dict):
         raise bad_request("the body of the request is not an object")
     return cast(Json, value)
 
 
-def read_any(raw: bytes, content_type: str) -> Any:
+def read_any(raw: bytes, content_type: str, *, kind: str = "object") -> Any:
     """Whatever JSON or YAML value is in a body. Raises RequestRefused."""
     media = content_type.partition(";")[0].strip().lower()
     if media == protobuf.MEDIA_TYPE:
@@ -60,5 +61,19 @@ def read_any(raw: bytes, content_type: str) -> Any:
         if media in ("", "*/*") or media.endswith("json") or media == "text/plain":
             return decode(raw) if raw else {}
     except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"the body of the request cannot be read: {error}") from error
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
+            f"json parse error: {_go_words(error)} ({_summary(raw)})"
+        ) from error
     raise unsupported_media_type(f"the body of the request was in an unknown format: {media}; this server reads {JSON}")
+
+
+def _go_words(error: Exception) -> str:
+    return "unexpected end of JSON input" if "truncated" in str(error) else str(error)
+
+
+def _summary(raw: bytes) -> str:
+    """The beginning of a body that cannot be read: as text where it looks like JSON, else in hexadecimal."""
+    start = raw[:SUMMARY_BYTES]
+    text = start.decode(errors="replace") if raw.startswith(b"{") else start.hex()
+    return text + (" ..." if len(raw) > SUMMARY_BYTES else "")

@@ -14,8 +14,8 @@ from egpu.embedded.apiserver.openapi_protobuf import encode_document
 from egpu.embedded.apiserver.resources import Registry, Resource
 
 _META = models.definition_name("meta_v1", "ObjectMeta")
-PATCH_TYPES = ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"]
-_CUSTOM_PATCH_TYPES = PATCH_TYPES[:2]
+_CUSTOM_PATCH_TYPES = ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"]
+PATCH_TYPES = [*_CUSTOM_PATCH_TYPES, "application/strategic-merge-patch+json"]
 _WRITE_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
 
 

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from egpu.embedded.apiserver import models
+from egpu.embedded.apiserver import applying, models, strict
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.negotiation import read_any
 from egpu.embedded.apiserver.objects import Json, as_object
@@ -15,7 +15,6 @@ from egpu.embedded.apiserver.writes import Change
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 
 class Patcher:
@@ -29,16 +28,14 @@ class Patcher:
     def change(self, call: Call, content_type: str, raw: bytes) -> Change:
         """The change that a PATCH asks for. Raises RequestRefused when it asks for none."""
         media = content_type.partition(";")[0].strip()
-        if media in APPLY_PATCHES:
-            raise unsupported_media_type(
-                "server-side apply is not supported by this server: use client-side apply, or a "
-                f"{MERGE_PATCH}, {STRATEGIC_PATCH} or {JSON_PATCH} patch"
-            )
+        if media not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
+            raise unsupported_media_type("415: Unsupported Media Type")
+        strict.report_duplicates(call, raw, media)
         patch = read_any(raw, "application/json")
         if media == STRATEGIC_PATCH and call.resource.custom:
             raise unsupported_media_type(
                 f"the body of the request was in an unknown format - accepted media types include: {JSON_PATCH}, "
-                f"{MERGE_PATCH}"
+                f"{MERGE_PATCH}, {applying.MEDIA_TYPES[0]}"
             )
 
         def change(served: Json) -> Json:
@@ -52,9 +49,6 @@ class Patcher:
     def _apply(self, resource: Resource, media: str, served: Json, patch: object) -> Json:
         if media == JSON_PATCH:
             result = json_patch(served, patch)
-        elif media not in (MERGE_PATCH, STRATEGIC_PATCH):
-            raise unsupported_media_type(f"unknown patch type {media!r}: this server takes {JSON_PATCH}, {MERGE_PATCH} "
-                                         f"and {STRATEGIC_PATCH}")  # fmt: skip
         elif not isinstance(patch, dict):
             raise bad_request("the patch is not an object")
         elif media == MERGE_PATCH:
@@ -71,4 +65,4 @@ class Patcher:
 def _refusal(error: PatchFailed) -> Exception:
     if error.malformed:
         return bad_request(str(error))
-    return refused(422, "Invalid", f"the server rejected our request due to an error in our request: {error}")
+    return refused(422, "Invalid", "the server rejected our request due to an error in our request")

@@ -1,27 +1,11 @@
 """What the API server knows about pods: defaults, validation, the few mutable fields, graceful deletion."""
 
-import re
-from typing import Any
-
-from egpu.api.quantities import canonical_quantity, parse_quantity
-from egpu.embedded.apiserver.names import label_problem, label_problem_or_none, qualified_name_problem
+from egpu.embedded.apiserver import podspec
+from egpu.embedded.apiserver.names import label_problem_or_none
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata, name_of, now, objects_at
-from egpu.embedded.apiserver.status import Cause, duplicate, forbidden_field, invalid, required, unsupported
-from egpu.errors import InvalidQuantity
+from egpu.embedded.apiserver.status import Cause, forbidden_field, invalid, required, unsupported
 
-CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
-DEFAULT_GRACE_SECONDS = 30
-_ENV_NAME = re.compile(r"^[ -<>-~]+$")
 _OPTIONAL_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_NATIVE = frozenset({"cpu", "memory", "storage", "ephemeral-storage", "pods"})
-
-
-def is_extended(resource: str) -> bool:
-    """Whether a resource is counted in whole units: neither a native one nor in the kubernetes.io domain."""
-    if "/" not in resource:
-        return False
-    domain = resource.partition("/")[0]
-    return not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
 
 
 def set_defaults(pod: Json) -> None:
@@ -29,68 +13,14 @@ def set_defaults(pod: Json) -> None:
     tree = as_object(pod.get("spec"))
     if not tree:
         return
-    for key, value in (
-        ("restartPolicy", "Always"),
-        ("dnsPolicy", "ClusterFirst"),
-        ("schedulerName", "default-scheduler"),
-        ("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS),
-        ("serviceAccountName", tree.get("serviceAccount") or "default"),
-        ("enableServiceLinks", True),
-        ("preemptionPolicy", "PreemptLowerPriority"),
-        ("priority", 0),
-    ):
-        tree.setdefault(key, value)
+    podspec.set_defaults(tree)
+    podspec.request_the_limits(tree)
+    tree.setdefault("enableServiceLinks", True)
+    tree.setdefault("serviceAccountName", tree.get("serviceAccount") or "default")
     tree.setdefault("serviceAccount", tree["serviceAccountName"])
-    tree.setdefault("securityContext", {})
-    for kind in CONTAINER_LISTS:
-        for container in objects_at(tree, kind):
-            _default_container(container)
-    for volume in objects_at(tree, "volumes"):
-        if volume.keys() <= {"name"}:
-            volume["emptyDir"] = {}
-        _default_volume(volume)
     status = as_object(pod.setdefault("status", {}))
     status.setdefault("phase", "Pending")
     status["qosClass"] = qos_class(tree)
-
-
-def _default_container(container: Json) -> None:
-    image = str(container.get("image") or "")
-    untagged = ":" not in image.rpartition("/")[2] and "@" not in image
-    container.setdefault("imagePullPolicy", "Always" if untagged or image.endswith(":latest") else "IfNotPresent")
-    container.setdefault("terminationMessagePath", "/dev/termination-log")
-    container.setdefault("terminationMessagePolicy", "File")
-    container.setdefault("resources", {})
-    for port in objects_at(container, "ports"):
-        port.setdefault("protocol", "TCP")
-    for variable in objects_at(container, "env"):
-        if (reference := at(variable, "valueFrom", "fieldRef")) is not None:
-            as_object(reference).setdefault("apiVersion", "v1")
-    resources = as_object(container["resources"])
-    for amounts in ("limits", "requests"):
-        for name, value in as_object(resources.get(amounts)).items():
-            resources[amounts][name] = canonical(value)
-    limits = as_object(resources.get("limits"))
-    if limits:
-        requests = as_object(resources.setdefault("requests", {}))
-        for name, value in limits.items():
-            requests.setdefault(name, value)
-
-
-def canonical(value: Any) -> Any:
-    """The canonical spelling of a quantity; anything else unchanged."""
-    try:
-        return canonical_quantity(value)
-    except InvalidQuantity:
-        return value  # validation reports it by its field
-
-
-def _default_volume(volume: Json) -> None:
-    for source in ("configMap", "secret", "downwardAPI", "projected"):
-        if isinstance(volume.get(source), dict):
-            as_object(volume[source]).setdefault("defaultMode", 0o644)
-    if isinstance(volume.get("hostPath"), dict):
-        as_object(volume["hostPath"]).setdefault("type", "")
 
 
 def admit_tolerations(pod: Json) -> None:
@@ -120,99 +50,7 @@ def qos_class(spec: Json) -> str:
 
 def validate(pod: Json) -> list[Cause]:
     """Everything wrong with a new pod."""
-    tree = as_object(pod.get("spec"))
-    causes: list[Cause] = []
-    if not as_list(tree.get("containers")):
-        causes.append(required("spec.containers"))
-    volumes = {str(volume.get("name")) for volume in objects_at(tree, "volumes")}
-    names: set[str] = set()
-    for kind in CONTAINER_LISTS:
-        for index, container in enumerate(objects_at(tree, kind)):
-            causes += _validate_container(container, f"spec.{kind}[{index}]", names, volumes)
-    for index, volume in enumerate(objects_at(tree, "volumes")):
-        causes += _name_causes(volume, f"spec.volumes[{index}].name")
-    causes += _choice(tree, "spec.restartPolicy", ["Always", "OnFailure", "Never"])
-    causes += _choice(tree, "spec.dnsPolicy", ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"])
-    grace = tree.get("terminationGracePeriodSeconds")
-    if isinstance(grace, int) and grace < 0:
-        causes.append(invalid("spec.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"))
-    return causes
-
-
-def _choice(tree: Json, field: str, choices: list[str]) -> list[Cause]:
-    value = tree.get(field.rpartition(".")[2])
-    return [] if value is None or value in choices else [unsupported(field, value, sorted(choices))]
-
-
-def _name_causes(item: Json, field: str) -> list[Cause]:
-    name = str(item.get("name") or "")
-    if not name:
-        return [required(field)]
-    return label_problem(field, name)
-
-
-def _validate_container(container: Json, path: str, names: set[str], volumes: set[str]) -> list[Cause]:
-    causes = _name_causes(container, f"{path}.name")
-    name = str(container.get("name") or "")
-    if name and name in names:
-        causes.append(duplicate(f"{path}.name", name))
-    names.add(name)
-    if not container.get("image"):
-        causes.append(required(f"{path}.image"))
-    causes += _choice(container, f"{path}.imagePullPolicy", ["Always", "IfNotPresent", "Never"])
-    for index, variable in enumerate(objects_at(container, "env")):
-        variable_name = str(variable.get("name") or "")
-        where = f"{path}.env[{index}].name"
-        if not variable_name:
-            causes.append(required(where))
-        elif not _ENV_NAME.match(variable_name):
-            causes.append(
-                invalid(where, variable_name, "a valid environment variable name is printable ASCII without =")
-            )
-    for index, mount in enumerate(objects_at(container, "volumeMounts")):
-        if mount.get("name") not in volumes:
-            causes.append(Cause("FieldValueNotFound", f"{path}.volumeMounts[{index}].name",
-                                f'Not found: "{mount.get("name")}"'))  # fmt: skip
-        if not mount.get("mountPath"):
-            causes.append(required(f"{path}.volumeMounts[{index}].mountPath"))
-    return causes + _validate_resources(as_object(container.get("resources")), f"{path}.resources")
-
-
-def _validate_resources(resources: Json, path: str) -> list[Cause]:
-    causes: list[Cause] = []
-    limits, requests = as_object(resources.get("limits")), as_object(resources.get("requests"))
-    for kind, amounts in (("limits", limits), ("requests", requests)):
-        for name, value in amounts.items():
-            causes += validate_amount(name, value, f"{path}.{kind}[{name}]", f"{path}.{kind}")
-    if causes:
-        return causes
-    for name, value in requests.items():
-        field = f"{path}.requests"
-        if name not in limits:
-            if is_extended(name):
-                causes.append(required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
-        elif is_extended(name) and parse_quantity(value) != parse_quantity(limits[name]):
-            causes.append(invalid(field, value, f"must be equal to {name} limit of {limits[name]}"))
-        elif parse_quantity(value) > parse_quantity(limits[name]):
-            causes.append(invalid(field, value, f"must be less than or equal to {name} limit of {limits[name]}"))
-    return causes
-
-
-def validate_amount(name: str, value: Any, field: str, owner: str) -> list[Cause]:
-    """What is wrong with one entry of a resource list."""
-    if (problem := qualified_name_problem(name)) is not None:
-        return [invalid(owner, name, problem)]
-    if "/" not in name and name not in _NATIVE and not name.startswith("hugepages-"):
-        return [invalid(owner, name, "must be a standard resource type or fully qualified")]
-    try:
-        amount = parse_quantity(value)
-    except InvalidQuantity as error:
-        return [invalid(field, value, error.reason)]
-    if amount < 0:
-        return [invalid(field, value, "must be greater than or equal to 0")]
-    if is_extended(name) and amount.denominator != 1:
-        return [invalid(field, value, "must be an integer")]
-    return []
+    return podspec.validate(as_object(pod.get("spec")))
 
 
 def validate_update(old: Json, new: Json) -> list[Cause]:
@@ -238,10 +76,11 @@ def validate_update(old: Json, new: Json) -> list[Cause]:
         causes.append(
             forbidden_field(
                 "spec",
-                "pod updates may not change fields other than `spec.containers[*].image`, "
-                "`spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, "
-                "`spec.terminationGracePeriodSeconds`, `spec.tolerations` (only additions) and "
-                f"`spec.schedulingGates` (only removals); changed: {', '.join(changed_fields)}",
+                "pod updates may not change fields other than `spec.containers[*].image`,"
+                "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to "
+                "existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was "
+                "previously negative)\n"
+                f"changed: {', '.join(changed_fields)}",
             )
         )
     return causes
@@ -260,7 +99,7 @@ def grace_seconds(pod: Json, asked: int | None) -> int:
     if asked is not None:
         return max(asked, 0)
     configured = at(pod, "spec", "terminationGracePeriodSeconds")
-    return configured if isinstance(configured, int) else DEFAULT_GRACE_SECONDS
+    return configured if isinstance(configured, int) else podspec.DEFAULT_GRACE_SECONDS
 
 
 def bind(pod: Json, binding: Json) -> Json:

@@ -1,7 +1,8 @@
 """Requests in Kubernetes' protobuf, for the few kinds that newer kubectls write with typed clients.
 
-`kubectl create configmap|secret|namespace|serviceaccount`, `kubectl auth can-i` and `kubectl drain` of 1.32 send
-protobuf and do not fall back. Answers are always JSON, which those clients accept. The messages: `kubernetes.proto`.
+`kubectl create` of configmaps, secrets, namespaces, service accounts, deployments, jobs, quotas and priority classes,
+`kubectl auth can-i` and `kubectl drain` of 1.32 send protobuf and do not fall back. Answers are always JSON, which
+those clients accept. The messages: `kubernetes.proto`.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
 from egpu.embedded.apiserver import kubernetes_pb2 as kinds
-from egpu.embedded.apiserver.objects import Json
+from egpu.embedded.apiserver.objects import Json, as_list, as_object
 from egpu.embedded.apiserver.status import bad_request, unsupported_media_type
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
@@ -21,6 +22,10 @@ _KINDS: Mapping[tuple[str, str], type[Message]] = {
     ("v1", "Namespace"): kinds.Namespace,
     ("v1", "ServiceAccount"): kinds.ServiceAccount,
     ("policy/v1", "Eviction"): kinds.Eviction,
+    ("apps/v1", "Deployment"): kinds.Deployment,
+    ("batch/v1", "Job"): kinds.Job,
+    ("v1", "ResourceQuota"): kinds.ResourceQuota,
+    ("scheduling.k8s.io/v1", "PriorityClass"): kinds.PriorityClass,
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): kinds.SelfSubjectAccessReview,
     ("authorization.k8s.io/v1", "SelfSubjectRulesReview"): kinds.SelfSubjectRulesReview,
     ("authentication.k8s.io/v1", "SelfSubjectReview"): kinds.SelfSubjectReview,
@@ -41,6 +46,17 @@ def decode(raw: bytes) -> Json:
             raise unsupported_media_type(
                 f"this server reads {api_version} {kind} in application/json, not in {MEDIA_TYPE}"
             )
-        return {"apiVersion": api_version, "kind": kind, **MessageToDict(message.FromString(envelope.raw))}
+        found = _plain(MessageToDict(message.FromString(envelope.raw)))
+        return {"apiVersion": api_version, "kind": kind, **as_object(found)}
     except DecodeError as error:
         raise bad_request(f"the body of the request is not Kubernetes protobuf: {error}") from error
+
+
+def _plain(value: object) -> object:
+    """Quantities, which are messages of their own in protobuf, as the texts that they are in JSON."""
+    tree, items = as_object(value), as_list(value)
+    if tree.keys() == {"string"}:
+        return tree["string"]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in tree.items()}
+    return [_plain(item) for item in items] if isinstance(value, list) else value

@@ -11,7 +11,7 @@ from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.negotiation import Form
 from egpu.embedded.apiserver.objects import Json, as_object, decode, encode, labels_of, name_of
 from egpu.embedded.apiserver.resources import Resource
-from egpu.embedded.apiserver.status import bad_request, expired, success, too_large_revision
+from egpu.embedded.apiserver.status import bad_request, expired, invalid, success, too_large_revision, unexplained
 from egpu.embedded.apiserver.store import Key, Store, Stored, TooOld
 
 
@@ -54,7 +54,8 @@ def revision_of(call: Call) -> int | None:
     if not text:
         return None
     if not text.isdecimal():
-        raise bad_request(f'invalid resource version "{text}": must be a number that this server gave out')
+        message = f'strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise unexplained(invalid("resourceVersion", text, message).sentence())
     return int(text)
 
 

@@ -35,6 +35,9 @@ class Rules:
     def prepare_create(self, obj: Json) -> None:
         """Set, in place, what the client has no say in."""
 
+    def prepare_update(self, old: Json, new: Json) -> None:
+        """Set, in place, what follows from a change."""
+
     def validate(self, obj: Json) -> list[Cause]:
         """What is wrong with a new object."""
         return []
@@ -57,6 +60,15 @@ class Subresource:
     verbs: tuple[str, ...]
     group: str = ""
     version: str = ""
+
+
+@dataclass(frozen=True)
+class ScalePaths:
+    """Where a kind keeps what the scale subresource shows."""
+
+    spec: tuple[str, ...]
+    status: tuple[str, ...]
+    selector: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,7 @@ class Resource:
     from_storage: Convert | None = None
     """None: the stored form is served as it is."""
     custom: bool = False
+    scale: ScalePaths | None = None
     generations: bool = False
     """metadata.generation counts changes outside metadata and status."""
 

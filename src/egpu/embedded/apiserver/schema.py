@@ -23,6 +23,9 @@ class Schema:
     """One compiled node. `properties` None and `values` None means: whatever it holds is kept."""
 
     type: str = ""
+    format: str = ""
+    struct: str = ""
+    """Name of the definition that it is, where it is one."""
     properties: dict[str, "Schema"] | None = None
     values: "Schema | None" = None
     items: "Schema | None" = None
@@ -31,6 +34,10 @@ class Schema:
     embedded: bool = False
     int_or_string: bool = False
     nullable: bool = False
+    atomic: bool = False
+    """A map that is one field for server-side apply."""
+    list_type: str = ""
+    list_keys: tuple[str, ...] = ()
     default: Any = None
     has_default: bool = False
     checks: list[Callable[[Any, str], Cause | None]] = field(default_factory=list[Callable[[Any, str], Cause | None]])
@@ -67,15 +74,21 @@ class _Compiler:
 
     def _resolve(self, name: str) -> Schema:
         if name not in self._named:
-            schema = self._named[name] = Schema()  # filled after it is named: models refer to themselves
+            schema = self._named[name] = Schema(
+                struct=name.rpartition(".")[2]
+            )  # filled after it is named: models refer to themselves
             self._fill(schema, self._definitions[name])
         return self._named[name]
 
     def _fill(self, schema: Schema, source: Json) -> None:
         schema.type = str(source.get("type") or "")
+        schema.format = str(source.get("format") or "")
         schema.int_or_string = bool(source.get("x-kubernetes-int-or-string")) or source.get("format") == "int-or-string"
         schema.preserve = bool(source.get("x-kubernetes-preserve-unknown-fields"))
         schema.embedded = bool(source.get("x-kubernetes-embedded-resource"))
+        schema.atomic = source.get("x-kubernetes-map-type") == "atomic"
+        schema.list_type = str(source.get("x-kubernetes-list-type") or "")
+        schema.list_keys = tuple(map(str, as_list(source.get("x-kubernetes-list-map-keys"))))
         schema.nullable = bool(source.get("nullable"))
         schema.required = tuple(map(str, as_list(source.get("required"))))
         if "properties" in source:
@@ -96,7 +109,8 @@ class _Compiler:
         schema.one_of = self._several(source, "oneOf")
         if isinstance(source.get("not"), dict):
             schema.negated = self.compile(as_object(source["not"]))
-        schema.checks = _checks(source)
+        # How built-in lists merge says nothing about what is in them: Go's structs hold an item twice.
+        schema.checks = [] if self._definitions else _checks(source)
 
     def _several(self, source: Json, key: str) -> tuple[Schema, ...]:
         return tuple(self.compile(as_object(item)) for item in as_list(source.get(key)))

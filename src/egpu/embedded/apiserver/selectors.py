@@ -11,6 +11,7 @@ Predicate: TypeAlias = Callable[[Mapping[str, str]], bool]
 _TERMS = re.compile(r",(?![^()]*\))")
 _SET = re.compile(r"^(?P<key>[^\s!=(),]+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)$")
 _COMPARE = re.compile(r"^(?P<key>[^\s!=<>(),]+)\s*(?P<operator>==|=|!=|<|>)\s*(?P<value>[^\s!=<>(),]*)$")
+_DOUBLED = re.compile(r"^[^\s!=<>(),]+\s*(?:==|=|!=|<|>)\s*(==|=|!=|!|<|>|\(|\))")
 _EXISTS = re.compile(r"^(?P<absent>!?)\s*(?P<key>[^\s!=<>(),]+)$")
 
 
@@ -31,6 +32,8 @@ def _label_term(term: str) -> Predicate:
         return _membership(key, frozenset({value}), wanted=operator != "!=")
     if match := _EXISTS.match(term):
         return _presence(match["key"], wanted=not match["absent"])
+    if match := _DOUBLED.match(term):
+        raise ValueError(f"unable to parse requirement: found '{match[1]}', expected: identifier")
     raise ValueError(f"unable to parse requirement: {term!r}")
 
 

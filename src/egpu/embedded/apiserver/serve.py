@@ -6,6 +6,7 @@ import datetime
 import socket
 import tempfile
 import time
+import uuid
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from egpu.adapters.certificates import Certificates, issue
-from egpu.embedded.apiserver import access, builtin, crd
+from egpu.embedded.apiserver import access, builtin, crd, priority, quota
 from egpu.embedded.apiserver.access import Tokens, write_kubeconfig
 from egpu.embedded.apiserver.admission import Admission, ServiceResolver
 from egpu.embedded.apiserver.app import App
@@ -22,7 +23,7 @@ from egpu.embedded.apiserver.deletion import Deleter
 from egpu.embedded.apiserver.gc import Housekeeper
 from egpu.embedded.apiserver.handlers import Handlers
 from egpu.embedded.apiserver.logs import LogFinder, annotated_logs
-from egpu.embedded.apiserver.objects import Json, now
+from egpu.embedded.apiserver.objects import Json, metadata, now
 from egpu.embedded.apiserver.patching import Patcher
 from egpu.embedded.apiserver.resources import Registry
 from egpu.embedded.apiserver.store import LOG_LIMIT, Store
@@ -111,19 +112,25 @@ def _listen(config: Config) -> socket.socket:
     return listener
 
 
+def _begun(obj: Json) -> Json:
+    """An object that is there from the start, by a uid that is always the same."""
+    meta = metadata(obj)
+    meta["uid"] = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{obj['kind']}/{meta['name']}"))
+    meta["creationTimestamp"] = now()
+    return obj
+
+
 def _namespace(name: str) -> Json:
-    return {
-        "kind": "Namespace",
-        "apiVersion": "v1",
-        "metadata": {
-            "name": name,
-            "uid": f"00000000-0000-4000-8000-{name.encode().hex()[:12]:0>12}",
-            "creationTimestamp": now(),
-            "labels": {"kubernetes.io/metadata.name": name},
-        },
-        "spec": {"finalizers": ["kubernetes"]},
-        "status": {"phase": "Active"},
-    }
+    labels = {"kubernetes.io/metadata.name": name}
+    return _begun(
+        {
+            "kind": "Namespace",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"finalizers": ["kubernetes"]},
+            "status": {"phase": "Active"},
+        }
+    )
 
 
 @contextlib.asynccontextmanager
@@ -146,6 +153,9 @@ async def serve(config: Config) -> AsyncGenerator[ServerHandle, None]:
     housekeeper.start()
     for name in NAMESPACES:
         store.put("namespaces", _namespace(name))
+    for name, value in priority.SYSTEM_CLASSES.items():
+        store.put(priority.SHELF, _begun(priority.system_class(name, value)))
+    store.listen(quota.QuotaStatus(store).on_change)
     listener = _listen(config)
     host = f"[{config.host}]" if ":" in config.host else config.host
     url = f"https://{host}:{listener.getsockname()[1]}"

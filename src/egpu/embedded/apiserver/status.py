@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from egpu.embedded.apiserver.objects import Json
+from egpu.embedded.apiserver.objects import Json, encode
 from egpu.errors import RequestRefused
+
+PAGE_NOT_FOUND = "404 page not found"
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ _TYPE_NAMES = {
 def wrong_type(field: str, value: object, expected: str) -> Cause:
     shown = _TYPE_NAMES.get(type(value).__name__, "null")
     return Cause(
-        "FieldValueTypeInvalid", field, f'Invalid value: "{shown}": {field} must be of type {expected}: "{shown}"'
+        "FieldValueTypeInvalid",
+        field,
+        f'Invalid value: "{shown}": {field} in body must be of type {expected}: "{shown}"',
     )
 
 
@@ -56,7 +60,9 @@ def _shown(value: object) -> str:
         return f'"{value}"'
     if isinstance(value, bool):
         return str(value).lower()
-    return "null" if value is None else str(value)
+    if value is None or isinstance(value, int | float):
+        return "null" if value is None else str(value)
+    return encode(value).decode()
 
 
 def refused(code: int, reason: str, message: str, *, details: Json | None = None) -> RequestRefused:
@@ -123,6 +129,18 @@ def conflict(group: str, plural: str, name: str, message: str) -> RequestRefused
 def modified(group: str, plural: str, name: str) -> RequestRefused:
     message = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(group, plural, name, message)
+
+
+def page_not_found() -> RequestRefused:
+    """A path of no group at all: the one refusal that is no Status on the wire, but plain text."""
+    return refused(404, "NotFound", PAGE_NOT_FOUND)
+
+
+def unexplained(message: str) -> RequestRefused:
+    """An error that the real server has no reason for, so that it answers a bare 500."""
+    error = refused(500, "", message)
+    del error.status["reason"]
+    return error
 
 
 def invalid_object(group: str, kind: str, name: str, causes: list[Cause]) -> RequestRefused:

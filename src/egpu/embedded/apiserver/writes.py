@@ -8,15 +8,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from egpu.embedded.apiserver import pods
+from egpu.embedded.apiserver import checks, ownership, pods, strict
 from egpu.embedded.apiserver.admission import Admission, Write
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.deletion import finished
-from egpu.embedded.apiserver.names import generated_name, validate_metadata
+from egpu.embedded.apiserver.names import generated_name
 from egpu.embedded.apiserver.objects import (
     Json,
     as_list,
-    as_object,
     at,
     copy,
     encode,
@@ -25,25 +24,25 @@ from egpu.embedded.apiserver.objects import (
     namespace_of,
     now,
 )
-from egpu.embedded.apiserver.resources import Resource
-from egpu.embedded.apiserver.schema import Findings, apply_defaults, prune, validate
+from egpu.embedded.apiserver.priority import PriorityAdmission
+from egpu.embedded.apiserver.quota import QuotaAdmission
+from egpu.embedded.apiserver.schema import Findings, apply_defaults, prune
 from egpu.embedded.apiserver.status import (
     Cause,
     already_exists,
     bad_request,
+    conflict,
     forbidden,
-    forbidden_field,
     invalid_object,
     not_found,
 )
 from egpu.embedded.apiserver.store import Store, Stored
+from egpu.errors import RequestRefused
 
 ATTEMPTS = 16
 """Times an unconditional change is computed anew because somebody else changed the object meanwhile."""
 NAME_ATTEMPTS = 8
 """Generated names tried before giving up."""
-
-_SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 
 Change: TypeAlias = Callable[[Json], Json]
 """From the served object (a copy that may be changed) to the one wanted."""
@@ -55,11 +54,13 @@ class Writer:
     def __init__(self, store: Store, admission: Admission) -> None:
         self._store = store
         self._admission = admission
+        self._priority = PriorityAdmission(store)
+        self._quota = QuotaAdmission(store)
 
-    async def create(self, call: Call, body: Json) -> Stored:
-        """Store a new object. Raises RequestRefused."""
+    async def create(self, call: Call, body: Json, *, owned: Json | None = None) -> Stored:
+        """Store a new object. `owned`: what an apply states, whose fields are its manager's. Raises RequestRefused."""
         resource = call.resource
-        _check_kind(resource, body)
+        checks.check_kind(resource, body)
         self._place(call, body)
         meta = metadata(body)
         generated = not meta.get("name") and bool(meta.get("generateName"))
@@ -67,7 +68,7 @@ class Writer:
             raise bad_request("resourceVersion should not be set on objects to be created")
         if generated:
             meta["name"] = generated_name(str(meta["generateName"]))
-        for key in (*_SERVER_OWNED, "resourceVersion", "selfLink", "managedFields"):
+        for key in (*checks.SERVER_OWNED, "resourceVersion", "selfLink", "managedFields"):
             meta.pop(key, None)
         call.name = str(meta.get("name") or "")
         meta["uid"] = str(uuid.uuid4())
@@ -77,17 +78,23 @@ class Writer:
             obj.pop("status", None)
         resource.rules.prepare_create(obj)
         self._check_absent(call, obj, generated=generated)
-        obj = await self._admitted(call, "CREATE", obj, None)
-        _refuse_if_wrong(resource, obj, [*resource.rules.validate(obj), *_schema_causes(resource, obj)])
+        stated = {} if owned is None else copy(obj)
+        if owned is not None:
+            metadata(obj)["managedFields"] = metadata(owned)["managedFields"]
+        obj = await self._mutated(call, "CREATE", obj, None)
+        checks.refuse_if_wrong(resource, obj, [*resource.rules.validate(obj), *checks.schema_causes(resource, obj)])
+        await self._approved(call, "CREATE", obj, None)
         self._check_namespace(call)
         self._check_absent(call, obj, generated=generated)
+        self._quota.charge(call, None, obj)
         if resource.generations:
             metadata(obj)["generation"] = 1
+        ownership.record(call, stated, obj)
         return self._unsaved(obj) if call.dry_run else self._store.put(resource.shelf, obj)
 
     async def replace(self, call: Call, body: Json) -> Stored:
         """Put a whole object in the place of the stored one."""
-        _check_kind(call.resource, body)
+        checks.check_kind(call.resource, body)
         self._place(call, body)
         if name_of(body) != call.name:
             found, wanted = name_of(body), call.name
@@ -99,8 +106,21 @@ class Writer:
             raise invalid_object(call.resource.group, call.resource.kind, call.name, [cause])
         return await self.change(call, lambda _: copy(body))
 
-    async def change(self, call: Call, change: Change) -> Stored:
-        """Commit `change` of the stored object; again when that changed meanwhile and `change` names no version."""
+    async def apply(self, call: Call, config: Json) -> tuple[Stored, bool]:
+        """Server-side apply; (the object, whether it was created). Raises RequestRefused."""
+        if self._store.get(call.resource.shelf, call.key) is None and not call.subresource:
+            created = ownership.first_applied(call, config)
+            metadata(created).pop("resourceVersion", None)
+            return await self.create(call, copy(created), owned=created), True
+        force = call.asks("force")
+        return await self.change(
+            call, lambda live: ownership.applied(call, live, config, force=force), stated=True
+        ), False
+
+    async def change(self, call: Call, change: Change, *, stated: bool = False) -> Stored:
+        """Commit `change` of the stored object; again when that changed meanwhile and `change` names no version.
+
+        `stated`: what `change` makes has its owners already; only what comes after it (webhooks) is the manager's."""
         resource = call.resource
         for _ in range(ATTEMPTS):
             stored = self.existing(call)
@@ -112,11 +132,19 @@ class Writer:
             )
             if conditional:
                 raise call.modified()
+            owners = metadata(wanted).get("managedFields", metadata(stored.obj).get("managedFields"))
             new = self._digest(call, wanted)
-            new = _carry_over(call, stored.obj, new)
-            new = await self._admitted(call, "UPDATE", new, stored.obj)
-            _refuse_if_wrong(resource, new, _update_causes(call, stored.obj, new))
+            new = checks.carry_over(call, stored.obj, new)
+            resource.rules.prepare_update(stored.obj, new)
+            before = copy(new) if stated else stored.obj
+            new = await self._mutated(call, "UPDATE", new, stored.obj)
+            checks.refuse_if_wrong(resource, new, checks.update_causes(call, stored.obj, new))
+            await self._approved(call, "UPDATE", new, stored.obj)
             if self._store.get(resource.shelf, stored.key) is stored:
+                self._quota.charge(call, stored.obj, new)
+                if owners:
+                    metadata(new)["managedFields"] = owners
+                ownership.record(call, before, new)
                 return self.commit(call, stored, new)
         raise call.modified()
 
@@ -149,18 +177,21 @@ class Writer:
         stored = self.existing(call)
         uid = at(binding, "metadata", "uid")
         if uid and uid != metadata(stored.obj)["uid"]:
+            found = metadata(stored.obj)["uid"]
             raise call.conflict(
-                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata(stored.obj)['uid']}"
+                f"StorageError: invalid object, Code: 4, Key: /registry/pods/{call.namespace}/{call.name}, "
+                f"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, "
+                f"UID in object meta: {found}"
             )
         version = at(binding, "metadata", "resourceVersion")
         if version and version != metadata(stored.obj)["resourceVersion"]:
             raise call.modified()
         if metadata(stored.obj).get("deletionTimestamp"):
-            raise call.conflict(f"pod {call.name} is being deleted, cannot be assigned to a host")
+            raise _unbound(call, f"pod {call.name} is being deleted, cannot be assigned to a host")
         if node := at(stored.obj, "spec", "nodeName"):
-            raise call.conflict(f'pod {call.name} is already assigned to node "{node}"')
+            raise _unbound(call, f'pod {call.name} is already assigned to node "{node}"')
         if as_list(at(stored.obj, "spec", "schedulingGates")):
-            raise call.conflict(f"pod {call.name} has non-empty .spec.schedulingGates")
+            raise _unbound(call, f"pod {call.name} has non-empty .spec.schedulingGates")
         self.commit(call, stored, pods.bind(stored.obj, binding))
 
     async def _admission_of_binding(self, call: Call, binding: Json) -> None:
@@ -209,38 +240,40 @@ class Writer:
         resource = call.resource
         if resource.schema is not None:
             findings = Findings()
+            if not resource.custom:
+                checks.check_types(resource, served)
             prune(resource.schema, served, findings)
-            _report_unknown(call, findings.unknown)
+            strict.report(call, strict.unknown(findings.unknown))
             if resource.custom:
                 apply_defaults(resource.schema, served)
-            else:
-                validate(resource.schema, served, findings)
-                if findings.causes:
-                    wrong = findings.causes[0]
-                    raise bad_request(
-                        f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: "
-                        f"{wrong.sentence()}"
-                    )
         obj = resource.to_storage(served) if resource.to_storage else served
         resource.rules.defaults(obj)
         return obj
 
-    async def _admitted(self, call: Call, operation: str, obj: Json, old: Json | None) -> Json:
+    async def _mutated(self, call: Call, operation: str, obj: Json, old: Json | None) -> Json:
+        """The object as admission makes it: the server's own plugins first, then the webhooks."""
+        resource = call.resource
+        if resource.shelf == "pods" and not call.subresource:
+            self._priority.admit(call, obj, old)
         if not self._admission.concerns(call, operation):
             return obj
-        resource = call.resource
         shown = resource.from_storage or copy
         before = shown(obj)
         old_shown = None if old is None else shown(old)
-        options = _options(operation)
-        after = await self._admission.mutate(Write(call, operation, before, old_shown, options))
+        after = await self._admission.mutate(Write(call, operation, before, old_shown, _options(operation)))
         if after is not before and after != before:
             for key in ("name", "namespace", "uid"):
                 if metadata(after).get(key) != metadata(obj).get(key):
                     raise bad_request(f"an admission webhook changed metadata.{key}, which it must not")
             obj = self._digest(call, copy(after))
-        await self._admission.validate(Write(call, operation, shown(obj), old_shown, options))
         return obj
+
+    async def _approved(self, call: Call, operation: str, obj: Json, old: Json | None) -> None:
+        """Ask who may refuse a write and change nothing. Raises RequestRefused."""
+        if self._admission.concerns(call, operation):
+            shown = call.resource.from_storage or copy
+            old_shown = None if old is None else shown(old)
+            await self._admission.validate(Write(call, operation, shown(obj), old_shown, _options(operation)))
 
     def _unsaved(self, obj: Json) -> Stored:
         """The outcome of a dry run."""
@@ -251,84 +284,8 @@ def _options(operation: str) -> Json:
     return {"kind": f"{operation.capitalize()}Options", "apiVersion": "meta.k8s.io/v1"}
 
 
-def _check_kind(resource: Resource, body: Json) -> None:
-    found = str(body.setdefault("apiVersion", resource.api_version)), str(body.setdefault("kind", resource.kind))
-    if found != (resource.api_version, resource.kind):
-        raise bad_request(
-            f"the object provided is a {found[0]} {found[1]}; this path takes {resource.api_version} {resource.kind}"
-        )
-
-
-def _report_unknown(call: Call, unknown: list[str]) -> None:
-    if not unknown or call.field_validation == "Ignore":
-        return
-    notes = [f'unknown field "{name}"' for name in unknown]
-    if call.field_validation == "Strict":
-        raise bad_request(f"{call.resource.kind} in version {call.resource.version!r} cannot be handled as a "
-                          f"{call.resource.kind}: strict decoding error: {', '.join(notes)}")  # fmt: skip
-    call.warnings += notes
-
-
-def _carry_over(call: Call, old: Json, new: Json) -> Json:
-    """Give the new state what only the server, or only another path, may change."""
-    resource = call.resource
-    old_meta, new_meta = metadata(old), metadata(new)
-    if new_meta.get("uid") not in (None, "", old_meta["uid"]):
-        raise call.conflict(
-            f"Precondition failed: UID in precondition: {new_meta.get('uid')}, UID in object meta: {old_meta['uid']}"
-        )
-    for key in ("name", "namespace"):
-        if new_meta.get(key) not in (None, "", old_meta.get(key)):
-            raise bad_request(f"metadata.{key}: field is immutable")
-    if call.subresource == "status":
-        merged = {**copy(old), "status": new.get("status", {})}
-        if resource.custom:
-            return merged
-        new = {**merged, "metadata": new_meta}
-    elif resource.has_status:
-        new.pop("status", None)
-        if "status" in old:
-            new["status"] = copy(as_object(old["status"]))
-    for key in (*_SERVER_OWNED, "name", "namespace", "resourceVersion", "generateName"):
-        new_meta.pop(key, None)
-        if key in old_meta:
-            new_meta[key] = old_meta[key]
-    for key in ("selfLink", "managedFields"):
-        new_meta.pop(key, None)
-    return new
-
-
-def _update_causes(call: Call, old: Json, new: Json) -> list[Cause]:
-    resource = call.resource
-    causes: list[Cause] = []
-    if metadata(old).get("deletionTimestamp"):
-        added = [
-            f for f in as_list(metadata(new).get("finalizers")) if f not in as_list(metadata(old).get("finalizers"))
-        ]
-        if added:
-            causes.append(
-                forbidden_field(
-                    "metadata.finalizers", f"no new finalizers can be added if the object is being deleted: {added}"
-                )
-            )
-    rules = resource.rules
-    causes += rules.validate_status(new) if call.subresource == "status" else rules.validate_update(old, new)
-    return causes + _schema_causes(resource, new)
-
-
-def _schema_causes(resource: Resource, obj: Json) -> list[Cause]:
-    if not resource.custom or resource.schema is None:
-        return []
-    findings = Findings()
-    validate(resource.schema, obj, findings)
-    return findings.causes
-
-
-def _refuse_if_wrong(resource: Resource, obj: Json, causes: list[Cause]) -> None:
-    rules = resource.rules
-    causes = [*validate_metadata(obj, label_names=rules.label_names, free_names=rules.free_names), *causes]
-    if causes:
-        raise invalid_object(resource.group, resource.kind, name_of(obj), causes)
+def _unbound(call: Call, message: str) -> RequestRefused:
+    return conflict("", "pods/binding", call.name, message)
 
 
 def _substance(obj: Json) -> dict[str, Any]:

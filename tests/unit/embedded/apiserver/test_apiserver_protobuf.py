@@ -63,8 +63,8 @@ def test_delete_options_come_in_any_version() -> None:
 
 
 def test_other_kinds_are_refused_by_name() -> None:
-    with pytest.raises(RequestRefused, match="apps/v1 Deployment") as refused:
-        decode(body("apps/v1", "Deployment"))
+    with pytest.raises(RequestRefused, match="apps/v1 DaemonSet") as refused:
+        decode(body("apps/v1", "DaemonSet"))
     assert refused.value.code == 415
 
 
@@ -100,12 +100,13 @@ def test_the_document_says_in_protobuf_what_it_says_in_json() -> None:
 @pytest.mark.parametrize("broken", [{"description": 5}, {"maxLength": "x"}, {"maxItems": 1 << 64}])
 def test_a_schema_that_would_spoil_the_document_is_refused(broken: Json) -> None:
     def definition(property_schema: Json) -> Json:
-        schema = {"type": "object", "properties": {"a": property_schema}}
+        schema = {"type": "object", "properties": {"a": {"type": "string", **property_schema}}}
         version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-        names = {"plural": "as", "kind": "A"}
+        names = {"plural": "as", "singular": "a", "kind": "A", "listKind": "AList"}
         spec = {"group": "x.org", "scope": "Cluster", "names": names, "versions": [version]}
-        return {"metadata": {"name": "as.x.org"}, "spec": {**spec, "conversion": {"strategy": "None"}}}
+        whole = {**spec, "conversion": {"strategy": "None"}}
+        return {"metadata": {"name": "as.x.org"}, "spec": whole, "status": {"storedVersions": ["v1"]}}
 
     assert DefinitionRules().validate(definition({"description": "five"})) == []
     (cause,) = DefinitionRules().validate(definition(broken))
-    assert cause.field == "spec.versions[0].schema.openAPIV3Schema"
+    assert cause.field == "spec.validation.openAPIV3Schema"

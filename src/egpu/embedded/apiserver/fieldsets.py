@@ -1,0 +1,196 @@
+"""Sets of fields, as server-side apply reckons with them: which there are, which changed, and merging by them.
+
+A path is a tuple of elements as `fieldsV1` writes them: `f:NAME` a field, `k:{…}` the item of a keyed list, `v:…` the
+item of a set. What is atomic, or has no parts, is one field. How lists and maps merge, the schema says
+(`x-kubernetes-list-type`, `-list-map-keys`, `-map-type`); without a word, maps merge and lists are atomic.
+Source: "Server-Side Apply" in Kubernetes' documentation, "Merge strategy".
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from egpu.embedded.apiserver.objects import Json, as_list, as_object
+from egpu.embedded.apiserver.schema import Schema
+
+Path: TypeAlias = tuple[str, ...]
+Paths: TypeAlias = frozenset[Path]
+_Parts: TypeAlias = dict[str, tuple[Schema | None, Any]]
+
+_keys: Final = msgspec.json.Encoder(order="sorted")
+
+
+class MissingKey(ValueError):
+    """An item of a keyed list lacks its key, and the key has no default."""
+
+
+def fields_of(schema: Schema | None, value: Any) -> Paths:
+    """Every field of an object. Raises MissingKey."""
+    found: set[Path] = set()
+    _collect(schema, value, (), found)
+    return frozenset(found)
+
+
+def _collect(schema: Schema | None, value: Any, path: Path, found: set[Path]) -> None:
+    parts = _parts(schema, value)
+    if parts is None or value == {}:
+        found.add(path)
+        return
+    for element, (inner, item) in parts.items():
+        if not element.startswith("f:") or _is_map_entry(schema, element):
+            found.add((*path, element))
+        _collect(inner, item, (*path, element), found)
+
+
+def _is_map_entry(schema: Schema | None, element: str) -> bool:
+    return schema is None or element.removeprefix("f:") not in (schema.properties or {})
+
+
+def _parts(schema: Schema | None, value: object) -> _Parts | None:
+    """The fields of a map, or the items of a keyed list or a set; None when the value is one field."""
+    tree, items = as_object(value), as_list(value)
+    if isinstance(value, dict):
+        if schema is not None and schema.atomic:
+            return None
+        known = (schema.properties or {}) if schema is not None else {}
+        values = schema.values if schema is not None else None
+        return {f"f:{key}": (known.get(key) or values, item) for key, item in tree.items()}
+    if not isinstance(value, list) or schema is None or schema.list_type not in ("map", "set"):
+        return None
+    if schema.list_type == "set":
+        return {f"v:{_keys.encode(item).decode()}": (None, item) for item in items}
+    return {_key(schema, as_object(item)): (schema.items, item) for item in items}
+
+
+def _key(schema: Schema, item: Json) -> str:
+    found: Json = {}
+    fields = (schema.items.properties or {}) if schema.items is not None else {}
+    for name in schema.list_keys:
+        default = fields[name].default if name in fields else None
+        if name not in item and default is None:
+            raise MissingKey(f'associative list with keys has an element that omits key field "{name}" '
+                             "(and doesn't have default value)")  # fmt: skip
+        found[name] = item.get(name, default)
+    return f"k:{_keys.encode(found).decode()}"
+
+
+def changes(schema: Schema | None, old: Any, new: Any) -> tuple[Paths, Paths]:
+    """(fields that `new` added or changed, fields that it no longer has)"""
+    found = _Changes()
+    _compare(schema, old, new, (), found)
+    return frozenset(found.touched), frozenset(found.removed)
+
+
+@dataclass
+class _Changes:
+    touched: set[Path] = field(default_factory=set[Path])
+    removed: set[Path] = field(default_factory=set[Path])
+
+
+def _compare(schema: Schema | None, old: Any, new: Any, path: Path, found: _Changes) -> None:
+    if old == new:
+        return
+    before, after = _parts(schema, old), _parts(schema, new)
+    if before is None or after is None:
+        found.touched.add(path)
+        return
+    for element, (inner, item) in after.items():
+        where = (*path, element)
+        if element in before:
+            _compare(inner, before[element][1], item, where, found)
+            continue
+        if not element.startswith("f:") or _is_map_entry(schema, element):
+            found.touched.add(where)
+        _collect(inner, item, where, found.touched)
+    for element in before.keys() - after.keys():
+        where = (*path, element)
+        found.removed.add(where)
+        _collect(before[element][0], before[element][1], where, found.removed)
+
+
+def merged(schema: Schema | None, live: Any, wanted: Any) -> Any:
+    """`live` with everything that `wanted` says."""
+    mine, theirs = _parts(schema, live), _parts(schema, wanted)
+    if mine is None or theirs is None:
+        return wanted
+    values = {element: item for element, (_, item) in mine.items()}
+    for element, (inner, item) in theirs.items():
+        values[element] = merged(inner, values[element], item) if element in values else item
+    return _whole(live, values)
+
+
+def without(schema: Schema | None, value: Any, gone: Paths, kept: Paths) -> Any:
+    """`value` less the fields `gone`; what holds a field of `kept` stays, and so does what was empty before."""
+    parts = _parts(schema, value)
+    if parts is None:
+        return value
+    values: dict[str, Any] = {}
+    for element, (inner, item) in parts.items():
+        lost, held = _below(gone, element), _below(kept, element)
+        if () in lost and not held:
+            continue
+        left = without(inner, item, lost, held) if lost else item
+        if left or left == item or held:
+            values[element] = left
+    return _whole(value, values)
+
+
+def _below(paths: Paths, element: str) -> Paths:
+    return frozenset(path[1:] for path in paths if path and path[0] == element)
+
+
+def _whole(like: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(like, list):
+        return list(values.values())
+    return {element.removeprefix("f:"): item for element, item in values.items()}
+
+
+def to_wire(paths: Iterable[Path]) -> Json:
+    """`fieldsV1`. A field that has fields of its own beside itself says so with `.`"""
+    tree: Json = {}
+    for path in sorted(paths):
+        node = tree
+        for element in path:
+            node = node.setdefault(element, {})
+        node["."] = {}
+    return {key: _leaves_plain(child) for key, child in tree.items() if key != "."}
+
+
+def _leaves_plain(node: Json) -> Json:
+    if node.keys() == {"."}:
+        return {}
+    return {key: child if key == "." else _leaves_plain(child) for key, child in node.items()}
+
+
+def from_wire(tree: Json) -> Paths:
+    found: set[Path] = set()
+
+    def walk(node: Json, path: Path) -> None:
+        if not node:
+            found.add(path)
+        for key, child in node.items():
+            if key == ".":
+                found.add(path)
+            else:
+                walk(as_object(child), (*path, key))
+
+    for key, child in tree.items():
+        walk(as_object(child), (key,))
+    return frozenset(found)
+
+
+def shown(path: Path) -> str:
+    """A path as messages have it: `.spec.containers[name="a"].image`."""
+    text = ""
+    for element in path:
+        kind, _, rest = element.partition(":")
+        if kind == "f":
+            text += f".{rest}"
+        elif kind == "k":
+            keys = as_object(msgspec.json.decode(rest))
+            text += f"[{','.join(f'{name}={_keys.encode(value).decode()}' for name, value in keys.items())}]"
+        else:
+            text += f"[={rest}]" if kind == "v" else f"[{rest}]"
+    return text

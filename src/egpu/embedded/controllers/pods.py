@@ -1,0 +1,155 @@
+"""The pods of one owner: which they are, and how they are made and ended.
+
+Lists are read from the server for every look, not from a copy: what a controller has just made is then always there,
+and nothing is made twice.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.paths import path_of
+from egpu.api.kubernetes import TERMINAL_PHASES, Pod
+from egpu.api.objects import Object
+from egpu.embedded.apiserver.objects import as_list, as_object
+from egpu.embedded.controllers.kinds import Workload
+from egpu.errors import Conflict, NotFound
+
+MOST_AT_ONCE = 50
+"""Pods made or ended in one look at an owner."""
+
+T = TypeVar("T", bound=Object)
+
+
+def selector_text(selector: Mapping[str, Any]) -> str:
+    """A label selector as a query has it."""
+    terms = [f"{key}={value}" for key, value in as_object(selector.get("matchLabels")).items()]
+    for expression in map(as_object, as_list(selector.get("matchExpressions"))):
+        key, values = expression["key"], ",".join(map(str, as_list(expression.get("values"))))
+        match expression["operator"]:
+            case "In" | "NotIn":
+                terms.append(f"{key} {expression['operator'].lower()} ({values})")
+            case "Exists":
+                terms.append(key)
+            case _:
+                terms.append(f"!{key}")
+    return ",".join(terms)
+
+
+async def claimed(client: Client, owner: Workload, kind: type[T]) -> list[T]:
+    """The objects of a kind that are the owner's: those that it made, and strays that it selects, which it adopts.
+    One of its own that it selects no longer is let go."""
+    selector = selector_text(as_object(owner.spec.get("selector")))
+    selected = await client.list(kind, namespace=owner.namespace, labels=selector)
+    mine: list[T] = []
+    for one in selected:
+        controller = controller_of(one)
+        if controller == owner.uid:
+            mine.append(one)
+        elif not controller and one.metadata.deletion_timestamp is None and owner.metadata.deletion_timestamp is None:
+            try:
+                mine.append(await _own(client, one, [owner.owner_reference()]))
+            except (Conflict, NotFound):
+                continue  # changed or gone meanwhile: the next look decides
+    known = {one.uid for one in mine}
+    for one in await client.list(kind, namespace=owner.namespace):
+        if controller_of(one) == owner.uid and one.uid not in known and one.metadata.deletion_timestamp is None:
+            await _own(client, one, [])
+    return mine
+
+
+def controller_of(obj: Object) -> str:
+    """The uid of the owner that controls an object; empty where there is none."""
+    references = obj.metadata.owner_references or []
+    return next((reference.uid for reference in references if reference.controller), "")
+
+
+async def _own(client: Client, obj: T, references: list[dict[str, Any]]) -> T:
+    others = [
+        {"apiVersion": one.api_version, "kind": one.kind, "name": one.name, "uid": one.uid}
+        for one in obj.metadata.owner_references or []
+        if not one.controller
+    ]
+    metadata = {"uid": obj.uid, "ownerReferences": [*others, *references] or None}
+    return await client.patch(type(obj), obj.name, {"metadata": metadata}, namespace=obj.namespace)
+
+
+async def make(
+    client: Client,
+    owner: Workload,
+    *,
+    name: str = "",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> None:
+    """One pod from the owner's template. `spec` replaces fields of the template's. Raises AlreadyExists, Refused."""
+    template = owner.template
+    meta: dict[str, Any] = dict(as_object(template.get("metadata")))
+    meta |= {"name": name} if name else {"generateName": f"{owner.name}-"}
+    meta["labels"] = {**as_object(meta.get("labels")), **(labels or {})}
+    if annotations:
+        meta["annotations"] = {**as_object(meta.get("annotations")), **annotations}
+    meta["ownerReferences"] = [owner.owner_reference()]
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": {**as_object(template.get("spec")), **(spec or {})},
+    }
+    await client.raw("POST", path_of(Pod, owner.namespace), body=body)
+
+
+async def end(client: Client, pods: Sequence[Pod]) -> None:
+    await asyncio.gather(
+        *(client.delete(Pod, pod.name, namespace=pod.namespace, uid=pod.uid) for pod in pods[:MOST_AT_ONCE])
+    )
+
+
+def is_active(pod: Pod) -> bool:
+    """Neither finished nor being deleted."""
+    return pod.status.phase not in TERMINAL_PHASES and pod.metadata.deletion_timestamp is None
+
+
+def ready_since(pod: Pod) -> float | None:
+    """Seconds since a pod became ready; None where it is not."""
+    for one in pod.status.conditions or []:
+        if one.type == "Ready" and one.status == "True":
+            return seconds_since(one.last_transition_time)
+    return None
+
+
+def is_available(pod: Pod, min_ready_seconds: int) -> bool:
+    since = ready_since(pod)
+    return since is not None and is_active(pod) and since >= min_ready_seconds
+
+
+def seconds_since(timestamp: str | None) -> float:
+    """Age of a time as the API writes it; 0 where there is none."""
+    if not timestamp:
+        return 0.0
+    return time.time() - datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+
+
+def first_to_go(pods: Sequence[Pod]) -> list[Pod]:
+    """In the order in which pods are given up: without a node, not running, not ready, the youngest."""
+
+    def worth(pod: Pod) -> tuple[bool, bool, bool, float]:
+        running = pod.status.phase == "Running"
+        age = seconds_since(pod.metadata.creation_timestamp)
+        return bool(pod.spec.node_name), running, ready_since(pod) is not None, age
+
+    return sorted(pods, key=worth)
+
+
+async def write_status(client: Client, owner: Workload, status: Mapping[str, Any]) -> None:
+    """Replace the parts of a status that differ. Counts of nothing are left out, as Kubernetes leaves them out."""
+    told = {key: value if value not in (0, [], {}) else None for key, value in status.items()}
+    told["observedGeneration"] = owner.metadata.generation or None
+    changed = {key: value for key, value in told.items() if owner.status.get(key) != value}
+    if changed:
+        body = {"metadata": {"uid": owner.uid}, "status": changed}
+        await client.patch(type(owner), owner.name, body, namespace=owner.namespace, subresource="status")
