@@ -5,6 +5,8 @@
  *   calls.c     operations with forms of their own
  *   decoders.c  generated: the others
  *   handles.c   what the client's handles stand for
+ *   confinement.c, paths.c, view.c, landlock.c
+ *               what holds both: a user without privileges, its own view of the files, Landlock
  *   sandbox.c   what the child may still do once it has its GPU
  *   status.c    what NVML says of the slice
  *
@@ -31,6 +33,7 @@ struct settings {
     const char *driver, *lease;
     int grace_seconds;
     int roster; /* descriptor of a struct roster, or -1 */
+    int rules;  /* of Landlock, or -1 */
 };
 
 /* Who the sessions of the lease are: written by the parent, mapped by its children, who cannot

@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include "session.h"
 
+#include "confinement.h"
+
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -159,7 +161,7 @@ void session_frame(const struct wire_header *header, const uint8_t *payload) {
 
 /* ---- the process ---- */
 
-static void limit_process(void) {
+static bool limit_process(int rules) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "egpu-session");
     struct rlimit none = {0, 0}, files = {512, 512};
@@ -167,11 +169,18 @@ static void limit_process(void) {
     setrlimit(RLIMIT_NOFILE, &files);
     mallopt(M_MMAP_THRESHOLD, 8 << 20); /* buffers of copies come and go: their pages stay */
     mallopt(M_TRIM_THRESHOLD, 32 << 20);
+    /* Other sessions of the lease are the same user: our memory is ours all the same. */
+    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return false;
+    if (rules < 0) return true;
+    bool held = landlock_enter(rules);
+    if (!held) perror("egpu-executor: no Landlock");
+    close(rules);
+    return held;
 }
 
 int session_run(const struct settings *settings, int control) {
     session.settings = settings;
-    limit_process();
+    if (!limit_process(settings->rules)) return EXIT_NO_DRIVER;
     shared_register();
     struct greeting greeting;
     int fd = greeting_receive(control, &greeting);

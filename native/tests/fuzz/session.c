@@ -159,6 +159,7 @@ CUresult status_read(uint32_t device, struct writer *out) {
     return put_word(out, device), CUDA_SUCCESS;
 }
 bool sandbox_enter(void) { return true; }
+bool landlock_enter(int rules) { return rules >= 0; }
 
 /* The reply ring is full. */
 static void client_reads(void) {

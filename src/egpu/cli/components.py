@@ -33,7 +33,10 @@ ExecutorMemory = Annotated[
     int, typer.Option(min=0, metavar="MIB", help="Host memory per lease. 0: 2048 and its GPU memory.")
 ]
 ExecutorCpus = Annotated[float, typer.Option(min=0, help="Processors per lease. 0: shared by the leases' compute.")]
-ExecutorUser = Annotated[str, typer.Option(metavar="UID:GID", help="User of executors. Default: the daemon's own.")]
+ExecutorUsers = Annotated[
+    str,
+    typer.Option(metavar="FIRST-LAST", help="Users of executors, one each, where the daemon is root; none: its own."),
+]
 
 NAMESPACE = "elastic-gpu-system"
 
@@ -120,7 +123,7 @@ def agent(
     cgroup: Cgroup = "",
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
-    executor_user: ExecutorUser = "",
+    executor_users: ExecutorUsers = "",
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
@@ -142,7 +145,7 @@ def agent(
         pool_advertise=pool_advertise,
         pool_link_mbps=pool_link_mbps,
         confinement=ConfinementConfig(
-            cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
+            cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
         ),
     )
     run_component("agent", run, config, log_level)

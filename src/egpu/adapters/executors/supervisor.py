@@ -47,7 +47,7 @@ class ExecutorSupervisor(Generic[Owner]):
         self.running: dict[str, Executor[Owner]] = {}
         directory.mkdir(parents=True, exist_ok=True, mode=0o711)
         if private:
-            confinement.keep_private(directory)
+            directory.chmod(0o700)
 
     async def adopt(self) -> None:
         """Find the executors of an earlier run. Raises Unavailable when what is left of others does not end."""

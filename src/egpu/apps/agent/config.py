@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpu.adapters.executors.confinement import UNCONFINED, ConfinementConfig
+from egpu.adapters.executors.confinement import UNGROUPED, ConfinementConfig
 
 #: More containers than this never share one card. kubelet is told every slot: 64 cards of 64 stay under 200 kB.
 SLOTS_PER_CARD = 48
@@ -39,7 +39,7 @@ class AgentConfig:
     pool_listen: str = "127.0.0.1:0"
     pool_advertise: str = ""
     pool_link_mbps: int = 0
-    confinement: ConfinementConfig = UNCONFINED
+    confinement: ConfinementConfig = UNGROUPED
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""
