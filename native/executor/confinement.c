@@ -123,7 +123,9 @@ int confinement_probe(struct confinement *asked) {
     pid_t pid = fork();
     if (pid == 0) _exit(enter_view(asked) ? 0 : errno & 255);
     bool ended = pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status);
-    const char *why = !ended ? "it cannot be tried" : WEXITSTATUS(status) ? strerror(WEXITSTATUS(status)) : "";
+    const char *why = !ended                ? "it cannot be tried"
+                      : WEXITSTATUS(status) ? strerror(WEXITSTATUS(status))
+                                            : "";
     printf("{\"view\": \"%s\", \"landlock\": %d}\n", why, landlock_abi());
     return 0;
 }

@@ -1,5 +1,6 @@
-/* What holds an executor, parent and sessions alike, before anybody may connect. Each of these fails
- * rather than hold less than it was asked for; `confinement_probe` says what can be asked for here. */
+/* What holds an executor, parent and sessions alike, before anybody may connect. Each of these
+ * fails rather than hold less than it was asked for; `confinement_probe` says what can be asked for
+ * here. */
 #ifndef EGPU_EXECUTOR_CONFINEMENT_H
 #define EGPU_EXECUTOR_CONFINEMENT_H
 

@@ -90,6 +90,9 @@ void session_callback(uint64_t id, CUresult status);
 /* a descriptor that came over the socket, or -1 */
 int session_receive_fd(void);
 uint8_t *session_bulk(uint64_t offset, size_t bytes); /* in the shared area, or NULL */
+/* Room for a reply, or NULL; all replies that the client has not got are bounded (session.h). */
+uint8_t *session_reply_take(size_t bytes);
+void session_reply_give(uint8_t *data, size_t bytes);
 
 /* Everything is decoded: whether to go on with the call. */
 static inline CUresult task_refused(struct task *task, bool known) {

@@ -1,7 +1,8 @@
-/* Landlock: the kernel itself refuses to open what is not listed, whoever asks. It needs no privilege,
- * so it holds where there can be no view; and it keeps sessions from each other's memory, for one
- * ruleset's process may trace no other's. Source: Documentation/userspace-api/landlock.rst of Linux
- * (its system calls have no wrappers in the C library). */
+/* Landlock: the kernel itself refuses to open what is not listed, whoever asks. It needs no
+ * privilege, so it holds where there can be no view; and it keeps sessions from each other's
+ * memory, for one ruleset's process may trace no other's. Source:
+ * Documentation/userspace-api/landlock.rst of Linux (its system calls have no wrappers in the C
+ * library). */
 #define _GNU_SOURCE
 #include "confinement.h"
 

@@ -11,12 +11,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The driver loads parts of itself when a program first needs them, and looks at the machine: so the
- * directories, not the files that are known today. All of it can be read by any user anyway. */
+/* The driver loads parts of itself when a program first needs them, and looks at the machine: so
+ * the directories, not the files that are known today. All of it can be read by any user anyway. */
 static const char *const usual[] = {
-    "/lib",        "/lib64",          "/usr/lib",         "/usr/lib64", "/etc/ld.so.cache",
-    "/etc/nvidia", "/usr/share/nvidia", "/proc",          "/sys/devices", "/sys/bus",
-    "/sys/class",  "/sys/module",     "/sys/kernel/mm",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/etc/ld.so.cache",
+    "/etc/nvidia",
+    "/usr/share/nvidia",
+    "/proc",
+    "/sys/devices",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/module",
+    "/sys/kernel/mm",
 };
 static const char *const usual_devices[] = {"/dev/null", "/dev/zero", "/dev/random",
                                             "/dev/urandom"};
@@ -37,8 +47,9 @@ static bool link_target(const char *path, char target[PATH_MAX]) {
     if (length <= 0) return false;
     said[length] = 0;
     const char *slash = strrchr(path, '/');
-    int wrote = said[0] == '/' ? snprintf(target, PATH_MAX, "%s", said)
-                               : snprintf(target, PATH_MAX, "%.*s/%s", (int)(slash - path), path, said);
+    int wrote = said[0] == '/'
+                    ? snprintf(target, PATH_MAX, "%s", said)
+                    : snprintf(target, PATH_MAX, "%.*s/%s", (int)(slash - path), path, said);
     return wrote > 0 && wrote < PATH_MAX;
 }
 

@@ -1,6 +1,6 @@
 /* A mount namespace whose root is an empty tmpfs with some paths of the machine in it, at their own
- * names. What is not shown is not there: other leases' directories, the machine's files, its sockets.
- * Source of the calls: open_tree(2), move_mount(2), mount_setattr(2), pivot_root(2). */
+ * names. What is not shown is not there: other leases' directories, the machine's files, its
+ * sockets. Source of the calls: open_tree(2), move_mount(2), mount_setattr(2), pivot_root(2). */
 #define _GNU_SOURCE
 #include "confinement.h"
 
@@ -34,8 +34,8 @@ static bool own_user_namespace(void) {
            write_file("/proc/self/uid_map", uids) && write_file("/proc/self/gid_map", gids);
 }
 
-/* A detached mount of a path, and of what is mounted below: nothing in it gains a privilege, and only
- * what is written is writable. */
+/* A detached mount of a path, and of what is mounted below: nothing in it gains a privilege, and
+ * only what is written is writable. */
 static int detached(const struct shown_path *shown, bool directory) {
     int tree = open_tree(AT_FDCWD, shown->path,
                          OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | AT_SYMLINK_NOFOLLOW);
@@ -121,8 +121,9 @@ static bool furnish(const struct shown_paths *paths) {
         const char *path = paths->at[i].path;
         bool below = covered(paths, i);
         if (below && !paths->at[i].writable) continue;
-        bool good = S_ISLNK(kinds[i]) ? below || make_link(path)
-                                      : make_place(path, S_ISDIR(kinds[i]), below) && put(path, trees[i]);
+        bool good = S_ISLNK(kinds[i])
+                        ? below || make_link(path)
+                        : make_place(path, S_ISDIR(kinds[i]), below) && put(path, trees[i]);
         if (!good) return false;
     }
     for (unsigned i = 0; i < paths->count; i++)
@@ -134,7 +135,8 @@ static bool furnish(const struct shown_paths *paths) {
 static bool change_root(void) {
     return chdir(STAND) == 0 && syscall(SYS_pivot_root, ".", ".") == 0 &&
            umount2(".", MNT_DETACH) == 0 && chdir("/") == 0 &&
-           mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) == 0;
+           mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) ==
+               0;
 }
 
 bool view_enter(struct shown_paths *paths, bool with_user) {

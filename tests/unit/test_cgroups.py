@@ -71,9 +71,7 @@ def test_without_a_hierarchy_the_reason_is_told(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(cgroups, "delegated", none)
     confinement = Confinement(ConfinementConfig(users="none"))
-    assert confinement.told.startswith(
-        "no cgroup: this machine has no cgroup v2; no users of their own: not asked for; "
-    )
+    assert confinement.told.startswith("no cgroup: this machine has no cgroup v2; no users of their own: not asked")
     assert confinement.lacks[:2] == ("cgroup", "user")
     assert confinement.enter("leases-one", SHARES) == []
     confinement.end("leases-one")

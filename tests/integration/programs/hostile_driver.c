@@ -1,7 +1,7 @@
-/* A driver in which somebody else's code runs: once its session is sandboxed it tries what an attacker
- * would, and says on standard error of each whether it was had ("had") or refused ("refused").
- * SECRET: a file that is not its business; FORBIDDEN: one that it would like to make; VICTIM,
- * NEIGHBOUR: processes; NEIGHBOUR_DIRECTORY: of another lease; SLICE: its own lease's. */
+/* A driver in which somebody else's code runs: once its session is sandboxed it tries what an
+ * attacker would, and says on standard error of each whether it was had ("had") or refused
+ * ("refused"). SECRET: a file that is not its business; FORBIDDEN: one that it would like to make;
+ * VICTIM, NEIGHBOUR: processes; NEIGHBOUR_DIRECTORY: of another lease; SLICE: its own lease's. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -85,10 +85,10 @@ static void try_process(const char *who, int pid) {
     static const struct {
         const char *name;
         int (*what)(int);
-    } tries[] = {{"memory", memory_of},       {"environment", environment_of},
-                 {"root", root_of},           {"process_vm_writev", vm_of},
-                 {"ptrace", traced},          {"prlimit", limited},
-                 {"signal", signalled},       {"signal by news", signalled_by_news}};
+    } tries[] = {{"memory", memory_of}, {"environment", environment_of},
+                 {"root", root_of},     {"process_vm_writev", vm_of},
+                 {"ptrace", traced},    {"prlimit", limited},
+                 {"signal", signalled}, {"signal by news", signalled_by_news}};
     for (unsigned i = 0; i < sizeof tries / sizeof *tries; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s of %s", tries[i].name, who);
@@ -96,7 +96,8 @@ static void try_process(const char *who, int pid) {
     }
 }
 
-/* The kernel has it or not, it may be called right or wrong: EPERM and nothing else is the filter. */
+/* The kernel has it or not, it may be called right or wrong: EPERM and nothing else is the filter.
+ */
 static void try_call(const char *name, long number) {
     errno = 0;
     long got = syscall(number, -1, -1, -1, -1, -1, -1);
@@ -154,7 +155,8 @@ static int fork_one(void) {
 
 static int grow(const char *path) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    return fd >= 0 && (ftruncate(fd, INT64_C(1) << 30) == 0 || pwrite(fd, "", 1, INT64_C(1) << 30) == 1);
+    return fd >= 0 &&
+           (ftruncate(fd, INT64_C(1) << 30) == 0 || pwrite(fd, "", 1, INT64_C(1) << 30) == 1);
 }
 
 static int has_capabilities(void) {
@@ -185,7 +187,8 @@ static void *attack(void *unused) {
     }
     signal(SIGXFSZ, SIG_IGN);
     say("a secret", can_open(SECRET, O_RDONLY));
-    say("the machine's passwords", can_open("/etc/shadow", O_RDONLY) || can_open("/etc/passwd", O_RDONLY));
+    say("the machine's passwords",
+        can_open("/etc/shadow", O_RDONLY) || can_open("/etc/passwd", O_RDONLY));
     say("a new file", can_open(FORBIDDEN, O_WRONLY | O_CREAT));
     say("a new file beside the usage", can_open(SLICE "/new", O_WRONLY | O_CREAT));
     say("a new file in /tmp", can_open("/tmp/egpu-hostile", O_WRONLY | O_CREAT));

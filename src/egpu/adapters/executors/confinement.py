@@ -30,7 +30,7 @@ from egpu.errors import InvalidInput, NativeMissing, NotSupported
 MIB: Final = 1024 * 1024
 BASE_MEMORY_MIB: Final = 2048
 """Host memory of an executor besides what its GPU memory may need on the host (managed memory, staging): rings, bulk
-areas and replies of its 64 sessions, 24 MiB each at most (`native/executor/session.h`), and what the driver takes."""
+areas and replies of its 64 sessions, 26 MiB each at most (`native/executor/session.h`), and what the driver takes."""
 MAX_PROCESSES: Final = 8192
 """64 sessions, each with the driver's threads and those that wait for the GPU."""
 NOWHERE: Final = "none"
@@ -114,15 +114,17 @@ class Confinement:
     def _find_users(self) -> tuple[Users | None, str]:
         if self._config.users == NOWHERE:
             return None, "no users of their own: not asked for"
-        try:
-            if self.holds.view:
-                raise NotSupported("without a view they could not reach their files")
-            found = Users(*(self._first_last or users.parse(users.DEFAULT_RANGE)))
-        except NotSupported as error:
-            if self._config.users:
-                raise InvalidInput("executor-users", str(error)) from error
-            return None, f"no users of their own: {error}"
-        return found, f"users {found}"
+        why = "without a view they could not reach their files"
+        if not self.holds.view:
+            try:
+                found = Users(*(self._first_last or users.parse(users.DEFAULT_RANGE)))
+            except NotSupported as error:
+                why = str(error)
+            else:
+                return found, f"users {found}"
+        if self._config.users:
+            raise InvalidInput("executor-users", why)
+        return None, f"no users of their own: {why}"
 
     def take_user(self) -> User | None:
         """For one executor, to be closed once it has started; None where they are who we are. Raises Unavailable."""

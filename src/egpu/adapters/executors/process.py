@@ -138,9 +138,10 @@ class Executor(Generic[Owner]):
         write_policy(self.directory / "policy", self.record.policy())
 
     def launch(self, driver_dir: Path | None, user: User | None = None) -> None:
-        """Start the process in its finished directory, with the driver in `driver_dir` or the one that the system finds.
+        """Start the process in its finished directory, with the driver in `driver_dir` or the one that the system has.
 
-        Raises OSError, Unavailable."""
+        Raises OSError, Unavailable.
+        """
         driver_dir = None if driver_dir is None else driver_dir.resolve()  # as its view names it
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),

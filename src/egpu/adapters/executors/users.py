@@ -2,8 +2,8 @@
 
     /run/egpu-executor-users/<uid>   locked by the executor that is this user, for as long as it lives
 
-The lock is taken before the executor starts and inherited by it, so that it outlives us and ends with it; daemons of one
-machine share the directory. A user is given again only when no process is that user any more.
+The lock is taken before the executor starts and inherited by it, so that it outlives us and ends with it; daemons of
+one machine share the directory. A user is given again only when no process is that user any more.
 """
 
 from __future__ import annotations
