@@ -20,7 +20,7 @@ struct shown_paths {
     unsigned count;
 };
 
-/* Adds a path if it exists; what a link leads to is added as well. Aborts beyond MAX_PATHS. */
+/* Adds a path if it exists; what a link leads to is added as well. Ends us beyond MAX_PATHS. */
 void paths_add(struct shown_paths *paths, const char *path, bool writable);
 /* What every executor needs: this program, the system's libraries, the driver's own directory with
  * what its links lead to, LD_LIBRARY_PATH, what the kernel says of devices. `slice` may be NULL. */

@@ -59,7 +59,7 @@ void paths_add(struct shown_paths *paths, const char *path, bool writable) {
     if (path[0] != '/' || lstat(path, &status) != 0 || known(paths, path, writable)) return;
     if (paths->count == MAX_PATHS) {
         fprintf(stderr, "egpu-executor: more than %d paths to be shown\n", MAX_PATHS);
-        abort();
+        exit(6);
     }
     paths->at[paths->count++] = (struct shown_path){strdup(path), writable};
     if (S_ISLNK(status.st_mode) && link_target(path, target)) paths_add(paths, target, writable);
@@ -74,7 +74,13 @@ static bool directory_of(const char *path, char directory[PATH_MAX]) {
     return realpath(named, directory) != NULL;
 }
 
-/* A driver's directory may be made of links (a simulated machine's is). */
+/* What a driver is made of: its libraries, and a simulated one's cards. */
+static bool is_drivers(const char *name) {
+    return strncmp(name, "libcuda", 7) == 0 || strncmp(name, "libnvidia", 9) == 0 ||
+           strcmp(name, "dev") == 0;
+}
+
+/* A driver's directory may be made of links (a simulated machine's is), and may be the system's. */
 static void add_directory(struct shown_paths *paths, const char *directory) {
     paths_add(paths, directory, false);
     DIR *listing = opendir(directory);
@@ -82,7 +88,9 @@ static void add_directory(struct shown_paths *paths, const char *directory) {
     for (const struct dirent *entry; (entry = readdir(listing)) != NULL;) {
         char name[PATH_MAX], target[PATH_MAX], beside[PATH_MAX];
         int wrote = snprintf(name, sizeof name, "%s/%s", directory, entry->d_name);
-        if (wrote < 0 || wrote >= PATH_MAX || !link_target(name, target)) continue;
+        if (!is_drivers(entry->d_name) || wrote < 0 || wrote >= PATH_MAX ||
+            !link_target(name, target))
+            continue;
         /* links within the directory lead to what is shown already */
         if (directory_of(target, beside) && strcmp(beside, directory) != 0)
             paths_add(paths, target, false);

@@ -184,6 +184,38 @@ def test_an_executor_is_somebody_of_its_own(sim: Machine, tmp_path: Path, monkey
         other.end()
 
 
+FOUND = """
+import os, sys
+from pathlib import Path
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.nvml import NvmlInventory
+from test_confinement import Owner, sample, start
+
+(card,) = NvmlInventory().read()
+os.environ["EGPU_TEST_CARD"] = card.uuid
+state = Path(sys.argv[1])
+executor = start(ExecutorSupervisor(state / "leases", Owner, driver_dir=None, confinement=Confinement()), "one")
+try:
+    print(sample(executor, state / "client"))
+finally:
+    executor.end()
+"""
+
+
+def test_the_driver_is_found_where_nvml_was(sim: Machine, tmp_path: Path) -> None:
+    """A daemon that finds both through its LD_LIBRARY_PATH alone, which executors are not given."""
+    done = subprocess.run(
+        [sys.executable, "-c", FOUND, str(tmp_path)],
+        env={**environment(sim.driver_dir), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert "0 wrong: ok" in done.stdout, done.stdout + done.stderr
+
+
 CONNECT = """
 import os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -34,6 +34,7 @@ from egpu.adapters.executors.confinement import DRIVER, EXECUTOR, Confinement, g
 from egpu.adapters.executors.leftovers import group_exists, processes_as, processes_of, sessions_of
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
 from egpu.adapters.executors.users import User
+from egpu.adapters.nvml import driver_directory
 from egpu.adapters.processes import Process, boot_id
 from egpu.adapters.slices.pages import UsageReader, create_usage, write_policy
 from egpu.api.allocation import CardShare
@@ -138,10 +139,12 @@ class Executor(Generic[Owner]):
         write_policy(self.directory / "policy", self.record.policy())
 
     def launch(self, driver_dir: Path | None, user: User | None = None) -> None:
-        """Start the process in its finished directory, with the driver in `driver_dir` or the one that the system has.
+        """Start the process in its finished directory, with the driver in `driver_dir`, or the one that our NVML is of,
+        or the one that the system finds.
 
         Raises OSError, Unavailable.
         """
+        driver_dir = driver_dir or driver_directory()
         driver_dir = None if driver_dir is None else driver_dir.resolve()  # as its view names it
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
