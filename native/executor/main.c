@@ -367,7 +367,8 @@ static int usage(const char *what) {
         "egpu-executor: %s\n"
         "usage: egpu-executor [--slice DIR] --driver LIBCUDA (--listen SOCKET | --listen-fd N | --listen-tcp PORT)\n"
         "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
-        "                     [--cgroup DIR] [--user UID:GID] [--view] [--landlock] [--show PATH]... [--device PATH]...\n"
+        "                     [--cgroup DIR] [--user UID:GID] [--view] [--landlock]\n"
+        "                     [--show PATH]... [--device PATH]...\n"
         "       egpu-executor --driver LIBCUDA [--user UID:GID] --probe\n",
         what);
     return 2;

@@ -510,7 +510,7 @@ def test_replies_that_nobody_acknowledges_are_bounded(victim: tuple[Path, Execut
 
 
 def test_calls_that_wait_beside_are_bounded(victim: tuple[Path, Executor]) -> None:
-    """What came with them is kept while they wait for the card, which waits for a function that the client never ends."""
+    """What came with them is kept while they wait for the card, and that for a function that the client never ends."""
     client, executor = victim
     raw = Raw(client / "lease.sock")
     memory = with_memory(raw)
@@ -525,7 +525,7 @@ def test_calls_that_wait_beside_are_bounded(victim: tuple[Path, Executor]) -> No
 
 
 def test_many_threads_copy_while_one_waits_for_the_card(sim: Machine, tmp_path: Path) -> None:
-    """Their replies come while an earlier call has none: the executor may forget them, and keeps no more than it may."""
+    """Their replies come while an earlier call has none: the executor may forget them, and keeps no more than that."""
     with remote(sim, tmp_path, "bridge") as (client, executor, bridge):
         assert bridge
         run(

@@ -84,7 +84,7 @@ def driver_directory() -> Path | None:
     if nvml.nvmlLib is None:
         return None
     symbol = _Symbol()
-    address = ctypes.cast(nvml.nvmlLib.nvmlInit_v2, ctypes.c_void_p)
+    address = ctypes.c_void_p.from_buffer(nvml.nvmlLib.nvmlInit_v2)
     if not ctypes.CDLL(None).dladdr(address, ctypes.byref(symbol)) or b"/" not in (symbol.file or b""):
         return None
     directory = Path(os.fsdecode(symbol.file)).absolute().parent

@@ -52,7 +52,7 @@ static int environment_of(int pid) {
 static int root_of(int pid) {
     char path[64];
     struct stat status;
-    snprintf(path, sizeof path, "/proc/%d/root/etc", pid);
+    snprintf(path, sizeof path, "/proc/%d/%s/etc", pid, "root");
     return stat(path, &status) == 0;
 }
 
