@@ -288,7 +288,9 @@ static void prepare(const uint8_t *data, size_t size) {
 
 /* As it is when a session's process has been started. */
 static void forget(void) {
-    stream_forget(UINT64_MAX);
+    stream_forget(UINT64_MAX, UINT64_MAX, NULL, 0);
+    atomic_store(&replies_held, 0);
+    atomic_store(&beside_bytes, 0);
     for (unsigned i = 0; i < 64; i++) {
         free(kept_blocks[i]);
         kept_blocks[i] = NULL;
