@@ -126,7 +126,7 @@ static CUresult copy_in(struct task *task) {
  * them. */
 static void *room_for_data(struct task *task, size_t bytes) {
     if (bytes <= task->out.left && bytes <= 4096) return give(&task->out, bytes);
-    task->large = malloc(bytes);
+    task->large = session_reply_take(bytes);
     task->large_bytes = bytes;
     return task->large;
 }
@@ -144,7 +144,7 @@ static CUresult copy_out(struct task *task) {
         /* exactly: data have no padding here */
         if (result == CUDA_SUCCESS) task->out.at += copy.bytes;
     } else if (result != CUDA_SUCCESS) {
-        free(task->large);
+        session_reply_give(task->large, task->large_bytes);
         task->large = NULL;
     }
     return result;
@@ -179,7 +179,7 @@ static CUresult copy_rect_out(struct task *task) {
     if (!begins(task, &copy, sizeof copy, false) || task->in.left) return violation(task);
     uint64_t bytes = (uint64_t)copy.width * copy.rows;
     if (bytes > WIRE_MAX_BULK) return violation(task);
-    task->large = malloc(padded(bytes) + 8);
+    task->large = session_reply_take(padded(bytes));
     if (task->large == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     task->large_bytes = padded(bytes);
     memset(task->large + bytes, 0, padded(bytes) - bytes);
@@ -191,7 +191,7 @@ static CUresult copy_rect_out(struct task *task) {
                           .dstPitch = copy.width};
     CUresult result = rows(task, &copy, &plan);
     if (result == CUDA_SUCCESS) return result;
-    free(task->large);
+    session_reply_give(task->large, task->large_bytes);
     task->large = NULL;
     return result;
 }
@@ -329,7 +329,7 @@ static CUresult host_unmap(struct task *task) {
 /* ---- images ---- */
 
 #define IMAGES 256
-#define IMAGE_CACHE_BYTES (UINT64_C(1) << 30)
+#define IMAGE_CACHE_BYTES WIRE_MAX_IMAGE /* the largest has room, when all others go */
 
 struct image {
     uint8_t digest[32];

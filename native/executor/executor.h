@@ -5,6 +5,8 @@
  *   calls.c     operations with forms of their own
  *   decoders.c  generated: the others
  *   handles.c   what the client's handles stand for
+ *   confinement.c, paths.c, view.c, landlock.c
+ *               what holds both: a user without privileges, its own view of the files, Landlock
  *   sandbox.c   what the child may still do once it has its GPU
  *   status.c    what NVML says of the slice
  *
@@ -31,6 +33,7 @@ struct settings {
     const char *driver, *lease;
     int grace_seconds;
     int roster; /* descriptor of a struct roster, or -1 */
+    int rules;  /* of Landlock, or -1 */
 };
 
 /* Who the sessions of the lease are: written by the parent, mapped by its children, who cannot
@@ -87,6 +90,9 @@ void session_callback(uint64_t id, CUresult status);
 /* a descriptor that came over the socket, or -1 */
 int session_receive_fd(void);
 uint8_t *session_bulk(uint64_t offset, size_t bytes); /* in the shared area, or NULL */
+/* Room for a reply, or NULL; all replies that the client has not got are bounded (session.h). */
+uint8_t *session_reply_take(size_t bytes);
+void session_reply_give(uint8_t *data, size_t bytes);
 
 /* Everything is decoded: whether to go on with the call. */
 static inline CUresult task_refused(struct task *task, bool known) {

@@ -7,13 +7,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,17 +20,15 @@
 
 #include "common/clock.h"
 #include "common/file.h"
+#include "confinement.h"
 #include "greeting.h"
 
 #define MAX_GREETERS 64 /* connections that have not said HELLO yet */
 #define HELLO_MS 2000
-/* a session may map 4096 pieces of its client's memory, and has streams, files and its driver's
- * devices */
-#define MAX_FILES 65536
 
 static struct {
     const char *slice, *driver, *listen, *token_file, *lease;
-    const char *cgroup, *user;
+    const char *cgroup;
     int listen_fd, tcp_port, grace, sessions;
 } options = {.listen_fd = -1, .tcp_port = -1, .grace = 30, .sessions = 64, .lease = "-"};
 
@@ -46,6 +41,8 @@ static struct session sessions[MAX_SESSIONS];
 static int session_count;
 static struct roster *roster;
 static int roster_fd = -1;
+static struct shown_paths shown;
+static struct confinement confinement = {.paths = &shown, .rules = -1};
 
 static struct greeter {
     int fd; /* -1: free */
@@ -104,10 +101,11 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
     int pair[2];
     if (session == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return NULL;
-    char descriptor[16], grace[16], known[16], preload[4200];
+    char descriptor[16], grace[16], known[16], rules[16], preload[4200];
     snprintf(descriptor, sizeof descriptor, "%d", pair[1]);
     snprintf(grace, sizeof grace, "%d", options.grace);
     snprintf(known, sizeof known, "%d", roster_fd);
+    snprintf(rules, sizeof rules, "%d", confinement.rules);
     snprintf(preload, sizeof preload, "%s/libegpu-interposer.so",
              options.slice ? options.slice : "");
     pid_t pid = fork();
@@ -122,10 +120,12 @@ static struct session *session_start(const uint8_t id[16], uint32_t client) {
         sigprocmask(SIG_SETMASK, &none, NULL);
         fcntl(pair[1], F_SETFD, 0);
         fcntl(roster_fd, F_SETFD, 0);
+        fcntl(confinement.rules, F_SETFD, 0);
         dup2(STDERR_FILENO, STDOUT_FILENO); /* events are the parent's alone */
         if (options.slice != NULL) setenv("LD_PRELOAD", preload, 1);
         execl("/proc/self/exe", "egpu-session", "--session", descriptor, "--roster", known,
-              "--driver", options.driver, "--grace", grace, "--lease", options.lease, (char *)NULL);
+              "--rules", rules, "--driver", options.driver, "--grace", grace, "--lease",
+              options.lease, (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
@@ -361,40 +361,15 @@ static bool join_cgroup(const char *directory) {
     return joined;
 }
 
-/* No way back: neither by a set-user-id program (nobody may start one anyway) nor through a saved
- * id. */
-static bool become(const char *user) {
-    unsigned uid, gid;
-    char rest;
-    if (sscanf(user, "%u:%u%c", &uid, &gid, &rest) != 2 || uid == 0 || gid == 0) {
-        fprintf(stderr, "egpu-executor: --user is UID:GID, neither of them 0; found %s\n", user);
-        return false;
-    }
-    if (setgroups(0, NULL) == 0 && setresgid(gid, gid, gid) == 0 && setresuid(uid, uid, uid) == 0)
-        return true;
-    fprintf(stderr, "egpu-executor: cannot become %s: %s\n", user, strerror(errno));
-    return false;
-}
-
-/* What holds without a cgroup as well: no memory of a tenant in a core file, no privilege to be
- * had, a bound on descriptors. */
-static bool confine(void) {
-    const struct rlimit no_core = {0, 0};
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return false;
-    if (files.rlim_max > MAX_FILES) files.rlim_max = MAX_FILES;
-    files.rlim_cur = files.rlim_max;
-    return setrlimit(RLIMIT_CORE, &no_core) == 0 && setrlimit(RLIMIT_NOFILE, &files) == 0 &&
-           prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
-}
-
 static int usage(const char *what) {
     fprintf(
         stderr,
         "egpu-executor: %s\n"
         "usage: egpu-executor [--slice DIR] --driver LIBCUDA (--listen SOCKET | --listen-fd N | --listen-tcp PORT)\n"
         "                     [--token-file FILE] [--grace SECONDS] [--lease NAME] [--sessions MAX]\n"
-        "                     [--cgroup DIR] [--user UID:GID]\n",
+        "                     [--cgroup DIR] [--user UID:GID] [--view] [--landlock]\n"
+        "                     [--show PATH]... [--device PATH]...\n"
+        "       egpu-executor --driver LIBCUDA [--user UID:GID] --probe\n",
         what);
     return 2;
 }
@@ -406,10 +381,14 @@ int main(int argc, char **argv) {
         {"listen-tcp", required_argument, NULL, 'p'}, {"token-file", required_argument, NULL, 't'},
         {"grace", required_argument, NULL, 'g'},      {"lease", required_argument, NULL, 'n'},
         {"sessions", required_argument, NULL, 'm'},   {"cgroup", required_argument, NULL, 'c'},
-        {"user", required_argument, NULL, 'u'},       {"session", required_argument, NULL, 'S'},
-        {"roster", required_argument, NULL, 'R'},     {NULL, 0, NULL, 0},
+        {"user", required_argument, NULL, 'u'},       {"view", no_argument, NULL, 'v'},
+        {"landlock", no_argument, NULL, 'k'},         {"show", required_argument, NULL, 'h'},
+        {"device", required_argument, NULL, 'D'},     {"probe", no_argument, NULL, 'P'},
+        {"session", required_argument, NULL, 'S'},    {"roster", required_argument, NULL, 'R'},
+        {"rules", required_argument, NULL, 'L'},      {NULL, 0, NULL, 0},
     };
     int session = -1;
+    bool probe = false;
     for (int flag; (flag = getopt_long(argc, argv, "", flags, NULL)) != -1;) switch (flag) {
         case 's': options.slice = optarg; break;
         case 'd': options.driver = optarg; break;
@@ -421,21 +400,35 @@ int main(int argc, char **argv) {
         case 'n': options.lease = optarg; break;
         case 'm': options.sessions = atoi(optarg); break;
         case 'c': options.cgroup = optarg; break;
-        case 'u': options.user = optarg; break;
+        case 'u': confinement.user = optarg; break;
+        case 'v': confinement.view = true; break;
+        case 'k': confinement.landlock = true; break;
+        case 'h': paths_add(&shown, optarg, false); break;
+        case 'D': paths_add(&shown, optarg, true); break;
+        case 'P': probe = true; break;
         case 'S': session = atoi(optarg); break;
         case 'R': roster_fd = atoi(optarg); break;
+        case 'L': confinement.rules = atoi(optarg); break;
         default: return usage("unknown flag");
         }
     if (options.driver == NULL) return usage("--driver is missing");
     if (session >= 0) {
-        struct settings settings = {options.driver, options.lease, options.grace, roster_fd};
+        struct settings settings = {options.driver, options.lease, options.grace, roster_fd,
+                                    confinement.rules};
         return session_run(&settings, session);
+    }
+    if (probe) {
+        paths_add_usual(&shown, options.driver, NULL);
+        return confinement_probe(&confinement);
     }
     if ((options.listen != NULL) + (options.listen_fd >= 0) + (options.tcp_port >= 0) != 1)
         return usage("exactly one of --listen, --listen-fd, --listen-tcp is needed");
     if (options.sessions < 1 || options.sessions > MAX_SESSIONS || options.grace < 0)
         return usage("--sessions is 1 to 256, --grace at least 0");
     if (options.cgroup != NULL && !join_cgroup(options.cgroup)) return 6;
+    /* What came with us is ours alone: the lock on our user, for one, is not for sessions to drop.
+     */
+    close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
     char resolved[4096], part[4200];
     if (options.slice != NULL) {
         if (realpath(options.slice, resolved) == NULL) {
@@ -467,10 +460,7 @@ int main(int argc, char **argv) {
         perror("egpu-executor: cannot listen");
         return 4;
     }
-    if (options.user != NULL && !become(options.user)) return 6;
-    if (!confine()) {
-        perror("egpu-executor: cannot be confined");
-        return 6;
-    }
+    paths_add_usual(&shown, options.driver, options.slice);
+    if (!confinement_enter(&confinement)) return 6;
     return serve(listener);
 }

@@ -1,16 +1,22 @@
 /* What a session may still do once it has its driver: compute, map memory, open files, talk on what
- * it has. No program is executed, no process is made, traced or signalled, no new connection is
- * opened, no privilege is gained. Whatever is not listed fails with EPERM.
+ * it has. No program is executed, no process is made, traced, read, limited or signalled, no new
+ * connection is opened, no privilege is gained. A list of what is allowed, for a driver's needs are
+ * known (its own ioctls, files, memory, threads) and the kernel's next calls are not: whatever is
+ * not listed fails with EPERM.
  */
 #define _GNU_SOURCE
 #include "executor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/prctl.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -46,11 +52,9 @@ static const int allowed[] = {
     SYS_readlinkat,
     SYS_faccessat,
     SYS_getdents64,
-    SYS_fcntl,
     SYS_ftruncate,
     SYS_fallocate,
     SYS_flock,
-    SYS_ioctl,
     SYS_dup,
     SYS_dup3,
     SYS_pipe2,
@@ -108,8 +112,6 @@ static const int allowed[] = {
     SYS_uname,
     SYS_sysinfo,
     SYS_getrusage,
-    SYS_prlimit64,
-    SYS_prctl,
     SYS_rt_sigaction,
     SYS_rt_sigprocmask,
     SYS_rt_sigreturn,
@@ -133,39 +135,99 @@ static const int allowed[] = {
 };
 
 #define COUNT (sizeof allowed / sizeof *allowed)
+#define MAX_VALUES 16
+
+/* Calls that are allowed, or refused, by the low word of one argument: all that the kernel reads of
+ * these. */
+static const struct {
+    int call;
+    unsigned argument;
+    bool refused; /* with these values; otherwise allowed with them only */
+    unsigned count;
+    unsigned values[MAX_VALUES];
+} judged[] = {
+    /* Not whom a descriptor tells of its news, and by which signal. */
+    {SYS_fcntl,
+     1,
+     false,
+     15,
+     {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW, F_OFD_GETLK,
+      F_OFD_SETLK, F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS, F_SETPIPE_SZ}},
+    /* The same by ioctl, and input that a terminal is made to believe in. */
+    {SYS_ioctl, 1, true, 5, {FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI, TIOCLINUX}},
+    /* A driver names its threads and their memory; not who dies with whom, or may look at whom. */
+    {SYS_prctl,
+     0,
+     false,
+     5,
+     {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_SET_VMA, PR_GET_DUMPABLE}},
+    /* Its own limits, by the number that means itself. */
+    {SYS_prlimit64, 0, false, 1, {0}},
+    /* Whether a process lives may be asked (the usage file's dead are found so). */
+    {SYS_kill, 1, false, 1, {0}},
+};
+#define JUDGED (sizeof judged / sizeof *judged)
+
+struct program {
+    struct sock_filter code[COUNT + 24 + JUDGED * (MAX_VALUES + 4)];
+    unsigned length;
+};
+
+static void put(struct program *program, unsigned short code, unsigned value, unsigned char yes,
+                unsigned char no) {
+    program->code[program->length++] = (struct sock_filter){code, yes, no, value};
+}
+
+static void answer(struct program *program, unsigned action) {
+    put(program, BPF_RET | BPF_K, action, 0, 0);
+}
+
+static void load_argument(struct program *program, unsigned argument) {
+    put(program, BPF_LD | BPF_W | BPF_ABS,
+        (unsigned)(offsetof(struct seccomp_data, args) + argument * sizeof(uint64_t)), 0, 0);
+}
+
+/* Is it this call? If not, on to what follows the next `length` instructions. */
+static void only_for(struct program *program, int call, unsigned length) {
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, (unsigned char)length);
+}
+
+static void judge(struct program *program, unsigned which) {
+    unsigned count = judged[which].count, refusal = SECCOMP_RET_ERRNO | EPERM;
+    only_for(program, judged[which].call, count + 3);
+    load_argument(program, judged[which].argument);
+    for (unsigned i = 0; i < count; i++)
+        put(program, BPF_JMP | BPF_JEQ | BPF_K, judged[which].values[i], (unsigned char)(count - i),
+            0);
+    answer(program, judged[which].refused ? SECCOMP_RET_ALLOW : refusal);
+    answer(program, judged[which].refused ? refusal : SECCOMP_RET_ALLOW);
+}
+
+/* Threads, not processes. clone3 hides its flags in memory: glibc falls back to clone. */
+static void judge_clone(struct program *program) {
+    only_for(program, SYS_clone3, 1);
+    answer(program, SECCOMP_RET_ERRNO | ENOSYS);
+    only_for(program, SYS_clone, 4);
+    load_argument(program, 0);
+    put(program, BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1);
+    answer(program, SECCOMP_RET_ALLOW);
+    answer(program, SECCOMP_RET_ERRNO | EPERM);
+}
 
 bool sandbox_enter(void) {
-    struct sock_filter program[COUNT + 24];
-    unsigned n = 0;
-    program[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    program[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-    /* Threads, not processes. clone3 hides its flags in memory: glibc falls back to clone. */
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-                                                offsetof(struct seccomp_data, args[0]));
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
-    /* Whether a process lives may be asked (the usage file's dead are found so); nobody is
-     * signalled. */
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kill, 0, 4);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-                                                offsetof(struct seccomp_data, args[1]));
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    static struct program program;
+    put(&program, BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch), 0, 0);
+    put(&program, BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+    answer(&program, SECCOMP_RET_KILL_PROCESS);
+    put(&program, BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+    judge_clone(&program);
+    for (unsigned i = 0; i < JUDGED; i++) judge(&program, i);
     for (unsigned i = 0; i < COUNT; i++)
-        program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i],
-                                                    (unsigned char)(COUNT - i), 0);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog filter = {(unsigned short)n, program};
+        put(&program, BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], (unsigned char)(COUNT - i),
+            0);
+    answer(&program, SECCOMP_RET_ERRNO | EPERM);
+    answer(&program, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {(unsigned short)program.length, program.code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) != 0) {
         perror("egpu-executor: no sandbox (seccomp)");

@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include "session.h"
 
+#include "confinement.h"
+
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +16,8 @@
 
 #define REPLY_BYTES (192u << 10) /* results of one call, but for copies */
 #define WAITERS 256
+#define BESIDE_BYTES (8u << 20) /* calls that wait in threads of their own: what came with them */
+#define TAKEN_US 50
 #define WAITER_STACK_BYTES (256u << 10)
 
 struct session_state session = {.connection = -1, .out_lock = PTHREAD_MUTEX_INITIALIZER};
@@ -22,6 +26,7 @@ static uint64_t current_context;
 static _Atomic uint32_t pending_error; /* of a call that nobody waited for */
 static uint8_t reply_space[REPLY_BYTES];
 static _Atomic int waiters;
+static _Atomic size_t beside_bytes, replies_held;
 
 _Noreturn void session_end(int code) {
     fflush(NULL);
@@ -35,6 +40,25 @@ _Noreturn void session_violation(const char *what) {
 }
 
 /* ---- replies ---- */
+
+uint8_t *session_reply_take(size_t bytes) {
+    while (atomic_fetch_add(&replies_held, bytes) + bytes > SESSION_REPLY_BYTES) {
+        atomic_fetch_sub(&replies_held, bytes);
+        /* Over a stream the client has been told how much it may leave with us. */
+        if (session.transport == &transport_stream)
+            session_violation("more is asked for than is taken");
+        usleep(TAKEN_US); /* the ring of replies is read without us */
+    }
+    uint8_t *data = malloc(bytes + 1);
+    if (data == NULL) atomic_fetch_sub(&replies_held, bytes);
+    return data;
+}
+
+void session_reply_give(uint8_t *data, size_t bytes) {
+    if (data == NULL) return;
+    free(data);
+    atomic_fetch_sub(&replies_held, bytes);
+}
 
 /* The serving thread alone sends, until it begins something that answers from another thread; it
  * says so before. */
@@ -85,6 +109,7 @@ static void *wait_beside(void *argument) {
     uint8_t space[8192];
     CUresult result = run(beside->operation, &beside->task, space, sizeof space);
     answer(&beside->task, result, space, true);
+    atomic_fetch_sub(&beside_bytes, beside->task.header.len);
     free(beside->payload);
     free(beside);
     DRIVER(cuCtxSetCurrent, CUcontext)(NULL);
@@ -95,7 +120,9 @@ static void *wait_beside(void *argument) {
 /* Hands a call that may wait to a thread of its own. False: carry it out here. */
 static bool begin_beside(const struct operation *operation, const struct task *task,
                          const uint8_t *payload) {
-    if (atomic_load(&waiters) >= WAITERS) return false;
+    size_t bytes = task->header.len;
+    if (atomic_load(&waiters) >= WAITERS || atomic_load(&beside_bytes) + bytes > BESIDE_BYTES)
+        return false;
     struct beside *beside = malloc(sizeof *beside);
     uint8_t *copy = beside == NULL ? NULL : malloc(task->header.len + 1);
     if (copy != NULL) {
@@ -109,7 +136,9 @@ static bool begin_beside(const struct operation *operation, const struct task *t
         pthread_attr_setstacksize(&attributes, WAITER_STACK_BYTES);
         session_shares_output();
         atomic_fetch_add(&waiters, 1);
+        atomic_fetch_add(&beside_bytes, bytes);
         if (pthread_create(&thread, &attributes, wait_beside, beside) == 0) return true;
+        atomic_fetch_sub(&beside_bytes, bytes);
         atomic_fetch_sub(&waiters, 1);
     }
     free(copy);
@@ -132,15 +161,26 @@ static void carry_out_call(const struct wire_header *header, const uint8_t *payl
         answer(&task, result, reply_space, false);
         return;
     }
-    free(task.large);
+    session_reply_give(task.large, task.large_bytes);
     uint32_t none = 0;
     if (result != CUDA_SUCCESS)
         atomic_compare_exchange_strong(&pending_error, &none, (uint32_t)result);
 }
 
+/* All replies up to the number; and, where something follows, all up to the first word of it but
+ * those that the other words name. */
+static void received(const struct wire_header *header, const uint8_t *payload) {
+    uint64_t words[1 + WIRE_MAX_MISSING] = {header->seq};
+    if (header->len > sizeof words || header->len % sizeof *words != 0)
+        session_violation("a malformed frame");
+    if (header->len != 0) memcpy(words, payload, header->len);
+    size_t missing = header->len / sizeof *words;
+    stream_forget(header->seq, words[0], words + 1, missing == 0 ? 0 : missing - 1);
+}
+
 void session_frame(const struct wire_header *header, const uint8_t *payload) {
     switch (header->op) {
-    case WIRE_RECEIVED: stream_forget(header->seq); return;
+    case WIRE_RECEIVED: received(header, payload); return;
     case WIRE_CALLBACK_DONE: callback_ended(header->seq); return;
     case WIRE_GOODBYE: session_end(0);
     case WIRE_TRANSPORT: return; /* settled when the connection began */
@@ -159,7 +199,7 @@ void session_frame(const struct wire_header *header, const uint8_t *payload) {
 
 /* ---- the process ---- */
 
-static void limit_process(void) {
+static bool limit_process(int rules) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "egpu-session");
     struct rlimit none = {0, 0}, files = {512, 512};
@@ -167,11 +207,18 @@ static void limit_process(void) {
     setrlimit(RLIMIT_NOFILE, &files);
     mallopt(M_MMAP_THRESHOLD, 8 << 20); /* buffers of copies come and go: their pages stay */
     mallopt(M_TRIM_THRESHOLD, 32 << 20);
+    /* Other sessions of the lease are the same user: our memory is ours all the same. */
+    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return false;
+    if (rules < 0) return true;
+    bool held = landlock_enter(rules);
+    if (!held) perror("egpu-executor: no Landlock");
+    close(rules);
+    return held;
 }
 
 int session_run(const struct settings *settings, int control) {
     session.settings = settings;
-    limit_process();
+    if (!limit_process(settings->rules)) return EXIT_NO_DRIVER;
     shared_register();
     struct greeting greeting;
     int fd = greeting_receive(control, &greeting);

@@ -16,6 +16,12 @@
 #include "greeting.h"
 #include "ring.h"
 
+/* Replies that a client has not got, of copies and of calls: over a stream those that it has not
+ * said RECEIVED for. Its own bound is smaller (WIRE_REPLY_WINDOW). With what waits in threads (8
+ * MiB), the input (4 MiB) and shared memory (6 MiB) a session takes 26 MiB for its client, and 256
+ * MiB for the images of its modules. */
+#define SESSION_REPLY_BYTES (8u << 20)
+
 struct reply {
     uint64_t seq;
     struct wire_reply head;
@@ -79,7 +85,9 @@ void connection_await(void);
 bool stream_open(void);
 void stream_reset(void);               /* on a new connection nothing has been read or written */
 void stream_resume(uint64_t received); /* emits replies again that the client has not got */
-void stream_forget(uint64_t received); /* the client has these replies; not under out_lock */
+/* The client has all replies up to `received`, and all up to `until` but the missing ones. Not
+ * under out_lock. */
+void stream_forget(uint64_t received, uint64_t until, const uint64_t *missing, size_t count);
 bool shared_prepare(void);
 bool shared_open(int memory); /* maps it, and uses it from now on */
 

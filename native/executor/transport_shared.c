@@ -55,7 +55,7 @@ static void shared_reply(struct reply *reply, bool beside) {
     (void)beside;
     struct wire_header header = reply_header(reply);
     shared_emit(&header, &reply->head, sizeof reply->head, reply->data, reply->bytes);
-    if (reply->owned) free(reply->data);
+    if (reply->owned) session_reply_give(reply->data, reply->bytes);
 }
 
 static void shared_flush(void) {} /* what is emitted can be read */

@@ -67,7 +67,7 @@ static void stream_reply(struct reply *reply, bool beside) {
     /* a client that never says what it got */
     if (kept_count == KEPT_REPLIES) session_end(EXIT_VIOLATION);
     if (!reply->owned) {
-        uint8_t *copy = reply->bytes ? malloc(reply->bytes) : NULL;
+        uint8_t *copy = reply->bytes ? session_reply_take(reply->bytes) : NULL;
         if (reply->bytes && copy == NULL) session_end(EXIT_VIOLATION);
         if (reply->bytes) memcpy(copy, reply->data, reply->bytes);
         reply->data = copy;
@@ -82,12 +82,19 @@ static void stream_reply(struct reply *reply, bool beside) {
     }
 }
 
-void stream_forget(uint64_t received) {
+static bool named(uint64_t seq, const uint64_t *missing, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (missing[i] == seq) return true;
+    return false;
+}
+
+void stream_forget(uint64_t received, uint64_t until, const uint64_t *missing, size_t count) {
     pthread_mutex_lock(&session.out_lock);
     unsigned left = 0;
     for (unsigned i = 0; i < kept_count; i++)
-        if (kept[i].seq <= received)
-            free(kept[i].data);
+        if (kept[i].seq <= received ||
+            (kept[i].seq <= until && !named(kept[i].seq, missing, count)))
+            session_reply_give(kept[i].data, kept[i].bytes);
         else
             kept[left++] = kept[i];
     kept_count = left;
@@ -104,7 +111,7 @@ void stream_reset(void) {
 }
 
 void stream_resume(uint64_t received) {
-    stream_forget(received);
+    stream_forget(received, received, NULL, 0);
     pthread_mutex_lock(&session.out_lock);
     for (unsigned i = 0; i < kept_count; i++) emit_reply(&kept[i]);
     callbacks_again();

@@ -168,7 +168,7 @@ CUresult bulk_out_stream(const struct where *where, uint8_t *to, uint64_t from, 
             call_start(call, OP_COPY_OUT);
             call->link = where->link;
             call->into = to + asked;
-            call->into_bytes = piece;
+            call->into_bytes = call->asked_bytes = piece;
             struct wire_copy_out copy = {from + asked, where->stream, (uint32_t)piece, where->wait};
             if ((result = call_begin(call, sizeof copy, CALL_WAITS)) != CUDA_SUCCESS) break;
             put_bytes(&call->out, &copy, sizeof copy);

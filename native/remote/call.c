@@ -84,7 +84,13 @@ static void deliver(struct call *call, const struct wire_reply *reply, const uin
         if (call->reply_bytes) memcpy(call->reply, data, bytes);
         call->in = (struct reader){call->reply, call->reply_bytes, false};
     }
+}
+
+void call_arrived(struct link *link, struct call *call) {
+    if (call->done) return;
     call->done = true;
+    link->arrived++;
+    link->outstanding -= call->asked_bytes;
 }
 
 void call_dispatch(struct link *link, const struct wire_header *header, const uint8_t *payload,
@@ -107,11 +113,15 @@ void call_dispatch(struct link *link, const struct wire_header *header, const ui
     const uint8_t *data = payload + sizeof reply;
     if (mine != NULL && mine->seq == header->seq) {
         deliver(mine, &reply, data, bytes);
+        mine->done = true;
         return;
     }
     pthread_mutex_lock(&link->receive_lock);
     struct call *call = find_waiting(link, header->seq);
-    if (call != NULL) deliver(call, &reply, data, bytes);
+    if (call != NULL) {
+        deliver(call, &reply, data, bytes);
+        call_arrived(link, call);
+    }
     if (call != NULL && atomic_load(&link->sleeping)) /* we may go on reading for long */
         pthread_cond_broadcast(&link->received);
     pthread_mutex_unlock(&link->receive_lock);
@@ -140,6 +150,24 @@ static bool set_context(struct link *link, uint64_t context) {
     return true;
 }
 
+/* Waits until a stream's executor may be asked for so much more: what it keeps for us is bounded.
+ */
+static void await_window(struct link *link, size_t bytes) {
+    pthread_mutex_lock(&link->receive_lock);
+    while (link->outstanding != 0 && link->outstanding + bytes > WIRE_REPLY_WINDOW &&
+           !atomic_load_explicit(&link->dead, memory_order_relaxed)) {
+        if (!atomic_load_explicit(&link->broken, memory_order_relaxed)) {
+            reading_take_part(link);
+            continue;
+        }
+        pthread_mutex_unlock(&link->receive_lock);
+        connection_mend(link);
+        pthread_mutex_lock(&link->receive_lock);
+    }
+    link->outstanding += bytes;
+    pthread_mutex_unlock(&link->receive_lock);
+}
+
 CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
     uint64_t context = context_current();
     if (call->link == NULL) call->link = context ? links[wire_server(context)] : links[0];
@@ -149,6 +177,8 @@ CUresult call_begin(struct call *call, size_t bytes, enum call_mode mode) {
         CUresult error = context_error();
         if (error != CUDA_SUCCESS) return error;
     }
+    if (link->transport != &transport_stream) call->asked_bytes = 0;
+    if (call->asked_bytes != 0) await_window(link, call->asked_bytes);
     link_lock(link);
     if (!pthread_equal(link->owner, pthread_self()))
         atomic_store_explicit(&link->concurrent, true, memory_order_relaxed);

@@ -263,6 +263,7 @@ static CUresult rows_out(const struct where *where, uint8_t *to, uint64_t to_pit
         struct call call;
         call_start(&call, OP_COPY_RECT_OUT);
         call.link = where->link;
+        call.asked_bytes = now * width;
         struct wire_copy_rows copy = {from + row * pitch, where->stream, pitch, (uint32_t)width,
                                       (uint32_t)now,      where->wait,   0};
         CUresult result = call_begin(&call, sizeof copy, CALL_WAITS);

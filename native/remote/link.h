@@ -78,7 +78,7 @@ struct stream_state {
     pthread_mutex_t feed_lock;
     _Atomic uint64_t sent;
     uint64_t acknowledged; /* the ring keeps what comes after: a new connection may need it */
-    uint64_t received_told;
+    uint64_t arrived_told;
     struct external externals[MAX_EXTERNALS];
     _Atomic unsigned external_sent, external_end; /* counters */
     unsigned external_first;
@@ -134,6 +134,8 @@ struct link {
     _Atomic bool broken;       /* the connection; a stream gets another one */
     struct call *waiting;
     uint64_t last_reply;
+    uint64_t arrived;       /* replies, counted */
+    size_t outstanding;     /* bytes of copies that have not come */
     _Atomic uint64_t taken; /* the executor has all calls up to here, as it has told us */
     _Atomic uint32_t pending_error;
 
@@ -154,6 +156,7 @@ struct call {
     size_t external_bytes;
     void *into; /* where the data of the reply belong */
     size_t into_bytes, into_got;
+    size_t asked_bytes; /* of a copy's data, in its reply */
     uint8_t *reply;
     size_t reply_bytes;
     CUresult result;
@@ -214,7 +217,7 @@ static inline void call_start(struct call *call, uint16_t op) {
     call->external = NULL;
     call->external_bytes = 0;
     call->into = NULL;
-    call->into_bytes = call->into_got = 0;
+    call->into_bytes = call->into_got = call->asked_bytes = 0;
     call->in = (struct reader){NULL, 0, true}; /* until a reply has come */
     call->reply = NULL;
     call->done = false;
@@ -240,6 +243,8 @@ CUresult call_concluded(struct call *call); /* its reply has come, or never will
 bool call_control(struct link *link, uint16_t op, uint64_t seq, const void *payload, size_t bytes);
 uint64_t call_received(struct link *link);                  /* all replies up to here have come */
 struct call *call_waiting(struct link *link, uint64_t seq); /* who waits for this reply, or NULL */
+/* A reply has come for the first time, or again after a cut. Under receive_lock. */
+void call_arrived(struct link *link, struct call *call);
 /* What a reply says besides the result of its call. */
 void call_reply_noted(struct link *link, uint64_t seq, uint32_t pending);
 /* One frame whose payload is all there. Whose reply `mine` is knows it without a look at who else

@@ -209,12 +209,31 @@ static bool stream_make_room(struct link *link, size_t frame) {
     return true;
 }
 
-static uint8_t *stream_place_waiting(struct link *link, size_t frame) {
-    uint64_t received = call_received(link); /* the executor may forget these */
-    if (received > link->stream.received_told) {
-        link->stream.received_told = received;
-        if (!call_control(link, WIRE_RECEIVED, received, NULL, 0)) return NULL;
+/* Tells the executor which replies it may forget: all that have come, though an earlier call may
+ * wait for the GPU for long. Under send_lock. False: the lease is lost. */
+static bool tell_received(struct link *link) {
+    uint64_t words[1 + WIRE_MAX_MISSING], before;
+    size_t missing = 0;
+    pthread_mutex_lock(&link->receive_lock);
+    bool news = link->arrived != link->stream.arrived_told;
+    link->stream.arrived_told = link->arrived;
+    words[0] = link->last_reply;
+    for (const struct call *call = link->waiting; call != NULL; call = call->next)
+        if (call->done && call->seq > words[0]) words[0] = call->seq;
+    before = words[0];
+    for (const struct call *call = link->waiting; call != NULL; call = call->next) {
+        if (call->done || call->seq > words[0]) continue;
+        if (call->seq <= before) before = call->seq - 1;
+        if (missing++ < WIRE_MAX_MISSING) words[missing] = call->seq;
     }
+    pthread_mutex_unlock(&link->receive_lock);
+    bool named = missing != 0 && missing <= WIRE_MAX_MISSING;
+    return !news || call_control(link, WIRE_RECEIVED, before, words,
+                                 named ? (1 + missing) * sizeof *words : 0);
+}
+
+static uint8_t *stream_place_waiting(struct link *link, size_t frame) {
+    if (!tell_received(link)) return NULL;
     uint8_t *at = link_room(link, frame);
     link->limit = 0; /* once the reply is there, all may have been taken */
     return at;
@@ -295,7 +314,7 @@ static bool receive_into(struct link *link, const struct wire_header *header, bo
     pthread_mutex_lock(&link->receive_lock);
     call->result = (CUresult)reply.result;
     call->into_got = bytes;
-    call->done = true;
+    call_arrived(link, call);
     pthread_mutex_unlock(&link->receive_lock);
     return true;
 }

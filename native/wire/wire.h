@@ -20,6 +20,9 @@
 #define WIRE_MAX_BULK (1u << 20) /* data in one frame */
 #define WIRE_MAX_PAYLOAD (WIRE_MAX_BULK + (64u << 10))
 #define WIRE_MAX_TOKEN 128u
+/* Of copies' replies that a client of a stream has asked for and not got: it asks for no more. */
+#define WIRE_REPLY_WINDOW (4u << 20)
+#define WIRE_MAX_MISSING 512u       /* calls that one RECEIVED may name */
 #define WIRE_MAX_IMAGE (256u << 20) /* a module, in IMAGE frames */
 #define WIRE_MAX_SNAPSHOT (64u << 10)
 #define WIRE_MAX_ARRAY 16u           /* structs in one array */

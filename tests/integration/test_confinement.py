@@ -12,7 +12,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
-from egpu.adapters.executors.process import Executor
+from egpu.adapters.executors.process import Executor, find
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.simulator.machine import Machine
@@ -25,8 +25,6 @@ from support.strangers import as_stranger, only_root
 from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("T4", 1)
-
-NOBODY = 65534
 
 #: In a mount namespace of its own. This machine's controllers may all be v1's, so the limits are files that every v2
 #: group has; tests/unit/test_cgroups.py has the real ones.
@@ -153,55 +151,86 @@ def test_a_group_that_is_not_there_is_an_error(sim: Machine, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start an executor as somebody else")
-def test_an_executor_as_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = Path("/dev/shm") / f"egpu-test-{os.getpid()}"  # everybody may pass through it
-    state.mkdir()
-    confinement = Confinement(ConfinementConfig(cgroup="none", user=f"{NOBODY}:{NOBODY}"))
+def test_an_executor_is_somebody_of_its_own(sim: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under directories that nobody else may pass through."""
+    monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
+    confinement = Confinement()
+    if confinement.users is None:
+        pytest.skip(confinement.told)
+    executors = supervisor(tmp_path / "leases", sim.driver_dir, confinement, private=True)
+    one, other = (start(executors, name) for name in ("one", "other"))
     try:
-        with machine(state, "T4", 1) as sim:
-            for path in (sim.directory, *sim.directory.rglob("*")):  # a real card's files are everybody's
-                path.chmod(0o777)
-            monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
-            executor = start(supervisor(state / "leases", sim.driver_dir, confinement), "one")
-            try:
-                status = Path(f"/proc/{executor.process.pid}/status").read_text()
-                for what in ("Uid", "Gid"):
-                    assert f"{what}:" + f"\t{NOBODY}" * 4 in status
-                assert "Groups:\t \n" in status
-                assert "NoNewPrivs:\t1" in status
-                limits = Path(f"/proc/{executor.process.pid}/limits").read_text()
-                assert "Max core file size        0                    0" in limits
-                assert "0 wrong: ok" in sample(executor, tmp_path / "client")
-            finally:
-                executor.end()
+        assert one.record.uid != other.record.uid
+        status = Path(f"/proc/{one.process.pid}/status").read_text()
+        for what in ("Uid", "Gid"):
+            assert f"{what}:" + f"\t{one.record.uid}" * 4 in status
+        assert f"Groups:\t{confinement.users.first} \n" in status  # the simulated card's
+        assert "NoNewPrivs:\t1" in status
+        assert [line for line in status.splitlines() if line.startswith("Cap")] == [
+            f"Cap{which}:\t{'0' * 16}" for which in ("Inh", "Prm", "Eff", "Bnd", "Amb")
+        ]
+        limits = Path(f"/proc/{one.process.pid}/limits").read_text()
+        assert "Max core file size        0                    0" in limits
+        usage = (one.directory / "usage").stat()
+        assert (usage.st_uid, usage.st_mode & 0o777) == (one.record.uid, 0o600)
+        assert "0 wrong: ok" in sample(one, tmp_path / "client")
+        # A daemon that starts again gives neither of them to anybody.
+        (again, still) = find(tmp_path / "leases", Owner, Confinement())
+        assert {again.record.uid, still.record.uid} == {one.record.uid, other.record.uid}
+        third = start(supervisor(tmp_path / "leases", sim.driver_dir, Confinement(), private=True), "third")
+        assert third.record.uid not in (one.record.uid, other.record.uid)
+        third.end()
     finally:
-        shutil.rmtree(state, ignore_errors=True)
+        one.end()
+        other.end()
+
+
+FOUND = """
+import os, sys
+from pathlib import Path
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.nvml import NvmlInventory
+from test_confinement import Owner, sample, start
+
+(card,) = NvmlInventory().read()
+os.environ["EGPU_TEST_CARD"] = card.uuid
+state = Path(sys.argv[1])
+executor = start(ExecutorSupervisor(state / "leases", Owner, driver_dir=None, confinement=Confinement()), "one")
+try:
+    print(sample(executor, state / "client"))
+finally:
+    executor.end()
+"""
+
+
+def test_the_driver_is_found_where_nvml_was(sim: Machine, tmp_path: Path) -> None:
+    """A daemon that finds both through its LD_LIBRARY_PATH alone, which executors are not given."""
+    done = subprocess.run(
+        [sys.executable, "-c", FOUND, str(tmp_path)],
+        env={**environment(sim.driver_dir), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert "0 wrong: ok" in done.stdout, done.stdout + done.stderr
 
 
 @only_root
-@pytest.mark.parametrize("user", ["", f"{NOBODY}:{NOBODY}"], ids=["ours", "of another user"])
 def test_what_an_executor_counts_with_is_out_of_reach_of_other_users(
-    state_dir: Path, executor_that_runs_nothing: None, monkeypatch: pytest.MonkeyPatch, user: str
+    state_dir: Path, executor_that_runs_nothing: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its path is in `ps` for everybody. Its own user may change the count, and neither limits nor record."""
+    """Its path is in `ps` for everybody."""
     monkeypatch.setenv("EGPU_TEST_CARD", "GPU-0")
     state_dir.chmod(0o755)
-    executor = start(
-        supervisor(state_dir / "leases", state_dir, Confinement(ConfinementConfig(cgroup="none", user=user))), "one"
-    )
+    executor = start(supervisor(state_dir / "leases", state_dir, Confinement(ConfinementConfig(cgroup="none"))), "one")
     try:
         files = [executor.directory / name for name in ("usage", "policy", "executor.json")]
         append = ("sh", "-c", 'for each; do (: >> "$each") 2>&1; done', "sh", *files)
         assert as_stranger(*append).stdout.count("Permission denied") == 3
         assert as_stranger("ls", state_dir / "leases").returncode != 0
         assert (executor.directory / "usage").stat().st_mode & 0o777 == 0o600
-        if user:
-            told = subprocess.run(
-                append, user=NOBODY, group=NOBODY, extra_groups=(), capture_output=True, text=True, check=False
-            ).stdout
-            assert "/usage" not in told
-            assert "/policy" in told
-            assert "/executor.json" in told
     finally:
         executor.end()
 
@@ -223,21 +252,19 @@ IN_A_CONTAINER = 'mount -o bind "$0" "$1" && mount -o remount,bind,ro "$1" && sh
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a container as somebody else")
-@pytest.mark.parametrize("user", ["", f"{NOBODY - 1}:{NOBODY - 1}"])
+@pytest.mark.parametrize("users", ["", "none"])
 def test_a_container_that_is_not_root_reaches_its_executor_and_nobody_elses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str
 ) -> None:
     """A qGPU slot: by its own mount as any user, by the node's paths not at all."""
     state = Path("/dev/shm") / f"egpu-test-{os.getpid()}"  # everybody may pass through it
     (state / "opt").mkdir(parents=True)
     slots = Slots(state / "slots")
-    confinement = Confinement(ConfinementConfig(cgroup="none", user=user))
+    confinement = Confinement(ConfinementConfig(cgroup="none", users=users))
     executors: list[Executor[Owner]] = []
     try:
         with machine(state, "T4", 1) as sim:
             monkeypatch.setenv("EGPU_TEST_CARD", sim.cards[0].uuid)
-            for path in (sim.directory, *sim.directory.rglob("*")):
-                path.chmod(0o777)
             kept = supervisor(state / "executors", sim.driver_dir, confinement, private=True)
             for name in ("mine", "theirs"):
                 executors.append(start(kept, name))

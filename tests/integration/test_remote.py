@@ -473,6 +473,94 @@ def test_a_malformed_call_costs_its_own_session_only(victim: tuple[Path, Executo
     assert neighbour.call("cuModuleGetLoadingMode", struct.pack("<Q", 1))[0] in (0, 801)
 
 
+def with_memory(raw: Raw) -> int:
+    """A context, and 1 MiB of the card's memory in it."""
+    context = handle(KINDS["context"], 1)
+    assert raw.call("cuDevicePrimaryCtxRetain", struct.pack("<Q", 1) + context + struct.pack("<Q", 0))[0] == 0
+    raw.post(10, context, flags=0)
+    result, body = raw.call("cuMemAlloc_v2", struct.pack("<QQ", 1, 1 << 20))
+    assert result == 0
+    return struct.unpack("<Q", body)[0]
+
+
+def resident_mib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) // 1024
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_replies_that_nobody_acknowledges_are_bounded(victim: tuple[Path, Executor], reads: bool) -> None:
+    """1 MiB each, and never RECEIVED; read, or left lying so that the executor waits for whoever does not read."""
+    client, executor = victim
+    raw = Raw(client / "lease.sock")
+    memory = with_memory(raw)
+    (session,) = executor.children()
+    before = resident_mib(session)
+    raw.socket.settimeout(1)
+    with contextlib.suppress(OSError, EOFError):
+        for _ in range(100):
+            raw.post("COPY_OUT", struct.pack("<QQII", memory, 0, 1 << 20, 1))
+            for _ in range(((1 << 20) + 24) * reads // 65536):
+                raw.take(65536)
+    with contextlib.suppress(FileNotFoundError, IndexError):
+        assert resident_mib(session) - before < 24
+    if reads:
+        assert executor.wait_for("session", "closed")["reason"] == "violation", executor.stderr()
+        assert "more is asked for than is taken" in executor.stderr()
+
+
+def test_calls_that_wait_beside_are_bounded(victim: tuple[Path, Executor]) -> None:
+    """What came with them is kept while they wait for the card, and that for a function that the client never ends."""
+    client, executor = victim
+    raw = Raw(client / "lease.sock")
+    memory = with_memory(raw)
+    (session,) = executor.children()
+    before = resident_mib(session)
+    assert raw.call("HOST_CALLBACK", struct.pack("<QQII", 1, 0, 0, 0))[0] == 0
+    raw.socket.settimeout(1)
+    with contextlib.suppress(OSError, EOFError):
+        for _ in range(100):
+            raw.post("COPY_IN", struct.pack("<QQII", memory, 0, 1 << 20, 1) + bytes(1 << 20), flags=5)
+    assert resident_mib(session) - before < 24
+
+
+def test_many_threads_copy_while_one_waits_for_the_card(sim: Machine, tmp_path: Path) -> None:
+    """Their replies come while an earlier call has none: the executor may forget them, and keeps no more than that."""
+    with remote(sim, tmp_path, "bridge") as (client, executor, bridge):
+        assert bridge
+        run(
+            client,
+            """
+            import threading
+            ctx = context()
+            f = function(STORE.replace("DURATION", "1500000"), "store")
+            slow = ok(d.cuStreamCreate(1))
+            size = 3 << 20
+            data = np.arange(size, dtype=np.uint8)
+            p, at = upload(data), ok(d.cuMemAlloc(64))
+            ok(launch(f, 1, 1, at, (1, ctypes.c_uint32), stream=slow))
+            wrong = []
+            def wait():
+                ok(d.cuCtxSetCurrent(ctx)); ok(d.cuStreamSynchronize(slow))
+            def copy():
+                ok(d.cuCtxSetCurrent(ctx))
+                s = ok(d.cuStreamCreate(1))
+                out = np.zeros_like(data)
+                for _ in range(4):
+                    ok(d.cuMemcpyDtoHAsync(out.ctypes.data, p, size, s)); ok(d.cuStreamSynchronize(s))
+                    wrong.append(bool((out != data).any()))
+                for _ in range(200):
+                    ok(d.cuMemGetInfo())
+            threads = [threading.Thread(target=wait)] + [threading.Thread(target=copy) for _ in range(8)]
+            for t in threads: t.start()
+            for t in threads: t.join()
+            assert wrong == [False] * 32, wrong
+            say(True)
+            """,
+        )
+        assert "violation" not in str(executor.events), executor.stderr()
+
+
 def test_random_bytes_crash_nothing_but_their_session(victim: tuple[Path, Executor]) -> None:
     client, executor = victim
     chance = random.Random(11)

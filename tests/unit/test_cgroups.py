@@ -70,8 +70,9 @@ def test_without_a_hierarchy_the_reason_is_told(monkeypatch: pytest.MonkeyPatch)
         raise NotSupported("this machine has no cgroup v2")
 
     monkeypatch.setattr(cgroups, "delegated", none)
-    confinement = Confinement(ConfinementConfig())
-    assert confinement.told == "no cgroup: this machine has no cgroup v2; user of the daemon"
+    confinement = Confinement(ConfinementConfig(users="none"))
+    assert confinement.told.startswith("no cgroup: this machine has no cgroup v2; no users of their own: not asked")
+    assert confinement.lacks[:2] == ("cgroup", "user")
     assert confinement.enter("leases-one", SHARES) == []
     confinement.end("leases-one")
     confinement.sweep("leases-", set())
@@ -79,10 +80,10 @@ def test_without_a_hierarchy_the_reason_is_told(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_lease_gets_what_its_shares_may_need(tmp_path: Path) -> None:
     root = tree(tmp_path / "service")
-    confinement = Confinement(ConfinementConfig(cgroup=str(root), user="65534:65534"))
+    confinement = Confinement(ConfinementConfig(cgroup=str(root)))
     arguments = confinement.enter("leases-one", SHARES)
     group = root / "leases-one"
-    assert arguments == ["--cgroup", str(group), "--user", "65534:65534"]
+    assert arguments == ["--cgroup", str(group)]
     assert {path.name: path.read_text() for path in group.iterdir()} == {
         "memory.max": str((2048 + 4096 + 1024) << 20),
         "cpu.weight": "130",
@@ -91,12 +92,6 @@ def test_a_lease_gets_what_its_shares_may_need(tmp_path: Path) -> None:
     }
     fixed = Confinement(ConfinementConfig(cgroup=str(root), memory_mib=100, cpus=1.5)).limits(SHARES)
     assert (fixed.memory_bytes, fixed.files()["cpu.max"]) == (100 << 20, "150000 100000")
-
-
-@pytest.mark.parametrize("user", ["0:0", "1000", "1000:0", "root:root", "1:2:3"])
-def test_a_user_that_is_none(user: str) -> None:
-    with pytest.raises(InvalidInput, match="executor-user"):
-        Confinement(ConfinementConfig(cgroup="none", user=user))
 
 
 def test_what_an_earlier_run_left_is_ended_and_nobody_elses(tmp_path: Path) -> None:

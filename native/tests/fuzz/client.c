@@ -99,8 +99,8 @@ static int connect_lease(void) {
     for (int i = 0; i < 2; i++) setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     use_socket(lease, pair[0]);
     struct stream_state *stream = &lease->stream;
-    lease->tail = stream->sent = stream->acknowledged = stream->received_told = lease->last_reply =
-        lease->wire_context = 0;
+    lease->tail = stream->sent = stream->acknowledged = stream->arrived_told = lease->arrived =
+        lease->outstanding = lease->last_reply = lease->wire_context = 0;
     lease->next_seq = 1;
     lease->taken = 0;
     lease->pending_error = 0;

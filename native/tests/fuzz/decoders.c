@@ -27,6 +27,8 @@ int session_receive_fd(void) { return -1; }
 CUresult status_read(uint32_t device, struct writer *out) {
     return put_word(out, device), CUDA_SUCCESS;
 }
+uint8_t *session_reply_take(size_t bytes) { return malloc(bytes); }
+void session_reply_give(uint8_t *data, size_t bytes) { (void)bytes, free(data); }
 uint8_t *session_bulk(uint64_t offset, size_t bytes) {
     static uint8_t *bulk;
     if (bulk == NULL) bulk = malloc(SHARED_BULK_BYTES);
@@ -65,7 +67,7 @@ static bool run(uint16_t op, uint16_t flags, const uint8_t *bytes, size_t length
     if (task.out.at < space || task.out.at > space + sizeof space) abort();
     decoded[op] = true;
     carried_out[op] |= driver_called || !task.violated;
-    free(task.large);
+    session_reply_give(task.large, task.large_bytes);
     free(payload);
     return !task.violated;
 }

@@ -8,6 +8,7 @@ reading that succeeds makes it healthy again.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ XID_QUIET_SECONDS = 300.0
 EVENTS_PER_READING = 256
 
 MIB = 1024 * 1024
+CUDA_DRIVER = "libcuda.so.1"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,30 @@ class CardProcess:
 
 #: NVML's topology levels, in the words of `nvidia-smi topo`.
 _TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+
+
+class _Symbol(ctypes.Structure):
+    """`Dl_info` of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def driver_directory() -> Path | None:
+    """Where NVML was loaded from, if CUDA's driver is beside it: there it is found by whoever is not given our
+    LD_LIBRARY_PATH. None before NVML was loaded, and where the system keeps the two apart."""
+    if nvml.nvmlLib is None:
+        return None
+    symbol = _Symbol()
+    address = ctypes.c_void_p.from_buffer(nvml.nvmlLib.nvmlInit_v2)
+    if not ctypes.CDLL(None).dladdr(address, ctypes.byref(symbol)) or b"/" not in (symbol.file or b""):
+        return None
+    directory = Path(os.fsdecode(symbol.file)).absolute().parent
+    return directory if (directory / CUDA_DRIVER).exists() else None
 
 
 class NvmlInventory:

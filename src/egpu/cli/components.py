@@ -34,7 +34,10 @@ ExecutorMemory = Annotated[
     int, typer.Option(min=0, metavar="MIB", help="Host memory per lease. 0: 2048 and its GPU memory.")
 ]
 ExecutorCpus = Annotated[float, typer.Option(min=0, help="Processors per lease. 0: shared by the leases' compute.")]
-ExecutorUser = Annotated[str, typer.Option(metavar="UID:GID", help="User of executors. Default: the daemon's own.")]
+ExecutorUsers = Annotated[
+    str,
+    typer.Option(metavar="FIRST-LAST", help="Users of executors, one each, where the daemon is root; none: its own."),
+]
 
 Vocabularies = Annotated[
     str,
@@ -131,7 +134,7 @@ def agent(
     cgroup: Cgroup = "",
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
-    executor_user: ExecutorUser = "",
+    executor_users: ExecutorUsers = "",
     mount_usage: Annotated[
         bool,
         typer.Option(
@@ -162,7 +165,7 @@ def agent(
         pool_link_mbps=pool_link_mbps,
         vocabularies=optional_vocabularies(vocabularies),
         confinement=ConfinementConfig(
-            cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
+            cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
         ),
         mount_usage=mount_usage,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import typer
 
 from egpu.adapters.pool.security import Credentials, Role, create_secret
-from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUser, LogLevel, run_component
+from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUsers, LogLevel, run_component
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
 from egpu.errors import ElasticGPUError, InvalidInput
 
@@ -121,7 +121,7 @@ def serve(
     cgroup: Cgroup = "",
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
-    executor_user: ExecutorUser = "",
+    executor_users: ExecutorUsers = "",
     secret_file: SecretFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
@@ -149,7 +149,7 @@ def serve(
             nvml_library=None if driver is None else driver / "libnvidia-ml.so.1",
             link_mbps=link_mbps,
             confinement=ConfinementConfig(
-                cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
+                cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
             ),
         )
     except InvalidInput as error:

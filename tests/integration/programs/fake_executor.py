@@ -13,7 +13,7 @@ from pathlib import Path
 arguments = argparse.ArgumentParser()
 for flag in ("--slice", "--driver", "--listen", "--grace", "--sessions", "--lease", "--user"):
     arguments.add_argument(flag)
-given = arguments.parse_args()
+given, _confinement = arguments.parse_known_args()
 open_now: set[int] = set()
 if Path(given.slice, "policy").stat().st_size == 0:
     sys.exit(3)

@@ -3,8 +3,9 @@
     record         what is kept beside an executor: whose it is, its cards and limits, its process
     process        one executor: started, found again, resized, measured, ended
     leftovers      processes of an executor that its record does not name
-    confinement    what keeps an executor small: a control group and an unprivileged user
+    confinement    what keeps an executor small and away from all else, and what of it this machine has
     cgroups        control groups, on cgroup v2
+    users          a user for each executor
     supervisor     the executors of one owner kind: what runs against what was ordered
 
 qGPU slots and pods of other nodes (`egpu.apps.agent`) and leases (`egpu.apps.serve`) use them alike, each with an owner

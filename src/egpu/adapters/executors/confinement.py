@@ -1,24 +1,46 @@
-"""What keeps an executor small: a control group of its own where there can be one, and an unprivileged user."""
+"""What keeps an executor small, and away from everything else: a control group, a user, a view of the files, Landlock.
+
+    control group   host memory, processor time, processes (`egpu.adapters.executors.cgroups`)
+    user            of its own, without privileges (`egpu.adapters.executors.users`); needs a view, through which it
+                    reaches what lies in directories of the daemon's
+    view            a mount namespace with the driver, its own slice and nothing else
+    Landlock        the same list, held by the kernel against whoever asks
+
+What this machine has of it is tried once, by the executor itself; what it has is then demanded of each one.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.executors import cgroups
+import msgspec
+
+from egpu.adapters import native
+from egpu.adapters.executors import cgroups, users
+from egpu.adapters.executors.users import User, Users
 from egpu.api.allocation import CardShare
-from egpu.errors import InvalidInput, NotSupported
+from egpu.errors import InvalidInput, NativeMissing, NotSupported
 
 MIB: Final = 1024 * 1024
 BASE_MEMORY_MIB: Final = 2048
-"""Host memory of an executor besides what its GPU memory may need on the host (managed memory, staging): rings and bulk
-areas of its sessions, and what the driver takes."""
+"""Host memory of an executor besides what its GPU memory may need on the host (managed memory, staging): rings, bulk
+areas and replies of its 64 sessions, 26 MiB each at most (`native/executor/session.h`), and what the driver takes."""
 MAX_PROCESSES: Final = 8192
 """64 sessions, each with the driver's threads and those that wait for the GPU."""
 NOWHERE: Final = "none"
+LAYERS: Final = ("cgroup", "user", "view", "landlock")
+EXECUTOR: Final = "egpu-executor"
+DRIVER: Final = "libcuda.so.1"
+CONTROL_DEVICES: Final = (
+    "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps", "nvidia-caps-imex-channels",
+)  # fmt: skip
+_PROBE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,58 +48,106 @@ class ConfinementConfig:
     """`cgroup`: a delegated cgroup v2 directory; "" for the daemon's own, "none" for no groups at all.
 
     `memory_mib` of the host per executor (0: 2 GiB and as much as it has of GPU memory); `cpus` per executor (0: no
-    cap, shared in proportion to the executors' compute); `user` UID:GID of executors ("": the daemon's own).
+    cap, shared in proportion to the executors' compute); `users` FIRST-LAST of executors (""; `users.DEFAULT_RANGE`
+    where the daemon is root; "none": they are who the daemon is).
     """
 
     cgroup: str = ""
     memory_mib: int = 0
     cpus: float = 0.0
-    user: str = ""
+    users: str = ""
 
 
-UNCONFINED: Final = ConfinementConfig(cgroup=NOWHERE)
+UNGROUPED: Final = ConfinementConfig(cgroup=NOWHERE)
+
+
+class Holds(msgspec.Struct, frozen=True):
+    """What the kernel has: `view` "" or why there is none, `landlock` its ABI, 0 for none."""
+
+    view: str
+    landlock: int
+
+
+def probe() -> Holds:
+    """What holds here, tried once. Without the executor there is nothing to be confined."""
+    try:
+        return _tried(native.path(EXECUTOR), os.geteuid())
+    except (NativeMissing, OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        return Holds(view=f"it cannot be tried: {error}", landlock=0)
+
+
+@functools.cache
+def _tried(executor: Path, _user: int) -> Holds:
+    command = [str(executor), "--driver", DRIVER, "--probe"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=_PROBE_SECONDS)
+    return msgspec.json.decode(done.stdout, type=Holds)
 
 
 class Confinement:
     """What holds the executors of one daemon. `told` says it in words, for whoever asks."""
 
-    def __init__(self, config: ConfinementConfig = UNCONFINED) -> None:
+    def __init__(self, config: ConfinementConfig = UNGROUPED) -> None:
         """Takes the delegated hierarchy if there is one. Raises InvalidInput: what was asked for is not there."""
         self._config = config
-        parts = config.user.split(":")
-        if config.user and (len(parts) != 2 or not all(part.isdigit() and int(part) for part in parts)):
-            raise InvalidInput("executor-user", f"{config.user!r} is not UID:GID with neither of them 0")
-        self.hierarchy: cgroups.Hierarchy | None = None
-        why = "not asked for"
-        if config.cgroup != NOWHERE:
+        self._first_last = None if config.users in ("", NOWHERE) else users.parse(config.users)
+        self.holds = probe()
+        self.hierarchy, group_told = self._find_hierarchy()
+        self.users, users_told = self._find_users()
+        held = (self.hierarchy is not None, self.users is not None, not self.holds.view, self.holds.landlock > 0)
+        self.lacks = tuple(layer for layer, there in zip(LAYERS, held, strict=True) if not there)
+        view = "a view of their own" if not self.holds.view else f"no view of their own: {self.holds.view}"
+        landlock = f"Landlock {self.holds.landlock}" if self.holds.landlock else "no Landlock in this kernel"
+        self.told = "; ".join((group_told, users_told, view, landlock))
+
+    def _find_hierarchy(self) -> tuple[cgroups.Hierarchy | None, str]:
+        asked = self._config.cgroup
+        if asked == NOWHERE:
+            return None, "no cgroup: not asked for"
+        try:
+            hierarchy = cgroups.find(Path(asked) if asked else None)
+        except NotSupported as error:
+            if asked:
+                raise InvalidInput("cgroup", str(error)) from error
+            return None, f"no cgroup: {error}"
+        return hierarchy, f"cgroup {hierarchy.root}"
+
+    def _find_users(self) -> tuple[Users | None, str]:
+        if self._config.users == NOWHERE:
+            return None, "no users of their own: not asked for"
+        why = "without a view they could not reach their files"
+        if not self.holds.view:
             try:
-                self.hierarchy = cgroups.find(Path(config.cgroup) if config.cgroup else None)
+                found = Users(*(self._first_last or users.parse(users.DEFAULT_RANGE)))
             except NotSupported as error:
-                if config.cgroup:
-                    raise InvalidInput("cgroup", str(error)) from error
                 why = str(error)
-        limited = f"cgroup {self.hierarchy.root}" if self.hierarchy else f"no cgroup: {why}"
-        self.told = f"{limited}; user {config.user or 'of the daemon'}"
+            else:
+                return found, f"users {found}"
+        if self._config.users:
+            raise InvalidInput("executor-users", why)
+        return None, f"no users of their own: {why}"
 
-    def keep_private(self, directory: Path) -> None:
-        """Let nobody but us and our executors through it."""
-        if self._config.user:
-            os.chown(directory, -1, int(self._config.user.split(":")[1]))
-            directory.chmod(0o710)
-        else:
-            directory.chmod(0o700)
-
-    def let_write(self, file: Path) -> None:
-        """Give our executors a file that nobody else can write."""
-        if self._config.user:
-            os.chown(file, *map(int, self._config.user.split(":")))
+    def take_user(self) -> User | None:
+        """For one executor, to be closed once it has started; None where they are who we are. Raises Unavailable."""
+        return None if self.users is None else self.users.take()
 
     def enter(self, name: str, cards: Sequence[CardShare]) -> list[str]:
         """Make the group of an executor; the arguments with which it goes there. Raises Unavailable."""
-        arguments = ["--user", self._config.user] if self._config.user else []
         if self.hierarchy is None:
-            return arguments
-        return ["--cgroup", str(self.hierarchy.create(name, self.limits(cards)).path), *arguments]
+            return []
+        return ["--cgroup", str(self.hierarchy.create(name, self.limits(cards)).path)]
+
+    def show(self, driver_dir: Path | None, minors: Sequence[int]) -> list[str]:
+        """The arguments by which an executor sees its driver and these cards. Raises Unavailable."""
+        arguments = [] if self.holds.view else ["--view"]
+        arguments += ["--landlock"] if self.holds.landlock else []
+        state = None if driver_dir is None else driver_dir / "machine"
+        if state is not None and state.exists():  # a simulated machine's
+            if self.users is not None:
+                self.users.admit(state.resolve())
+            return [*arguments, "--device", str(state)]
+        names = (*(f"nvidia{minor}" for minor in minors), *CONTROL_DEVICES)
+        devices = [Path("/dev", name) for name in names]
+        return [*arguments, *(word for device in devices if device.exists() for word in ("--device", str(device)))]
 
     def limits(self, cards: Sequence[CardShare]) -> cgroups.Limits:
         """Of an executor with these shares."""

@@ -25,6 +25,20 @@ def sessions_of(group: int) -> list[int]:
     return _found(lambda member_of, words: member_of == group and words[0] == SESSION)
 
 
+def processes_as(uid: int) -> list[int]:
+    """Processes of which this is the user, whatever they call themselves."""
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # Not the owner of the entry: who may not be looked at belongs to root there.
+                status = Path(entry.path, "status").read_text()
+                ids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
+                if str(uid) in ids and Process.of(int(entry.name)).is_alive():
+                    found.append(int(entry.name))
+    return found
+
+
 def group_exists(group: int) -> bool:
     """Whether a process group has members: living ones, or dead ones that nobody has waited for."""
     try:

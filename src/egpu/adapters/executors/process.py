@@ -34,9 +34,11 @@ import structlog
 
 from egpu.adapters import native
 from egpu.adapters.executors import record as records
-from egpu.adapters.executors.confinement import Confinement, group_name
-from egpu.adapters.executors.leftovers import group_exists, processes_of, sessions_of
+from egpu.adapters.executors.confinement import DRIVER, EXECUTOR, Confinement, group_name
+from egpu.adapters.executors.leftovers import group_exists, processes_as, processes_of, sessions_of
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
+from egpu.adapters.executors.users import User
+from egpu.adapters.nvml import driver_directory
 from egpu.adapters.processes import Process, boot_id
 from egpu.adapters.slices.overruns import WatchedSlice
 from egpu.adapters.slices.pages import UsageReader, create_usage, write_policy
@@ -45,8 +47,6 @@ from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Unavailable
 
 log = structlog.get_logger(__name__)
 
-EXECUTOR: Final = "egpu-executor"
-DRIVER: Final = "libcuda.so.1"
 INTERPOSER: Final = "libegpu-interposer.so"
 SOCKET: Final = "lease.sock"
 GRACE_SECONDS: Final = 30
@@ -148,8 +148,14 @@ class Executor(Generic[Owner]):
         records.write(self.directory, self.record)
         write_policy(self.directory / "policy", self.record.policy())
 
-    def launch(self, driver_dir: Path | None) -> None:
-        """Start the process in its finished directory, with the simulated driver in `driver_dir` or the machine's."""
+    def launch(self, driver_dir: Path | None, user: User | None = None) -> None:
+        """Start the process in its finished directory, with the driver in `driver_dir`, or the one that our NVML is of,
+        or the one that the system finds.
+
+        Raises OSError, Unavailable.
+        """
+        driver_dir = driver_dir or driver_directory()
+        driver_dir = None if driver_dir is None else driver_dir.resolve()  # as its view names it
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LD_PRELOAD": str(self.directory / INTERPOSER),
@@ -163,17 +169,20 @@ class Executor(Generic[Owner]):
             "--driver", DRIVER if driver_dir is None else str(driver_dir / DRIVER),
             "--listen", str(self.socket), "--grace", str(GRACE_SECONDS), "--sessions", str(MAX_SESSIONS),
             "--lease", self.name, *self._confinement.enter(group_name(self.directory), self.record.cards),
+            *self._confinement.show(driver_dir, [self.record.minors[share.uuid] for share in self.record.cards]),
+            *(("--user", f"{user.uid}:{user.uid}") if user else ()),
         ]  # fmt: skip
         with (self.directory / "events").open("wb") as events, (self.directory / "log").open("wb") as errors:
             self._child = subprocess.Popen(
                 arguments, env=environment, stdin=subprocess.DEVNULL, stdout=events, stderr=errors, cwd="/",
-                start_new_session=True,
+                start_new_session=True, pass_fds=(user.lock,) if user else (),
             )  # fmt: skip
         self.process = Process.of(self._child.pid)
         pid, start_time = self.process.pid, self.process.start_time
         # For whoever cleans up after a machine that was simulated: the embedded cluster's janitor.
         (self.directory / "pid").write_text(f"{pid} {start_time}\n")
-        self.record = msgspec.structs.replace(self.record, pid=pid, start_time=start_time, boot_id=boot_id())
+        uid = user.uid if user else 0
+        self.record = msgspec.structs.replace(self.record, pid=pid, start_time=start_time, boot_id=boot_id(), uid=uid)
         records.write(self.directory, self.record)
 
     def end(self) -> None:
@@ -196,6 +205,8 @@ class Executor(Generic[Owner]):
     def _kill_members(self) -> bool:
         """Whether anything of it still runs besides its parent."""
         members = {*processes_of(self.directory), *sessions_of(self.process.pid)}
+        if self.record.uid:  # what runs in a session may call itself what it likes
+            members |= set(processes_as(self.record.uid))
         for pid in members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -211,7 +222,7 @@ def start(
     Raises:
         InvalidInput: that is no name for an executor, or the path is too long for a socket.
         NativeMissing: the executor or the interposer was not built.
-        Unavailable: the directory cannot be made, or the process not started.
+        Unavailable: the directory cannot be made, or the process not started, or there is no user for it.
     """
     name = record.name
     if not name.replace("-", "").isalnum() or len(name) > MAX_NAME:
@@ -220,17 +231,18 @@ def start(
     if len(str(final / SOCKET)) > _MAX_SOCKET_PATH:
         raise InvalidInput("state-dir", f"{final / SOCKET} is too long for a unix socket; use a shorter directory")
     shutil.rmtree(draft, ignore_errors=True)
+    user = confinement.take_user()
     try:
         draft.mkdir(mode=0o700)
-        confinement.keep_private(draft)
         (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
         write_policy(draft / "policy", record.policy())
         create_usage(draft / "usage")
-        confinement.let_write(draft / "usage")
+        if user is not None:
+            os.chown(draft / "usage", user.uid, user.uid)
         records.write(draft, record)
         draft.rename(final)
         executor = Executor(final, record, confinement)
-        executor.launch(driver_dir)
+        executor.launch(driver_dir, user)
     except (OSError, ElasticGPUError) as error:
         with contextlib.suppress(ElasticGPUError):
             confinement.end(group_name(final))
@@ -239,6 +251,9 @@ def start(
         if isinstance(error, ElasticGPUError):
             raise
         raise Unavailable(f"the executor {name} cannot be started: {error}") from error
+    finally:
+        if user is not None:
+            user.close()  # the executor has it
     return executor
 
 
@@ -270,4 +285,11 @@ def _found_again(directory: Path, owner: type[Owner], confinement: Confinement) 
         log.warning("an executor is ended", directory=str(directory), reason=str(error))
         return None
     executor = Executor(directory, record, confinement)
-    return executor if record.boot_id == boot_id() and executor.is_alive() else None
+    if record.boot_id != boot_id():
+        return None
+    if executor.is_alive():
+        return executor
+    for pid in processes_as(record.uid) if record.uid else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return None

@@ -26,7 +26,8 @@ Owner = TypeVar("Owner", bound=msgspec.Struct)
 class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, rename="camel"):
     """One executor. `name` is its directory's, its control group's, and what it tells programs; `minors` by card UUID.
 
-    `cards` are the limits in force. `pid` 0: not started yet; `boot_id` is that of the boot it was started in.
+    `cards` are the limits in force. `pid` 0: not started yet; `boot_id` is that of the boot it was started in. `uid` is
+    its user, who nobody else is; 0: it is who started it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     pid: int = 0
     start_time: int = 0
     boot_id: str = ""
+    uid: int = 0
 
     @property
     def process(self) -> Process:

@@ -49,7 +49,7 @@ class ExecutorSupervisor(Generic[Owner]):
         directory = private_directory(directory)  # records in it say which processes are ours to end
         self._directory = directory
         if private:
-            confinement.keep_private(directory)
+            directory.chmod(0o700)
 
     async def adopt(self) -> None:
         """Find the executors of an earlier run. Raises Unavailable when what is left of others does not end."""

@@ -9,7 +9,7 @@ import structlog
 from starlette.applications import Starlette
 
 from egpu.adapters import mounts, web
-from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.confinement import LAYERS, Confinement
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
@@ -63,6 +63,8 @@ class Agent:
         )
         self.confinement = Confinement(config.confinement)
         self.metrics.executors_grouped.set(self.confinement.hierarchy is not None)
+        for what in LAYERS:
+            self.metrics.executors_lack.labels(what).set(what in self.confinement.lacks)
         driver_dir = None if config.nvml_library is None else config.nvml_library.parent
         own_executors = ExecutorSupervisor(
             config.state_dir / "executors", SlotOwner, driver_dir=driver_dir, confinement=self.confinement, private=True

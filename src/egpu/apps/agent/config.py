@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpu.adapters.executors.confinement import UNCONFINED, ConfinementConfig
+from egpu.adapters.executors.confinement import UNGROUPED, ConfinementConfig
 
 #: More containers than this never share one card. kubelet is told every slot: 64 cards of 64 stay under 200 kB.
 SLOTS_PER_CARD = 48
@@ -43,7 +43,7 @@ class AgentConfig:
     pool_advertise: str = ""
     pool_link_mbps: int = 0
     vocabularies: tuple[str, ...] = ()
-    confinement: ConfinementConfig = UNCONFINED
+    confinement: ConfinementConfig = UNGROUPED
     mount_usage: bool = False
 
     def slots(self, cards: int) -> int:

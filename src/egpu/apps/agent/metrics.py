@@ -81,6 +81,12 @@ class AgentMetrics(Collector):
             "1 where each executor has a control group for memory, processors and processes; 0 where none can be had.",
             registry=self.registry,
         )
+        self.executors_lack = Gauge(
+            "elasticgpu_agent_executors_lack",
+            "1 for each of cgroup, user, view and landlock that does not hold executors here.",
+            ["what"],
+            registry=self.registry,
+        )
         self.refusals = Counter(
             "elasticgpu_agent_refusals", "Containers kept from starting.", ["reason"], registry=self.registry
         )

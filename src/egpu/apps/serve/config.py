@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpu.adapters.executors.confinement import UNCONFINED, ConfinementConfig
+from egpu.adapters.executors.confinement import UNGROUPED, ConfinementConfig
 from egpu.adapters.pool.security import Credentials
 
 
@@ -28,7 +28,7 @@ class ServeConfig:
     report_seconds: float = 1.0
     watch_seconds: float = 0.02
     max_connections: int = 8192
-    confinement: ConfinementConfig = UNCONFINED
+    confinement: ConfinementConfig = UNGROUPED
 
     @property
     def leases_dir(self) -> Path:

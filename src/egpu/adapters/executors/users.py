@@ -1,0 +1,129 @@
+"""Users for executors: one for each, that nobody else of the machine is, from a range of numbers that no account has.
+
+    /run/egpu-executor-users/<uid>   locked by the executor that is this user, for as long as it lives
+
+The lock is taken before the executor starts and inherited by it, so that it outlives us and ends with it; daemons of
+one machine share the directory. A user is given again only when no process is that user any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import grp
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from egpu.adapters.executors.leftovers import processes_as
+from egpu.errors import InvalidInput, NotSupported, Unavailable
+
+LOCKS: Final = Path("/run/egpu-executor-users")
+DEFAULT_RANGE: Final = "2000000000-2000016384"
+"""As many as a pool has leases, and one. Above what systemd, useradd and container runtimes give out (systemd's
+UIDS-GIDS), below 2^31."""
+_MAX_ID: Final = 2**32 - 2
+
+
+@dataclass(frozen=True)
+class User:
+    """One executor's user and, under the same number, group. `lock` is a descriptor, to be inherited and closed."""
+
+    uid: int
+    lock: int
+
+    def close(self) -> None:
+        os.close(self.lock)
+
+
+class Users:
+    """The users of a range: `first` is only a group, of what simulated cards are kept in; executors are the others."""
+
+    def __init__(self, first: int, last: int, locks: Path = LOCKS) -> None:
+        """Raises NotSupported: they cannot be used by who we are, or here."""
+        self.first, self.last = first, last
+        self._locks = locks
+        self._next = first + 1
+        if os.geteuid() != 0:
+            raise NotSupported("only root can give executors users of their own")
+        for name in ("uid_map", "gid_map"):
+            if not _mapped(Path("/proc/self", name).read_text(), first, last):
+                raise NotSupported(f"this user namespace has no ids {first}-{last}")
+        try:
+            locks.mkdir(mode=0o700, exist_ok=True)
+            found = locks.lstat()
+        except OSError as error:
+            raise NotSupported(f"{locks} cannot be made: {error.strerror}") from error
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
+            raise NotSupported(f"{locks} is not a directory of root's alone")
+
+    def __str__(self) -> str:
+        return f"{self.first + 1}-{self.last}"
+
+    def take(self) -> User:
+        """One that nobody is. Raises Unavailable when all are taken."""
+        for _ in range(self.last - self.first):
+            uid = self._next
+            self._next = uid + 1 if uid < self.last else self.first + 1
+            user = None if _has_account(uid) else self._lock(uid)
+            if user is not None:
+                return user
+        raise Unavailable(f"each of the users {self} has an executor or an account; give executors more of them")
+
+    def _lock(self, uid: int) -> User | None:
+        path = self._locks / str(uid)
+        used_before = path.exists()
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        if used_before and processes_as(uid):  # sessions that have outlived their executor
+            os.close(handle)
+            return None
+        return User(uid, handle)
+
+    def admit(self, state: Path) -> None:
+        """Let executors write the file that a simulated machine's cards are kept in, as they may a real card's devices.
+
+        Raises Unavailable: it is not a file of ours.
+        """
+        try:
+            handle = os.open(state, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise Unavailable(f"the simulated machine {state} cannot be opened: {error.strerror}") from error
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise Unavailable(f"the simulated machine {state} is not a file of ours")
+            if found.st_gid != self.first:
+                os.fchown(handle, -1, self.first)
+                os.fchmod(handle, stat.S_IMODE(found.st_mode) | 0o060)
+        finally:
+            os.close(handle)
+
+
+def parse(text: str) -> tuple[int, int]:
+    """FIRST-LAST. Raises InvalidInput: that is no range, or has fewer than two numbers, or root's."""
+    first, dash, last = text.partition("-")
+    if dash and first.isdigit() and last.isdigit() and 0 < int(first) < int(last) <= _MAX_ID:
+        return int(first), int(last)
+    raise InvalidInput("executor-users", f"{text!r} is not FIRST-LAST, two numbers or more and none of them 0")
+
+
+def _mapped(lines: str, first: int, last: int) -> bool:
+    """Whether the numbers are those of one line of a `uid_map` (user_namespaces(7))."""
+    fields = (tuple(map(int, line.split())) for line in lines.splitlines())
+    return any(inside <= first and last < inside + count for inside, _outside, count in fields)
+
+
+def _has_account(uid: int) -> bool:
+    with contextlib.suppress(KeyError):
+        return bool(pwd.getpwuid(uid))
+    with contextlib.suppress(KeyError):
+        return bool(grp.getgrgid(uid))
+    return False

@@ -1,0 +1,228 @@
+/* A driver in which somebody else's code runs: once its session is sandboxed it tries what an
+ * attacker would, and says on standard error of each whether it was had ("had") or refused
+ * ("refused"). SECRET: a file that is not its business; FORBIDDEN: one that it would like to make;
+ * VICTIM, NEIGHBOUR: processes; NEIGHBOUR_DIRECTORY: of another lease; SLICE: its own lease's. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static char lines[16384];
+static size_t used;
+
+static void say(const char *what, int had) {
+    used += (size_t)snprintf(lines + used, sizeof lines - used, "hostile %s %s\n", what,
+                             had ? "had" : "refused");
+}
+
+static int can_open(const char *path, int flags) {
+    int fd = open(path, flags | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+static int memory_of(int pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/mem", pid);
+    return can_open(path, O_RDWR) || can_open(path, O_RDONLY);
+}
+
+static int environment_of(int pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    return can_open(path, O_RDONLY);
+}
+
+static int root_of(int pid) {
+    char path[64];
+    struct stat status;
+    snprintf(path, sizeof path, "/proc/%d/%s/etc", pid, "root");
+    return stat(path, &status) == 0;
+}
+
+static int processes(int pid, int (*what)(int)) { return what(pid); }
+
+static int vm_of(int pid) {
+    char byte = 0;
+    struct iovec here = {&byte, 1}, there = {&byte, 1};
+    return syscall(SYS_process_vm_writev, pid, &here, 1, &there, 1, 0) >= 0 || errno != EPERM;
+}
+
+static int traced(int pid) { return ptrace(PTRACE_SEIZE, pid, 0, 0) == 0; }
+
+static int limited(int pid) {
+    struct rlimit now;
+    return prlimit(pid, RLIMIT_NOFILE, NULL, &now) == 0;
+}
+
+static int signalled(int pid) { return kill(pid, SIGURG) == 0; }
+
+/* By a descriptor that tells somebody else of its news, with a signal of our choice. */
+static int signalled_by_news(int pid) {
+    int ends[2];
+    if (pipe(ends) != 0) return 0;
+    return fcntl(ends[0], F_SETOWN, pid) == 0 || fcntl(ends[0], 10 /* F_SETSIG */, SIGURG) == 0 ||
+           ioctl(ends[0], FIOSETOWN, &pid) == 0;
+}
+
+static void try_process(const char *who, int pid) {
+    static const struct {
+        const char *name;
+        int (*what)(int);
+    } tries[] = {{"memory", memory_of}, {"environment", environment_of},
+                 {"root", root_of},     {"process_vm_writev", vm_of},
+                 {"ptrace", traced},    {"prlimit", limited},
+                 {"signal", signalled}, {"signal by news", signalled_by_news}};
+    for (unsigned i = 0; i < sizeof tries / sizeof *tries; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s of %s", tries[i].name, who);
+        say(name, processes(pid, tries[i].what));
+    }
+}
+
+/* The kernel has it or not, it may be called right or wrong: EPERM and nothing else is the filter.
+ */
+static void try_call(const char *name, long number) {
+    errno = 0;
+    long got = syscall(number, -1, -1, -1, -1, -1, -1);
+    say(name, !(got == -1 && errno == EPERM));
+}
+
+static void try_calls(void) {
+#define TRY(name) try_call(#name, SYS_##name)
+    TRY(process_vm_readv);
+    TRY(ptrace);
+    TRY(kcmp);
+    TRY(pidfd_open);
+    TRY(pidfd_getfd);
+    TRY(bpf);
+    TRY(userfaultfd);
+    TRY(keyctl);
+    TRY(add_key);
+    TRY(io_uring_setup);
+    TRY(mount);
+    TRY(umount2);
+    TRY(open_tree);
+    TRY(move_mount);
+    TRY(pivot_root);
+    TRY(chroot);
+    TRY(unshare);
+    TRY(setns);
+    TRY(open_by_handle_at);
+    TRY(name_to_handle_at);
+    TRY(execve);
+    TRY(execveat);
+    TRY(socket);
+    TRY(socketpair);
+    TRY(connect);
+    TRY(setuid);
+    TRY(setsid);
+    TRY(setpgid);
+    TRY(perf_event_open);
+    TRY(init_module);
+    TRY(personality);
+    TRY(fchmodat);
+    TRY(unlinkat);
+    TRY(renameat2);
+    TRY(mkdirat);
+    TRY(mknodat);
+    TRY(tgkill);
+    TRY(sched_setattr);
+    TRY(setpriority);
+}
+
+static int fork_one(void) {
+    pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) _exit(0);
+    return pid > 0;
+}
+
+static int grow(const char *path) {
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    return fd >= 0 &&
+           (ftruncate(fd, INT64_C(1) << 30) == 0 || pwrite(fd, "", 1, INT64_C(1) << 30) == 1);
+}
+
+static int has_capabilities(void) {
+    char text[4096] = "";
+    FILE *file = fopen("/proc/self/status", "re");
+    size_t got = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    text[got] = 0;
+    for (const char *at = text; (at = strstr(at, "Cap")) != NULL; at++)
+        if (at[6] == ':' && strtoull(at + 7, NULL, 16) != 0) return 1;
+    return 0;
+}
+
+static int core_files(void) {
+    struct rlimit core;
+    return getrlimit(RLIMIT_CORE, &core) == 0 && core.rlim_max != 0;
+}
+
+static void *attack(void *unused) {
+    (void)unused;
+    for (char text[4096];;) {
+        FILE *file = fopen("/proc/self/status", "re");
+        size_t got = file ? fread(text, 1, sizeof text - 1, file) : 0;
+        if (file) fclose(file);
+        text[got] = 0;
+        if (strstr(text, "Seccomp:\t2") != NULL) break;
+        usleep(1000);
+    }
+    signal(SIGXFSZ, SIG_IGN);
+    say("a secret", can_open(SECRET, O_RDONLY));
+    say("the machine's passwords",
+        can_open("/etc/shadow", O_RDONLY) || can_open("/etc/passwd", O_RDONLY));
+    say("a new file", can_open(FORBIDDEN, O_WRONLY | O_CREAT));
+    say("a new file beside the usage", can_open(SLICE "/new", O_WRONLY | O_CREAT));
+    say("a new file in /tmp", can_open("/tmp/egpu-hostile", O_WRONLY | O_CREAT));
+    say("its policy", can_open(SLICE "/policy", O_RDWR));
+    say("its record", can_open(SLICE "/executor.json", O_RDONLY));
+    say("a neighbour's usage", can_open(NEIGHBOUR_DIRECTORY "/usage", O_RDONLY));
+    say("a neighbour's policy", can_open(NEIGHBOUR_DIRECTORY "/policy", O_RDONLY));
+    say("a setting of the kernel", can_open("/proc/sys/kernel/core_pattern", O_WRONLY));
+    say("growing its usage", grow(SLICE "/usage"));
+    say("capabilities", has_capabilities());
+    say("core files", core_files());
+    say("a process", fork_one());
+    say("being looked at", prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0);
+    say("outliving its parent", prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0) == 0);
+    try_process("another process", VICTIM);
+    try_process("its parent", getppid());
+    try_process("a neighbour", NEIGHBOUR);
+    try_calls();
+    /* What an honest driver does. */
+    struct rlimit own;
+    say("honest: its usage", can_open(SLICE "/usage", O_RDWR));
+    say("honest: its policy", can_open(SLICE "/policy", O_RDONLY));
+    say("honest: its libraries", can_open("/usr/lib", O_RDONLY | O_DIRECTORY));
+    say("honest: its maps", can_open("/proc/self/maps", O_RDONLY));
+    say("honest: the machine's processors", can_open("/sys/devices/system/cpu/possible", O_RDONLY));
+    say("honest: its limits", prlimit(0, RLIMIT_NOFILE, NULL, &own) == 0);
+    say("honest: naming itself", prctl(PR_SET_NAME, "driver", 0, 0, 0) == 0);
+    say("honest: memory without a file", syscall(SYS_memfd_create, "driver", 0) >= 0);
+    say("end", 1);
+    if (write(STDERR_FILENO, lines, used) < 0) abort();
+    return NULL;
+}
+
+__attribute__((constructor)) static void begin(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, attack, NULL);
+}
