@@ -127,3 +127,11 @@ async def test_force_is_for_applies_alone(api: httpx2.AsyncClient) -> None:
     await applied(api, CONFIG, "me", {"data": {"a": "1"}})
     refused = await patched(api, f"{CONFIG}?force=true", "merge", {"data": {"a": "2"}}, code=422)
     assert "may not be specified for non-apply patch" in refused["message"]
+
+
+@pytest.mark.parametrize("kind", ["apply", "merge", "json", "strategic-merge"])
+async def test_a_patch_that_cannot_be_read_is_the_clients_fault(api: httpx2.AsyncClient, kind: str) -> None:
+    await applied(api, CONFIG, "me", {"data": {"a": "1"}})
+    media = f"application/{kind}-patch+{'yaml' if kind == 'apply' else 'json'}"
+    answer = await api.patch(CONFIG, content=b'{"a": [', params={"fieldManager": "me"}, headers={"content-type": media})
+    assert answer.status_code == 400, answer.text

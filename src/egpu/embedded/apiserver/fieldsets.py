@@ -6,13 +6,14 @@ item of a set. What is atomic, or has no parts, is one field. How lists and maps
 Source: "Server-Side Apply" in Kubernetes' documentation, "Merge strategy".
 """
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from egpu.embedded.apiserver.objects import Json, as_list, as_object
+from egpu.embedded.apiserver.objects import Json, as_list, as_object, decode, encode
 from egpu.embedded.apiserver.schema import Schema
 
 Path: TypeAlias = tuple[str, ...]
@@ -147,15 +148,24 @@ def _whole(like: Any, values: Mapping[str, Any]) -> Any:
     return {element.removeprefix("f:"): item for element, item in values.items()}
 
 
-def to_wire(paths: Iterable[Path]) -> Json:
+CACHED: Final = 1024
+"""Sets kept in both forms: objects made alike have the same fields, and are written often."""
+
+
+def to_wire(paths: Paths) -> Json:
     """`fieldsV1`. A field that has fields of its own beside itself says so with `.`"""
+    return as_object(decode(_encoded(paths)))
+
+
+@functools.lru_cache(maxsize=CACHED)
+def _encoded(paths: Paths) -> bytes:
     tree: Json = {}
     for path in sorted(paths):
         node = tree
         for element in path:
             node = node.setdefault(element, {})
         node["."] = {}
-    return {key: _leaves_plain(child) for key, child in tree.items() if key != "."}
+    return encode({key: _leaves_plain(child) for key, child in tree.items() if key != "."})
 
 
 def _leaves_plain(node: Json) -> Json:
@@ -165,10 +175,15 @@ def _leaves_plain(node: Json) -> Json:
 
 
 def from_wire(tree: Json) -> Paths:
+    return _decoded(encode(tree))
+
+
+@functools.lru_cache(maxsize=CACHED)
+def _decoded(raw: bytes) -> Paths:
     found: set[Path] = set()
 
     def walk(node: Json, path: Path) -> None:
-        if not node:
+        if not node and path:
             found.add(path)
         for key, child in node.items():
             if key == ".":
@@ -176,8 +191,7 @@ def from_wire(tree: Json) -> Paths:
             else:
                 walk(as_object(child), (*path, key))
 
-    for key, child in tree.items():
-        walk(as_object(child), (key,))
+    walk(as_object(decode(raw)), ())
     return frozenset(found)
 
 

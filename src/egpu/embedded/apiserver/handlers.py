@@ -85,8 +85,9 @@ class Handlers:
         """(the object, whether it was created)"""
         media = content_type.partition(";")[0].strip()
         if media in applying.MEDIA_TYPES:
+            config = applying.read(call, raw)
             strict.report_duplicates(call, raw, "yaml")
-            return await self._writer.apply(call, applying.read(call, raw))
+            return await self._writer.apply(call, config)
         if "force" in call.query:
             cause = forbidden_field("force", "may not be specified for non-apply patch")
             raise invalid_object("meta.k8s.io", "PatchOptions", "", [cause])

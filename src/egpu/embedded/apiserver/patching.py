@@ -30,8 +30,8 @@ class Patcher:
         media = content_type.partition(";")[0].strip()
         if media not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
             raise unsupported_media_type("415: Unsupported Media Type")
-        strict.report_duplicates(call, raw, media)
         patch = read_any(raw, "application/json")
+        strict.report_duplicates(call, raw, media)
         if media == STRATEGIC_PATCH and call.resource.custom:
             raise unsupported_media_type(
                 f"the body of the request was in an unknown format - accepted media types include: {JSON_PATCH}, "

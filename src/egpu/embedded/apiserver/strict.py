@@ -44,7 +44,7 @@ class _Doubled(dict[str, Any]):
     doubled: tuple[str, ...] = ()
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _pairs(pairs: list[tuple[str, Any]]) -> _Doubled:
     found = _Doubled(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -64,7 +64,17 @@ def _in_json(raw: bytes) -> list[str]:
         for index, item in enumerate(as_list(value)):
             walk(item, f"{path}[{index}]")
 
-    walk(json.loads(raw, object_pairs_hook=_pairs), "")
+    doubled: list[_Doubled] = []
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        one = _pairs(found)
+        if one.doubled:
+            doubled.append(one)
+        return one
+
+    tree = json.loads(raw, object_pairs_hook=pairs)
+    if doubled:  # hardly ever: only then is it worth looking where
+        walk(tree, "")
     return notes
 
 

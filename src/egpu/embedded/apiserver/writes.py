@@ -132,7 +132,8 @@ class Writer:
             )
             if conditional:
                 raise call.modified()
-            owners = metadata(wanted).get("managedFields", metadata(stored.obj).get("managedFields"))
+            # a client that sends owners has read, or resets, them; they are no part of what is decoded
+            owners = metadata(wanted).pop("managedFields", metadata(stored.obj).get("managedFields"))
             new = self._digest(call, wanted)
             new = checks.carry_over(call, stored.obj, new)
             resource.rules.prepare_update(stored.obj, new)
