@@ -13,6 +13,7 @@
     processes       processes that cannot be mistaken for one another
     files           files that are there whole or not at all
     certificates    the webhook's certificates
+    strangers       accepting connections whose callers are not known yet
     web             serving HTTP beside other work
     traces          workloads as CSV files
 
