@@ -15,7 +15,7 @@ from egpu.cli.export_trace import export_trace
 from egpu.cli.get import get
 from egpu.cli.inspect import inspect
 from egpu.cli.manifests import manifests
-from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, errors, show_value
+from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
 from egpu.cli.resize import resize
 from egpu.cli.run import run
 from egpu.cli.simulate import simulate
@@ -73,7 +73,7 @@ def run_app() -> None:
     try:
         app()
     except ElasticGPUError as error:
-        errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        note(str(error), label="error:")
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) else EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(130)
