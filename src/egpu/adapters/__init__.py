@@ -14,6 +14,7 @@
     files           files that are there whole or not at all
     certificates    the webhook's certificates
     strangers       accepting connections whose callers are not known yet
+    http_server     uvicorn with its callers counted
     web             serving HTTP beside other work
     traces          workloads as CSV files
 
