@@ -126,7 +126,8 @@ async def test_a_proof_that_was_heard_once_opens_nothing(tmp_path: Path) -> None
 
 async def test_a_secret_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     credentials = in_process_pool.secret(tmp_path)
-    owner = credentials.secret_file.stat().st_uid  # type: ignore[union-attr]
+    assert credentials.secret_file is not None
+    owner = credentials.secret_file.stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     if owner != 0:  # root's is everybody's
         with pytest.raises(InvalidInput, match="not ours"):
@@ -205,7 +206,8 @@ async def test_who_reads_nothing_is_not_read_and_then_dropped(tmp_path: Path, mo
     credentials = in_process_pool.secret(tmp_path)
     async with in_process_pool.broker(credentials) as broker:
         deaf, _ = await dial(broker.address, credentials, messages.Hello(role="client"), expect="broker")
-        deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        assert isinstance(deaf.writer.transport, asyncio.Transport)
+        deaf.writer.transport.pause_reading()
         monkeypatch.setattr(connection, "SEND_SECONDS", 3.0)
         asked = messages.encode(messages.Renew(number=1, lease="x" * 200))
         frame = len(asked).to_bytes(4, "big") + asked

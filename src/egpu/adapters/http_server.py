@@ -13,7 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 import uvicorn
@@ -112,8 +112,8 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self._expire, caller, caller.place)
 
     def _protocol(self, client: tuple[str, int]) -> asyncio.Protocol:
-        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
-        made = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        make: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         lost = made.connection_lost
 
         def connection_lost(exc: Exception | None) -> None:

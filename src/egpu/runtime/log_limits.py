@@ -10,9 +10,9 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final
 
 BURST: Final = 300
 PER_SECOND: Final = 2.0
@@ -87,7 +87,8 @@ class RateLimit(logging.Filter):
 
 def _said(record: logging.LogRecord) -> str:
     """What a line says without its values: structlog's event, or the format of the standard library's."""
-    message: object = record.msg
-    if isinstance(message, Mapping):
-        message = cast("Mapping[str, object]", message).get("event", "")
-    return str(message)[:MAX_KIND]
+    message: Any = record.msg
+    try:
+        return str(message["event"])[:MAX_KIND]
+    except (TypeError, KeyError):
+        return str(message)[:MAX_KIND]
