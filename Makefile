@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help fuzz mutants sanitize demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate clean
+.PHONY: help fuzz mutants sanitize demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -113,6 +113,12 @@ check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python scripts/generate_protos.py --check
 	$(BIN)/python scripts/generate_scheduler_config.py --check
 	$(BIN)/python scripts/generate_remote.py --check
+	$(BIN)/python scripts/generate_sbom.py --check
+	$(BIN)/python scripts/audit.py
+
+# The wheel, built twice in two places and compared byte by byte; it is left in dist.
+wheel: $(VENV)/.dev
+	@$(BIN)/python scripts/reproducible_wheel.py dist
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
@@ -126,6 +132,7 @@ generate: $(VENV)/.dev $(VENV)/.installed  ## write the generated files anew
 	$(BIN)/python scripts/generate_protos.py
 	$(BIN)/python scripts/generate_scheduler_config.py
 	$(BIN)/python scripts/generate_remote.py
+	$(BIN)/python scripts/generate_sbom.py
 
 # More: make bench BENCH="isolation --quick --out FILE --peer INTERPOSER.so"
 bench: $(VENV)/.dev $(VENV)/.installed

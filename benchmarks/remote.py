@@ -180,7 +180,7 @@ def _relayed(folder: Path, client: Path) -> Generator[None]:
             await connection.hand_over(sock, last=messages.Welcome(name=connection.peer))
 
     async def serve() -> None:
-        listener = Listener(server, "127.0.0.1:0", come_in, max_connections=8, relayed=True)
+        listener = Listener(server, "127.0.0.1:0", come_in, max_connections=64, relayed=True)
         await listener.open()
         part = messages.PartView(server="bench", address=str(listener.address), host="another", socket="", cards=1)
 

@@ -16,7 +16,7 @@ RATCHETS: Final = {
     "noqa in src": 27,
     "type: ignore in src": 8,
     "cast( in src": 62,
-    "noqa in tests, benchmarks and scripts": 23,
+    "noqa in tests, benchmarks and scripts": 20,
     "type: ignore in tests, benchmarks and scripts": 27,
 }
 """As good as it ever was. Who makes one better lowers its number here; nobody raises one."""

@@ -5,13 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import generate_driver_table as tool
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT / "native" / "driver"
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import generate_driver_table as tool  # noqa: E402 - scripts are no package
 
 WARNINGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"]
 

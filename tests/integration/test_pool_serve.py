@@ -80,7 +80,7 @@ async def acquire(client: PoolClient, request: str = "1", *, cards: int = 1, cor
 
 async def join(server: Server, granted: messages.Granted, credentials: Credentials, **other: str) -> Connection:
     said: dict[str, Any] = {"lease": granted.lease.lease, "token": granted.token, **other}
-    hello = messages.Hello(role="data", secret=credentials.secret(), **said)
+    hello = messages.Hello(role="data", **said)
     connection, _ = await dial(server.listener.address, credentials, hello, expect="server")
     connection.writer.write(b"\n")
     return connection

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from egpu.core.leasing.pool import SERVER_GRACE_SECONDS, TTL_SECONDS, Pool
-from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, RunningLease
+from egpu.core.leasing.belief import believed
+from egpu.core.leasing.pool import MAX_LEASES, SERVER_GRACE_SECONDS, TTL_SECONDS, Pool
+from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, RunningLease, lease_name
 from egpu.core.placement.ledger import Card
 from egpu.errors import DoesNotFit, NotFound, Unavailable
 
@@ -106,7 +107,9 @@ class PoolMachine(RuleBasedStateMachine):
     def deliver_report(self, name: str) -> None:
         server = self.servers[name]
         if server.connected and server.reports:
-            self.pool.report(server.reports.popleft(), self.now)
+            report, doubted = believed(server.reports.popleft(), self.pool, max_leases=MAX_LEASES)
+            assert not doubted, "an honest server is believed, whatever was lost on the way"
+            self.pool.report(report, self.now)
             self.send_orders()
 
     # --- events ---
@@ -117,11 +120,12 @@ class PoolMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def grant(self, cards: int, core: int, memory: int, host: str) -> None:
         self.numbers += 1
+        key = f"{self.epochs}-{self.numbers}"
         try:
             made = self.pool.grant(
                 LeaseRequest(cards=cards, core=core, memory_mib=memory, host=host),
-                lease=f"l{self.epochs}-{self.numbers}",
-                key="k",
+                lease=lease_name(key),
+                key=key,
                 holder="pod:a",
                 peer="p",
                 request=str(self.numbers),

@@ -63,7 +63,7 @@ class FakeServer:
         self.task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        hello = messages.Hello(role="server", name=self.name, secret=self.credentials.secret())
+        hello = messages.Hello(role="server", name=self.name)
         self.connection, _ = await dial(self.address, self.credentials, hello, expect="broker")
         await self._report()
         self.task = asyncio.create_task(self._follow())

@@ -54,12 +54,13 @@ def grant(
     holder: str = "h",
     peer: str = "p",
     request: str = "",
+    key: str = "",
     now: float = 0.0,
 ) -> Lease:
-    """`count` cards of the pool; `request` is the lease's name unless it is given."""
+    """`count` cards of the pool; `request` is the lease's name unless it is given, and `key` made from it."""
     asked = LeaseRequest(cards=count, core=core, memory_mib=memory_mib, host=host)
     return pool.grant(
-        asked, lease=lease, key=f"key of {lease}", holder=holder, peer=peer, request=request or lease, now=now
+        asked, lease=lease, key=key or f"key of {lease}", holder=holder, peer=peer, request=request or lease, now=now
     )
 
 

@@ -3,20 +3,15 @@
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import generate_driver_table as tool
 import pytest
+from driver_table import classes, directions, headers, render, table
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-
-import generate_driver_table as tool  # noqa: E402 - scripts are no package
-from driver_table import classes, directions, headers, render, table  # noqa: E402
-
 FOLDER = ROOT / "native" / "driver"
 Row = dict[str, Any]
 

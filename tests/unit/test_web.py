@@ -2,12 +2,20 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from typing import Final
 
 import httpx2
+import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
-from egpu.adapters import web
+from egpu.adapters import certificates, http_server, web
+from egpu.errors import InvalidInput
+from support.waiting import until
 
 GO_CLIENT_IDLE_SECONDS: Final = 90
 """How long Go's default transport, and with it kube-apiserver and kube-scheduler, keeps an idle connection."""
@@ -39,3 +47,127 @@ async def test_the_client_is_the_one_who_closes_an_idle_connection() -> None:
             await serving
     assert web.IDLE_SECONDS in timers, "the server does not wait that long for the next request"
     assert asyncio.all_tasks() == before
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+GET: Final = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Starlette, tls: web.TLS | None = None) -> AsyncGenerator[web.Listen]:
+    sock = web.open_socket(web.Listen.parse("127.0.0.1:0"))
+    address = web.bound(sock)
+    running = asyncio.create_task(web.serve(app, [sock], tls=tls))
+    try:
+        yield address
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def our_tls() -> web.TLS:
+    tls, made = web.TLS(), certificates.issue(["127.0.0.1"], now=datetime.now(UTC))
+    tls.load(made.certificate, made.key)
+    return tls
+
+
+async def opened(address: web.Listen, count: int) -> list[Connection]:
+    return [await asyncio.open_connection(address.host, address.port) for _ in range(count)]
+
+
+async def closed(connections: list[Connection]) -> int:
+    return sum(reader.at_eof() or reader.exception() is not None for reader, _ in connections)
+
+
+async def healthy(address: web.Listen, *, tls: bool) -> bool:
+    async with httpx2.AsyncClient(verify=False) as client:
+        return (await client.get(f"{'https' if tls else 'http'}://{address}/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+async def test_silent_connections_go_when_others_come(monkeypatch: pytest.MonkeyPatch, tls: bool) -> None:
+    monkeypatch.setattr(http_server, "MAX_STRANGERS", 8)
+    async with serving(web.health_app(), our_tls() if tls else None) as address:
+        silent = await opened(address, 40)
+        await until(lambda: _at_least(silent, 32))
+        assert await healthy(address, tls=tls)
+        for _, writer in silent:
+            writer.close()
+
+
+async def _at_least(connections: list[Connection], count: int) -> bool:
+    return await closed(connections) >= count
+
+
+async def test_who_asked_once_and_waits_goes_when_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_STRANGERS", 8)
+    async with serving(web.health_app()) as address:
+        idle: list[Connection] = []
+        for _ in range(20):
+            idle += await opened(address, 1)
+            reader, writer = idle[-1]
+            writer.write(GET)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            await reader.readuntil(b"ok\n")
+        await until(lambda: _at_least(idle, 12))
+        last, writer = idle[-1]
+        writer.write(GET)
+        assert (await last.readline()).startswith(b"HTTP/1.1 200"), "the newest stay"
+        for _, each in idle:
+            each.close()
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+async def test_a_connection_without_a_request_does_not_stay(monkeypatch: pytest.MonkeyPatch, tls: bool) -> None:
+    monkeypatch.setattr(http_server, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "FIRST_REQUEST_SECONDS", 0.2)
+    async with serving(web.health_app(), our_tls() if tls else None) as address:
+        ((reader, writer),) = await opened(address, 1)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+
+async def test_one_with_a_request_in_hand_stays_and_there_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_STRANGERS", 8)
+    monkeypatch.setattr(http_server, "MAX_REQUESTS", 2)
+    monkeypatch.setattr(http_server, "FIRST_REQUEST_SECONDS", 0.2)
+    go_on = asyncio.Event()
+
+    async def slow(_: Request) -> Response:
+        await go_on.wait()
+        return PlainTextResponse("done\n")
+
+    async with serving(Starlette(routes=[Route("/slow", slow), *web.health_routes()])) as address:
+        async with httpx2.AsyncClient() as client:
+            asking = asyncio.create_task(client.get(f"http://{address}/slow"))
+            await until(lambda: _busy(address))
+            silent = await opened(address, 20)
+            await until(lambda: _at_least(silent, 12))
+            go_on.set()
+            assert (await asking).text == "done\n"
+            assert await healthy(address, tls=False)
+        for _, writer in silent:
+            writer.close()
+
+
+async def _busy(address: web.Listen) -> bool:
+    async with httpx2.AsyncClient() as client:
+        return (await client.get(f"http://{address}/healthz")).status_code == 503
+
+
+async def test_a_body_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "BODY_SECONDS", 0.2)
+
+    async def take(request: Request) -> Response:
+        try:
+            await web.body_within(request, 1000)
+        except InvalidInput as error:
+            return PlainTextResponse(str(error), status_code=400)
+        return PlainTextResponse("all of it")
+
+    async with serving(Starlette(routes=[Route("/", take, methods=["POST"])])) as address:
+        ((reader, writer),) = await opened(address, 1)
+        writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\na")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+        writer.close()

@@ -15,6 +15,8 @@
     mounts          mounts of this process's mount namespace
     private         directories that nobody but us can have put anything into
     certificates    the webhook's certificates
+    strangers       accepting connections whose callers are not known yet
+    http_server     uvicorn with its callers counted
     web             serving HTTP beside other work
     traces          workloads as CSV files
 

@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from egpu.adapters.http_server import Server
 from egpu.errors import InvalidInput
 
 GRACE_SECONDS = 2
@@ -25,6 +26,8 @@ IDLE_SECONDS = 120
 """How long a connection may be idle: longer than any client of ours keeps one (Go's HTTP client, and with it
 kube-apiserver and kube-scheduler, 90 s). A server that closes first does so, now and then, just as the next request is
 on its way; a POST is then not sent again, and a pod is refused or not placed for nothing."""
+BODY_SECONDS = 20.0
+"""For a request's body: who sends it drop by drop would keep its place for ever."""
 BACKLOG = 1024
 
 
@@ -133,32 +136,20 @@ def health_app(not_ready: Callable[[], str | None] = lambda: None) -> Starlette:
 
 
 async def body_within(request: Request, limit_bytes: int) -> bytes:
-    """The request's body. Raises InvalidInput once it is larger than the limit, without reading on."""
+    """The request's body. Raises InvalidInput once it is larger than the limit, without reading on, or when it takes
+    longer than BODY_SECONDS to come."""
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit_bytes:
-            raise InvalidInput("body", f"larger than {limit_bytes} bytes")
-        chunks.append(chunk)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit_bytes:
+                    raise InvalidInput("body", f"larger than {limit_bytes} bytes")
+                chunks.append(chunk)
+    except TimeoutError as error:
+        raise InvalidInput("body", f"not all here within {BODY_SECONDS:g} s") from error
     return b"".join(chunks)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling: the supervisor has it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Cuts idle connections first: over TLS a polite close waits for a client that is not listening."""
-        for connection in list(self.server_state.connections):
-            cycle = getattr(connection, "cycle", None)
-            transport = connection.transport
-            if (cycle is None or cycle.response_complete) and transport.get_write_buffer_size() == 0:
-                transport.abort()
-        await super().shutdown(sockets)
 
 
 async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | None = None) -> None:
@@ -175,7 +166,7 @@ async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | 
         timeout_keep_alive=IDLE_SECONDS,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
     )
-    server = _Server(config)
+    server = Server(config)
     serving = asyncio.create_task(server.serve(list(sockets)))
     try:
         await asyncio.shield(serving)

@@ -10,7 +10,7 @@ import typer.main
 from typer.core import TyperGroup
 
 import egpu
-from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, errors, show_value
+from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
 from egpu.errors import ElasticGPUError, InvalidInput
 
 HELP = """Share GPUs: slices, cards and pools behind one claim.
@@ -89,7 +89,7 @@ def run_app() -> None:
     try:
         app()
     except ElasticGPUError as error:
-        errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        note(str(error), label="error:")
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) else EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -9,7 +9,7 @@ import typer
 from egpu.cli import views
 from egpu.cli.embedding import run_until_signal, steps, until_cancelled
 from egpu.cli.explain import explain_in, print_explanation
-from egpu.cli.output import console, note, show
+from egpu.cli.output import console, note, say, show
 from egpu.cli.snapshot import load
 
 NODES, CARDS_PER_NODE, CPU_NODES = 2, 3, 1
@@ -48,7 +48,7 @@ async def _demo(profile: str, *, stay: bool) -> int:
 
         def tell(title: str, outcome: Outcome) -> None:
             for line in outcome.proof:
-                console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
+                say(f"    {line}")
             if not outcome.ok:
                 failed.append(title)
                 console.print("    [red]this is not what it should be[/]")
@@ -70,7 +70,7 @@ async def _demo(profile: str, *, stay: bool) -> int:
             console.print(f"\n[dim]$ egpu get {name}[/]")
             show(view)
         for title in failed:
-            note(f"[red]failed:[/] {title}")
+            note(title, label="failed:")
         done = "not everything was as it should be" if failed else "everything was as it should be"
         _say(f"\nDone {_since(began)}: {done}. To play on your own: egpu up")
         if stay and not failed:

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from egpu.cli.components import Kubeconfig
-from egpu.cli.output import Format, console, fail, show_value
+from egpu.cli.output import Format, fail, say, show_value
 from egpu.cli.snapshot import Snapshot, load_from
 from egpu.core.explain import Explanation, explain_pod
 from egpu.core.policies.registry import Policies
@@ -55,6 +55,6 @@ def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Polic
 def print_explanation(explanation: Explanation) -> None:
     """The explanation for people, on stdout."""
     first, *rest = explanation.lines()
-    console.print(first, style=COLOURS.get(explanation.state, ""), highlight=False, markup=False, soft_wrap=True)
+    say(first, style=COLOURS.get(explanation.state, ""))
     for line in rest:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)

@@ -102,7 +102,7 @@ def get(
     show(_table(wanted, snapshot, namespace), output, empty=f"no {wanted} found")
     if wanted in (What.GPUS, What.NODES):
         for problem in snapshot.cache.problems():
-            note(f"[red]problem:[/] {problem}")
+            note(problem, label="problem:")
 
 
 def _watch(what: What, kubeconfig: Path | None, namespace: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from egpu.api.text import escaped
 from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, plain, show, show_value
 from egpu.errors import NotFound
 
@@ -58,7 +59,9 @@ def inspect(
 
 
 def _print(one: Inspection, tables: Mapping[str, Table], *, wide: bool) -> None:
-    out = sys.stdout.write
+    def out(text: str) -> None:
+        sys.stdout.write(escaped(text, keep="\n"))
+
     out(f"{one.kind} {one.directory.name}: {one.owner}\n  {one.directory}\n")
     if one.executor is not None:
         state = "runs" if one.executor.running else "is gone"
@@ -78,7 +81,7 @@ def _print(one: Inspection, tables: Mapping[str, Table], *, wide: bool) -> None:
             out(f"\n{titles[name]}\n" + _indented(plain(table if wide else table.narrow())))
     out("\nfiles\n" + "".join(f"  {name}  {what}\n" for name, what in one.files.items()))
     for file, problem in one.problems.items():
-        note(f"[red]damaged:[/] {file}: {problem}")
+        note(f"{file}: {problem}", label="damaged:")
 
 
 def _indented(text: str) -> str:

@@ -11,6 +11,9 @@ import typer
 import yaml
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
+
+from egpu.api.text import escaped
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -94,16 +97,19 @@ def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing f
 
 
 def show_value(value: Any, output: Format) -> None:
-    """Print plain values (dicts, lists, scalars) as JSON or YAML."""
+    """Print plain values (dicts, lists, scalars) as JSON or YAML, in ASCII if there is something not to be seen."""
     if output is Format.YAML:
-        sys.stdout.write(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+        shown = text if escaped(text, keep="\n") == text else yaml.safe_dump(value, sort_keys=False)
     else:
-        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        shown = (text if escaped(text, keep="\n") == text else json.dumps(value, indent=2)) + "\n"
+    sys.stdout.write(shown)
 
 
 def plain(table: Table) -> str:
     """Aligned columns as kubectl prints them: no colours, no borders, one line per row."""
-    lines = [[column.upper() for column in table.columns], *table.rows]
+    lines = [[column.upper() for column in table.columns], *([escaped(cell) for cell in row] for row in table.rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
     return "".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
@@ -121,14 +127,20 @@ def bar(used: float, total: float, width: int = 10) -> str:
     return "█" * filled + "░" * (width - filled)
 
 
-def note(message: str) -> None:
-    """A line for people on stderr."""
-    errors.print(message, highlight=False, soft_wrap=True)
+def say(message: str, *, style: str = "") -> None:
+    """A line for people on stdout, in which others' words may be."""
+    console.print(Text(escaped(message, keep="\n"), style=style), highlight=False, soft_wrap=True)
+
+
+def note(message: str, *, label: str = "", style: str = "red") -> None:
+    """A line for people on stderr, in which others' words may be; `label` comes first, in a colour."""
+    text = Text(escaped(message, keep="\n"))
+    errors.print(Text.assemble((label, style), " ", text) if label else text, highlight=False, soft_wrap=True)
 
 
 def fail(message: str, *, code: int = EXIT_FAILED) -> NoReturn:
     """One clear line on stderr, and the exit code."""
-    errors.print(f"[red]error:[/] {_escape(message)}", highlight=False, soft_wrap=True)
+    note(message, label="error:")
     raise typer.Exit(code)
 
 
@@ -142,10 +154,5 @@ def render(table: Table) -> RichTable:
     return rich
 
 
-def _styled(cell: str) -> str:
-    style = STYLES.get(cell)
-    return f"[{style}]{_escape(cell)}[/]" if style else _escape(cell)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")
+def _styled(cell: str) -> Text:
+    return Text(escaped(cell), style=STYLES.get(cell, ""))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import typer
 
 from egpu.adapters.pool.security import Credentials, Role, create_secret
+from egpu.api.text import escaped
 from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUsers, LogLevel, run_component
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
 from egpu.errors import ElasticGPUError, InvalidInput
@@ -212,7 +213,7 @@ def run_pooled(
     found.secret()  # what is wrong with it is said before the command starts
     logs.configure("run", level="error")  # the command's streams are its own; `note` says what its user must know
     request = LeaseRequest(cards=gpus, core=core, memory_mib=memory_mib, host=machine_id())
-    holder = f"{process_holder()} {shlex.join(command)}"[:256]
+    holder = escaped(f"{process_holder()} {shlex.join(command)}")[:256]
     outcome = asyncio.run(run_in_pool(command, parse_address(pool), found, request, holder=holder, note=note))
     lease = outcome.lease
     return outcome.status, {
@@ -238,17 +239,18 @@ def _card(card: "CardView") -> dict[str, object]:
 def leases_table(address: str | None, found: Credentials) -> Table:
     """`egpu get leases`: one row per card of a lease."""
     table = Table(
-        ("lease", "holder", "state", "server", "gpu", "core", "memory", "used", "sessions"),
+        ("lease", "peer", "holder", "state", "server", "gpu", "core", "memory", "used", "sessions"),
         right=frozenset({"core", "memory", "used", "sessions"}),
     )
     for lease in ask(address, found, lambda client: client.leases()):
         for ordinal, card in enumerate(lease.cards):
             used = "-" if card.used_mib is None else f"{card.used_mib} MiB"
             state = f"{lease.state} (over limit)" if lease.over_limit else lease.state
-            row = (lease.lease, lease.holder[:60], state, card.server, str(ordinal), f"{card.share.core} %",
+            row = (lease.lease, lease.peer, lease.holder[:60], state, card.server, str(ordinal), f"{card.share.core} %",
                    f"{card.share.memory_mib} MiB", used, str(lease.sessions))  # fmt: skip
-            record = {"lease": lease.lease, "holder": lease.holder, "state": lease.state, "overLimit": lease.over_limit,
-                      "ordinal": ordinal, **_card(card), "sessions": lease.sessions}  # fmt: skip
+            record = {"lease": lease.lease, "peer": lease.peer, "holder": lease.holder, "state": lease.state,
+                      "overLimit": lease.over_limit, "ordinal": ordinal, **_card(card),
+                      "sessions": lease.sessions}  # fmt: skip
             table.add(row, record)
     return table
 

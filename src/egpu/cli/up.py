@@ -81,7 +81,7 @@ async def _stay_up(config: "ClusterConfig", output: Format) -> None:
 def _introduce(running: "Cluster", seconds: float) -> None:
     config = running.config
     cards = f"{config.nodes} × {config.cards_per_node} simulated GPUs ({', '.join(config.profiles)})"
-    note(f"[green]ready[/] after {seconds:.1f} s: {cards}")
+    note(f"after {seconds:.1f} s: {cards}", label="ready", style="green")
     note(f"logs are in {running.state_dir / 'logs'}; Ctrl-C ends the cluster\n")
     # The one line that scripts may want goes to stdout.
     sys.stdout.write(f"export KUBECONFIG={config.kubeconfig or running.kubeconfig}\n")

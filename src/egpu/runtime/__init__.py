@@ -1,6 +1,7 @@
 """asyncio without Kubernetes: what every long-running process of ours is made of.
 
     logs          one JSON object per line, on stderr
+    log_limits    so many lines of one kind, and how many were dropped
     workqueue     keys to look at: none twice, failures come back later
     reconcile     the loop that looks at them
     latest        slow answers to the latest question

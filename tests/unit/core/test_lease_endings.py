@@ -99,18 +99,18 @@ def test_what_an_ending_lease_held_is_free_when_its_server_has_read_the_order_an
     assert free(pool) == (100, CARD_MIB)
     assert pool.touched == {"l"}
     assert pool.servers["one"].leases == set()
-    assert (pool.count("h"), pool.of_request("p", "l")) == (0, None)
+    assert (pool.count("p", "h"), pool.of_request("p", "l")) == (0, None)
 
 
 def test_a_holders_leases_are_counted_until_they_are_gone() -> None:
     pool = pool_of("one")
     for lease, holder in (("a", "h"), ("b", "h"), ("c", "other")):
         grant(pool, lease, core=10, memory_mib=100, holder=holder)
-    assert [pool.count(holder) for holder in ("h", "other", "nobody")] == [2, 1, 0]
+    assert [pool.count("p", holder) for holder in ("h", "other", "nobody")] == [2, 1, 0]
     pool.end("a", "released")
-    assert pool.count("h") == 2
+    assert pool.count("p", "h") == 2
     obey(pool, "one")
-    assert [pool.count(holder) for holder in ("h", "other")] == [1, 1]
+    assert [pool.count("p", holder) for holder in ("h", "other")] == [1, 1]
 
 
 def test_a_request_that_was_asked_again_is_not_forgotten_with_its_first_lease() -> None:
@@ -151,7 +151,7 @@ def test_a_lease_of_two_servers_is_gone_with_the_last_of_them() -> None:
     assert pool.leases["l"].servers == ("two",)
     assert (free(pool, "one"), free(pool, "two")) == ((100, CARD_MIB), (50, CARD_MIB - 400))
     assert (pool.servers["one"].leases, pool.servers["two"].leases) == (set(), {"l"})
-    assert pool.count("h") == 1
+    assert pool.count("p", "h") == 1
     obey(pool, "two")
     assert pool.leases == {}
     assert free(pool, "two") == (100, CARD_MIB)

@@ -105,7 +105,7 @@ def test_an_unknown_lease_is_adopted_as_its_server_has_it_and_lives_for_its_time
         parts={"one": Part(one.record.cards, 1, one)}, expected_parts=1, deadline=35.0, fit_by=9.0,
     )  # fmt: skip
     assert free(pool) == (50, CARD_MIB - 600)
-    assert (pool.count("h"), pool.of_request("p", "r")) == (1, pool.leases["l"])
+    assert (pool.count("p", "h"), pool.of_request("p", "r")) == (1, pool.leases["l"])
     assert pool.changed == {"one"}
     assert pool.touched == {"l"}
     assert pool.orders("one") == (1, (one.record,))

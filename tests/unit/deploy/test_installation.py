@@ -63,6 +63,34 @@ def test_a_lone_dash_is_found() -> None:
     assert list(nulls(yaml.safe_load("env:\n- {name: A}\n- # B\n- {name: C}"))) == [".env[1]"]
 
 
+def containers(site: Site) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The workload's name, its pod and its container."""
+    for document in installation(DEPLOY, site):
+        if document["kind"] in ("Deployment", "DaemonSet"):
+            pod = document["spec"]["template"]["spec"]
+            (container,) = pod["containers"]
+            yield document["metadata"]["name"], pod, container
+
+
+@pytest.mark.parametrize("site", [Site(), EVERYTHING], ids=["as it is", "everything chosen"])
+def test_all_but_the_agent_have_no_rights_on_their_node(site: Site) -> None:
+    found = {name: (pod, container) for name, pod, container in containers(site)}
+    pod, container = found.pop("elastic-gpu-agent")
+    assert container["securityContext"] == {"privileged": True, "runAsUser": 0}, "the image's own user is nobody"
+    for pod, container in found.values():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+        assert not pod.get("hostPID")
+    assert re.search(r"(?m)^USER (\d+):\1$", (DEPLOY / "Containerfile").read_text())
+
+
 @pytest.mark.parametrize("site", [Site(), EVERYTHING], ids=["as it is", "everything chosen"])
 def test_what_refers_to_something_finds_it(site: Site) -> None:
     """What schemas do not see and an API server or the kubelet does."""

@@ -4,6 +4,7 @@
     connection    a stream of messages, which may go on as a stream of bytes
     relay         the native process that carries the bytes
     security      who may speak: certificates or a shared secret
+    proof         who knows the secret shows it without saying it
     authority     makes the certificates
     listener      accepts connections and finds out who each caller is
     client        connects to brokers and servers, and asks a broker

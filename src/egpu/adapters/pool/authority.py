@@ -27,7 +27,7 @@ def issue(directory: Path, role: Role, name: str, *, days: int = CERTIFICATE_DAY
     Writes ROLE-NAME.crt and ROLE-NAME.key beside ca.crt and ca.key. Raises InvalidInput, CorruptData.
     """
     common = f"{role}/{name}"
-    if role not in ROLES or not name or len(common) > 64 or "/" in name:
+    if role not in ROLES or not name or len(common) > 64 or "/" in name or not name.isprintable():
         raise InvalidInput("name", f"{common!r} is not ROLE/NAME (roles: {', '.join(ROLES)}; 64 characters at most)")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (directory / "ca.key").exists():

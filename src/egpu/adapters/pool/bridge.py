@@ -146,9 +146,7 @@ class Bridge:
             await asyncio.get_running_loop().sock_connect(executor, part.socket)
             connection = await self._relay.local(executor)
         else:
-            hello = messages.Hello(
-                role="data", lease=target.lease, token=target.token, secret=self._credentials.secret()
-            )
+            hello = messages.Hello(role="data", lease=target.lease, token=target.token)
             address = parse_address(part.address, "server")
             connection, _ = await dial(
                 address, self._credentials, hello, expect=f"server/{part.server}", relay=self._relay

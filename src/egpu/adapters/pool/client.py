@@ -12,9 +12,11 @@ import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from egpu import errors
-from egpu.adapters.pool import messages
-from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
+from egpu.adapters.pool import messages, proof
+from egpu.adapters.pool.connection import MAX_HELLO_BYTES, STREAM_BYTES, Connection
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
 from egpu.adapters.processes import boot_id, start_time
@@ -57,7 +59,7 @@ async def dial(
     credentials.check_address(address)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            connection = await (
+            between, connection = await (
                 _open(address, credentials) if relay is None else _open_relayed(address, credentials, relay)
             )
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError) as error:
@@ -71,6 +73,8 @@ async def dial(
         raise Refused(f"the certificate there is {connection.peer}'s, not that of {expect}")
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
+            if not credentials.tls:
+                hello = replace(hello, proof=await proof.prove(connection, credentials.secret(), between))
             await connection.send(hello)
             answer = await connection.receive(limit_bytes=MAX_HELLO_BYTES)
         return connection, _welcome(answer, address)
@@ -90,17 +94,21 @@ def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:
     raise CorruptData(f"{address} answers a greeting with {type(answer).__name__}")
 
 
-async def _open(address: Listen, credentials: Credentials) -> Connection:
+async def _open(address: Listen, credentials: Credentials) -> tuple[str, Connection]:
+    """A connection, and what both its ends are, for the proofs."""
     reader, writer = await asyncio.open_connection(
-        address.host, address.port, ssl=credentials.client_context(), limit=1 << 18
+        address.host, address.port, ssl=credentials.client_context(), limit=STREAM_BYTES
     )
     connection = Connection(reader, writer)
-    ssl_object = writer.get_extra_info("ssl_object")
-    connection.peer = LOCAL_PEER if ssl_object is None else common_name(ssl_object.getpeercert() or {})
-    return connection
+    connection.peer = common_name(writer.get_extra_info("peercert") or {}) if credentials.tls else LOCAL_PEER
+    try:
+        return proof.ends(writer.get_extra_info("socket"), accepted=False), connection
+    except Unavailable:
+        await connection.close()
+        raise
 
 
-async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay) -> Connection:
+async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay) -> tuple[str, Connection]:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
@@ -109,13 +117,14 @@ async def _open_relayed(address: Listen, credentials: Credentials, relay: Relay)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await loop.sock_connect(sock, found[0][4])
+        between = proof.ends(sock, accepted=False)
     except BaseException:
         sock.close()
         raise
     connection = await relay.secure(sock, server=False)
     if not credentials.tls:
         connection.peer = LOCAL_PEER
-    return connection
+    return between, connection
 
 
 class PoolClient:
@@ -133,8 +142,7 @@ class PoolClient:
         cls, address: Listen, credentials: Credentials, on_ended: Callable[[str, str], None] = lambda _l, _r: None
     ) -> PoolClient:
         """Raises as `dial`."""
-        hello = messages.Hello(role="client", secret=credentials.secret())
-        connection, _ = await dial(address, credentials, hello, expect="broker")
+        connection, _ = await dial(address, credentials, messages.Hello(role="client"), expect="broker")
         return cls(connection, on_ended)
 
     @property

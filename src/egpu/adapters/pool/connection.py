@@ -8,7 +8,6 @@ sent to a peer that does not read.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 from typing import Final, TypeVar
@@ -20,6 +19,11 @@ MAX_HELLO_BYTES: Final = 8 * 1024
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """A report of 16 cards with 48 leases each is about 0.5 MB; a list of all leases of a full pool is about 6 MB."""
 STREAM_BYTES: Final = 256 * 1024
+"""What is read before its reader has asked for it; twice that at most."""
+SEND_SECONDS: Final = 30.0
+"""A peer that takes longer to read a message does not read: it is dropped."""
+CLOSE_SECONDS: Final = 1.0
+"""For what is left when a connection is closed."""
 _LENGTH: Final = struct.Struct(">I")
 M = TypeVar("M", bound=messages.Message)
 
@@ -83,18 +87,29 @@ class Connection:
         return message
 
     async def send(self, message: messages.Message) -> None:
-        """Raises Unavailable when the stream has ended."""
+        """Returns when the peer has read most of what was sent before: who sends more waits for that.
+
+        Raises Unavailable when the stream has ended, or the peer does not read within SEND_SECONDS.
+        """
         try:
-            self.writer.write(_framed(message))
-            await self.writer.drain()
+            async with asyncio.timeout(SEND_SECONDS):
+                self.writer.write(_framed(message))
+                await self.writer.drain()
+        except TimeoutError as error:
+            raise Unavailable(f"the other side has read nothing for {SEND_SECONDS:g} s") from error
         except OSError as error:
             raise Unavailable(f"the connection ended: {error}") from error
 
     async def close(self) -> None:
-        self.writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1.0):
+        """Say what is left if the peer reads it within a moment, and be rid of the connection."""
+        try:
+            self.writer.close()
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self.writer.wait_closed()
+        except OSError:  # of which TimeoutError is one
+            pass
+        finally:
+            self.writer.transport.abort()
 
 
 def _framed(message: messages.Message) -> bytes:

@@ -6,26 +6,27 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
 from egpu.adapters import web
-from egpu.adapters.pool import messages
-from egpu.adapters.pool.connection import MAX_HELLO_BYTES, Connection
+from egpu.adapters.pool import messages, proof
+from egpu.adapters.pool.connection import CLOSE_SECONDS, MAX_HELLO_BYTES, STREAM_BYTES, Connection
 from egpu.adapters.pool.relay import Relay
-from egpu.adapters.pool.security import Credentials, caller, common_name
+from egpu.adapters.pool.security import LOCAL_PEER, Credentials, certified, common_name
+from egpu.adapters.strangers import MAX_STRANGERS, Strangers, accept, places_for
 from egpu.errors import ElasticGPUError, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
 
-HELLO_SECONDS: Final = 5.0
-"""A caller that has not said who it is by then is closed."""
-HANDSHAKES: Final = 64
-"""Connections beyond the most that are taken, so that those get an answer; what is beyond these is closed at once."""
-
-ACCEPT_AGAIN_SECONDS: Final = 0.1
+HELLO_SECONDS: Final = 10.0
+"""A caller that has not said who it is by then, TLS included, is closed."""
+DESCRIPTORS: Final = 1
+DESCRIPTORS_RELAYED: Final = 4
+"""A caller's in the process that has most of them: in the relay it is both ends, who is interested, and the program."""
 
 ComeIn = Callable[[Connection, messages.Hello], Awaitable[None]]
 
@@ -34,7 +35,9 @@ class Listener:
     """`come_in` gets a caller that proved who it is (`connection.peer`), and keeps it until it returns. It sends the
     Welcome itself; what it raises is told to the caller.
 
-    With `relayed` the bytes are carried by the relay, and `come_in` may hand the connection over.
+    `max_connections` bounds callers that are known, of which one may be half; it is less where this process may not
+    open as many files. Those that are not known yet are `Strangers`. With `relayed` the bytes are carried by the relay,
+    and `come_in` may hand the connection over.
     """
 
     def __init__(
@@ -44,113 +47,148 @@ class Listener:
         self._listen = web.Listen.parse(listen)
         self._come_in = come_in
         self._max_connections = max_connections
-        self._open: set[asyncio.Task[None]] = set()
-        self._listening: asyncio.Server | asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
         self._relay = Relay(credentials) if relayed else None
+        self._context: ssl.SSLContext | None = None
         self._secret = ""
+        self.strangers = Strangers()
+        self.known: Counter[str] = Counter()
+        """Connections of those who are known, by peer."""
         self.address = self._listen
 
     @property
     def is_open(self) -> bool:
         """Whether callers can come in."""
-        return self._listening is not None
+        return self._accepting is not None
 
     async def open(self) -> None:
         """Listen. Raises InvalidInput."""
         self._credentials.check_address(self._listen)
         self._secret = self._credentials.secret()
+        self._context = self._credentials.server_context()  # also where it is the relay's: bad files are told now
         sock = web.open_socket(self._listen)
         self.address = web.bound(sock)
-        context = self._credentials.server_context()  # also where it is the relay's: bad files are told now
-        if self._relay is not None:
-            self._listening = asyncio.create_task(self._take_sockets(sock))
-            return
-        self._listening = await asyncio.start_server(self._accept, sock=sock, ssl=context, limit=1 << 18)
+        each = DESCRIPTORS if self._relay is None else DESCRIPTORS_RELAYED
+        places = places_for(self._max_connections + MAX_STRANGERS, descriptors=each)
+        self.strangers = Strangers(at_most=min(MAX_STRANGERS, places // 4))
+        self._max_connections = min(self._max_connections, places - places // 4)
+        self._accepting = asyncio.create_task(accept(sock, self._take))
 
     async def serve(self) -> None:
         """Until cancelled; then every connection is closed."""
-        assert self._listening is not None, "open() comes first"
+        assert self._accepting is not None, "open() comes first"
         try:
             await asyncio.Event().wait()
         finally:
-            if isinstance(self._listening, asyncio.Task):
-                self._listening.cancel()
-            else:
-                self._listening.close()
-            for task in self._open:
+            self._accepting.cancel()
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._open, return_exceptions=True)
+            await asyncio.gather(self._accepting, *self._tasks, return_exceptions=True)
             if self._relay is not None:
                 await self._relay.close()
 
-    async def _take_sockets(self, listener: socket.socket) -> None:
-        with contextlib.closing(listener):
-            while True:
-                try:
-                    sock, _ = await asyncio.get_running_loop().sock_accept(listener)
-                except OSError as error:  # no descriptors left, or the caller has gone already
-                    log.warning("a caller was not taken", reason=str(error))
-                    await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-                    continue
-                task = asyncio.create_task(self._accept_relayed(sock))
-                self._open.add(task)
-                task.add_done_callback(self._open.discard)
+    def _take(self, sock: socket.socket, address: str) -> None:
+        """Every caller is counted from its first moment: before TLS, before it has said a word."""
+        task = asyncio.create_task(self._serve(sock, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _accept_relayed(self, sock: socket.socket) -> None:
-        assert self._relay is not None
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self._open) > self._max_connections + HANDSHAKES:
-            sock.close()
-            return
-        try:
-            connection = await self._relay.secure(sock, server=True)
-        except ElasticGPUError as error:
-            log.info("caller turned away", reason=str(error))
-            return
-        await self._keep(connection, connection.peer if self._credentials.tls else None)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, sock: socket.socket, address: str) -> None:
+        """One caller, until it has gone."""
         task = asyncio.current_task()
         assert task is not None
-        self._open.add(task)
+        deadline = asyncio.get_running_loop().time() + HELLO_SECONDS
+        place = self.strangers.add(address, task.cancel)
         try:
-            ssl_object = writer.get_extra_info("ssl_object")
-            name = None if ssl_object is None else common_name(ssl_object.getpeercert() or {})
-            await self._keep(Connection(reader, writer), name)
+            async with asyncio.timeout_at(deadline):
+                between, connection = await self._secured(sock)
+            await self._keep(connection, between, place, deadline)
+        except TimeoutError:
+            log.info("caller turned away", address=address, reason=f"no TLS connection within {HELLO_SECONDS:g} s")
+        except (ElasticGPUError, OSError) as error:
+            log.info("caller turned away", address=address, reason=str(error))
+        except asyncio.CancelledError:
+            pass  # we end, or there was no more room for strangers
         finally:
-            self._open.discard(task)
+            self.strangers.remove(place)
 
-    async def _keep(self, connection: Connection, name: str | None) -> None:
-        """Until the caller has gone. `name` is that of its certificate, None without TLS."""
+    async def _secured(self, sock: socket.socket) -> tuple[str, Connection]:
+        """Both ends of the caller's socket, which is taken, and what is said over it. With TLS the connection's peer is
+        the name in the caller's certificate. Raises OSError, ElasticGPUError."""
         try:
-            await self._let_in(connection, name)
+            between = proof.ends(sock, accepted=True)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            sock.close()
+            raise
+        if self._relay is not None:
+            return between, await self._relay.secure(sock, server=True)
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=STREAM_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        tls = self._context is not None
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, sock, ssl=self._context,
+            ssl_handshake_timeout=HELLO_SECONDS if tls else None, ssl_shutdown_timeout=CLOSE_SECONDS if tls else None,
+        )  # fmt: skip
+        connection = Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        if tls:
+            connection.peer = common_name(transport.get_extra_info("peercert") or {})
+        return between, connection
+
+    async def _keep(self, connection: Connection, between: str, place: int, deadline: float) -> None:
+        """Until the caller has gone."""
+        try:
+            hello = await self._identified(connection, between, deadline)
+            self.strangers.remove(place)
+            await self._attend(connection, hello)
         except* ElasticGPUError as group:
             error = _first(group)
             if not isinstance(error, Unavailable):
                 log.info("caller turned away", peer=connection.peer, reason=str(error))
             with contextlib.suppress(ElasticGPUError, TimeoutError):
-                async with asyncio.timeout(1.0):
+                async with asyncio.timeout(CLOSE_SECONDS):
                     await connection.send(messages.Rejected(reason=str(error), retryable=error.retryable))
-        except* (ConnectionError, ssl.SSLError, TimeoutError) as group:
+        except* OSError as group:
             log.debug("caller lost", reason=str(group.exceptions[0]))
         except* asyncio.CancelledError:
-            pass
+            connection.writer.transport.abort()
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await connection.close()
 
-    async def _let_in(self, connection: Connection, name: str | None) -> None:
-        if len(self._open) > self._max_connections:
-            raise Unavailable(f"{self._max_connections} connections are open, the most that are taken")
+    async def _identified(self, connection: Connection, between: str, deadline: float) -> messages.Hello:
+        """The caller's greeting; from now on it is `connection.peer`. Raises Refused, Unavailable, CorruptData."""
+        name, connection.peer = connection.peer, ""
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                hello = await connection.expect(messages.Hello, limit_bytes=MAX_HELLO_BYTES)
+            async with asyncio.timeout_at(deadline):
+                if self._credentials.tls:  # heard first: closed with a word unread, it would not hear ours
+                    hello = await connection.expect(messages.Hello, limit_bytes=MAX_HELLO_BYTES)
+                    peer = certified(name)
+                else:
+                    hello, peer = await proof.demand(connection, self._secret, between), LOCAL_PEER
         except TimeoutError as error:
             raise Refused(f"no greeting within {HELLO_SECONDS:g} s") from error
         if hello.version != messages.VERSION:
             raise Refused(f"version {hello.version} of the pool's protocol; this one speaks {messages.VERSION}")
-        connection.peer = caller(name, hello.secret, self._secret)
-        await self._come_in(connection, hello)
+        connection.peer = peer
+        return hello
+
+    async def _attend(self, connection: Connection, hello: messages.Hello) -> None:
+        peer = connection.peer
+        if self.known.total() >= self._max_connections:
+            raise Unavailable(f"{self._max_connections} connections are open, the most that are taken")
+        if 2 * self.known[peer] >= self._max_connections:
+            raise Unavailable(
+                f"{peer} has {self.known[peer]} connections open, half of all: the others' are not for it"
+            )
+        self.known[peer] += 1
+        try:
+            await self._come_in(connection, hello)
+        finally:
+            self.known[peer] -= 1
+            self.known += Counter()  # without those who have none
 
 
 def _first(group: BaseExceptionGroup[ElasticGPUError]) -> ElasticGPUError:

@@ -6,6 +6,8 @@ server → broker     Hello(server)  then  Reported, again and again
 broker → server     Welcome or Rejected, then Orders whenever they change
 program → server    Hello(data), Welcome or Rejected, then the bytes of the program and its executor
 agent → agent       Hello(pod), Welcome or Rejected, then Open, once; and data as a program's
+
+Without TLS every Hello has a Challenge and a Proof before it (`egpu.adapters.pool.proof`).
 """
 
 from typing import Final
@@ -16,21 +18,34 @@ from egpu.api.allocation import CardShare
 from egpu.core.leasing.records import LeaseRecord, Report
 from egpu.errors import CorruptData
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag=True):
     """Unknown fields are ignored, so that a newer peer may say more; an unknown message is an error."""
 
 
+class Challenge(Message, frozen=True, kw_only=True):
+    """The first message of a connection without TLS: prove that you know the secret. `nonce` is used once."""
+
+    nonce: str
+
+
+class Proof(Message, frozen=True, kw_only=True):
+    """The answer to a Challenge, with a `nonce` for the caller's own proof."""
+
+    nonce: str
+    digest: str
+
+
 class Hello(Message, frozen=True, kw_only=True):
-    """The first message of every connection. `secret` where the pool's shared secret is the authentication; `lease` and
-    `token` for data."""
+    """Who calls, and what for. `proof` where the pool's shared secret is the authentication; `lease` and `token` for
+    data."""
 
     version: int = VERSION
     role: str
     name: str = ""
-    secret: str = ""
+    proof: str = ""
     lease: str = ""
     token: str = ""
 
@@ -217,7 +232,8 @@ class Orders(Message, frozen=True, kw_only=True):
 
 Request = Acquire | Attach | Renew | Resize | Release | Open | ListLeases | ListServers
 AnyMessage = (
-    Hello | Welcome | Rejected | Request | Granted | Done | Failed | Leases | Servers | Ended | Reported | Orders
+    Challenge | Proof | Hello | Welcome | Rejected | Request
+    | Granted | Done | Failed | Leases | Servers | Ended | Reported | Orders
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(AnyMessage)

@@ -8,12 +8,11 @@ Certificates come from the pool's own authority. The common name says what its b
     broker/NAME     the broker itself
 
 Without TLS everything stays on loopback, and whoever can read the secret's file is trusted with everything: that is the
-laptop, where this is one user's own processes.
+laptop, where this is one user's own processes. The secret itself is never sent (`egpu.adapters.pool.proof`).
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
 import ssl
@@ -29,8 +28,9 @@ if TYPE_CHECKING:  # the web server behind it is slow to load, and every command
 Role = Literal["server", "client", "admin", "broker"]
 ROLES: Final[tuple[Role, ...]] = ("server", "client", "admin", "broker")
 SECRET_BYTES: Final = 32
+MAX_SECRET_CHARACTERS: Final = 4096
 LOCAL_PEER: Final = "admin/local"
-"""Who everybody is that knows the secret."""
+"""Who everybody is that proves to know the secret."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,21 @@ class Credentials:
             raise InvalidInput("address", f"{listen} is not loopback: only mutual TLS goes there (--tls-ca, …)")
 
     def secret(self) -> str:
-        """The shared secret, "" with TLS. Raises InvalidInput when it cannot be read, or others can read it."""
+        """The shared secret, "" with TLS. Raises InvalidInput when it cannot be read, is another user's, or can be read
+        by others: who knows it could pass for the broker."""
         if self.secret_file is None:
             return ""
         try:
-            if self.secret_file.stat().st_mode & 0o077:
-                raise InvalidInput("secret-file", f"{self.secret_file} can be read by others; chmod 600 it")
-            text = self.secret_file.read_text().strip()
+            # Opened once, and asked of what is open: the file behind a name may change in between.
+            with self.secret_file.open(encoding="utf-8") as file:
+                status = os.fstat(file.fileno())
+                if status.st_uid not in (os.geteuid(), 0):
+                    raise InvalidInput("secret-file", f"{self.secret_file} is user {status.st_uid}'s, not ours")
+                if status.st_mode & 0o077:
+                    raise InvalidInput("secret-file", f"{self.secret_file} can be read by others; chmod 600 it")
+                text = file.read(MAX_SECRET_CHARACTERS).strip()
+        except UnicodeDecodeError as error:
+            raise InvalidInput("secret-file", f"{self.secret_file} is not text") from error
         except OSError as error:
             raise InvalidInput("secret-file", f"cannot read {self.secret_file}: {error.strerror}") from error
         if len(text) < 16:
@@ -112,18 +120,13 @@ def create_secret(path: Path) -> None:
         file.write(secrets.token_hex(SECRET_BYTES) + "\n")
 
 
-def caller(name: str | None, said: str, secret: str) -> str:
-    """Who a caller is: ROLE/NAME, the common name of its certificate, or LOCAL_PEER for one that says the secret.
-
-    Raises Refused.
-    """
-    if name is not None:
-        if name.partition("/")[0] not in ROLES or not name.partition("/")[2]:
-            raise Refused(f"the certificate's common name is {name!r}, not ROLE/NAME with a role of {', '.join(ROLES)}")
-        return name
-    if not secret or not hmac.compare_digest(said.encode(), secret.encode()):
-        raise Refused("the secret is not this pool's")
-    return LOCAL_PEER
+def certified(name: str) -> str:
+    """Who a caller is by the common name of its certificate: ROLE/NAME. Raises Refused for any other name, and for one
+    that could pass for something else where it is written down."""
+    role, _, rest = name.partition("/")
+    if role not in ROLES or not rest or "/" in rest or not name.isprintable():
+        raise Refused(f"the certificate's common name is {name!r}, not ROLE/NAME with a role of {', '.join(ROLES)}")
+    return name
 
 
 def common_name(certificate: dict[str, Any]) -> str:

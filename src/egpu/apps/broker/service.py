@@ -11,12 +11,14 @@ from typing import Final
 import structlog
 
 from egpu.adapters.pool import messages
+from egpu.api.text import check_plain
 from egpu.core.leasing import tokens
-from egpu.core.leasing.pool import Pool
-from egpu.core.leasing.records import LeaseRequest, Report
+from egpu.core.leasing.belief import believed
+from egpu.core.leasing.pool import MAX_LEASES, Pool
+from egpu.core.leasing.records import LeaseRequest, Report, lease_name
 from egpu.core.leasing.state import Lease
 from egpu.core.policies.registry import Policies
-from egpu.errors import DoesNotFit, InvalidInput, NotFound, Refused, Unavailable
+from egpu.errors import DoesNotFit, InvalidInput, NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +27,10 @@ START_SECONDS: Final = 30.0
 APPLY_SECONDS: Final = 5.0
 MAX_WITHIN_SECONDS: Final = 7 * 86_400.0
 """How long new limits may take to be in force."""
+MAX_TEXT: Final = 256
+"""Characters of what a caller calls itself, its request and its machine."""
+MAX_NAMED: Final = 8
+"""Leases that one line of the log names."""
 EXECUTOR_SOCKET: Final = "lease.sock"
 
 
@@ -56,8 +62,8 @@ class LeaseService:
 
         Raises DoesNotFit, Refused, InvalidInput, Unavailable.
         """
-        if not 0 < len(asked.holder) <= 256 or not 0 < len(asked.request) <= 128:
-            raise Refused("a lease needs a holder (up to 256 characters) and a request number (up to 128)")
+        for what, text in (("holder", asked.holder), ("request", asked.request), ("host", asked.host)):
+            check_plain(what, text, at_most=MAX_TEXT, empty=what == "host")
         lease = self._grant(asked, peer)
         self._holding[lease.id] = told
         self.step()
@@ -71,11 +77,12 @@ class LeaseService:
         return self.granted(asked.number, lease.id)
 
     def _grant(self, asked: messages.Acquire, peer: str) -> Lease:
+        key = secrets.token_hex(32)
         try:
             return self.pool.grant(
                 LeaseRequest(cards=asked.cards, core=asked.core, memory_mib=asked.memory_mib, host=asked.host),
-                lease=f"lease-{secrets.token_hex(8)}",
-                key=secrets.token_hex(32),
+                lease=lease_name(key),
+                key=key,
                 holder=asked.holder,
                 peer=peer,
                 request=asked.request,
@@ -87,14 +94,14 @@ class LeaseService:
             raise
 
     def attach(self, number: int, lease: str, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
-        """Raises NotFound, Refused, Unavailable."""
+        """Raises NotFound, Unavailable."""
         self._owned(lease, peer)
         self.pool.renew(lease, self._clock())
         self._holding[lease] = told
         return self.granted(number, lease)
 
     def renew(self, number: int, lease: str, peer: str) -> messages.Granted:
-        """Raises NotFound, Refused, Unavailable."""
+        """Raises NotFound, Unavailable."""
         self._owned(lease, peer)
         self.pool.renew(lease, self._clock())
         return self.granted(number, lease)
@@ -113,7 +120,7 @@ class LeaseService:
         return self.granted(asked.number, asked.lease)
 
     def release(self, lease: str, peer: str, reason: str) -> None:
-        """Raises NotFound, Refused, Unavailable."""
+        """Raises NotFound, Unavailable."""
         self._owned(lease, peer)
         self._holding.pop(lease, None)
         self.end(lease, reason)
@@ -137,7 +144,12 @@ class LeaseService:
     # --- servers ------------------------------------------------------------------------------------------------------
 
     def report(self, report: Report) -> None:
-        """Raises Refused beyond the bound of servers."""
+        """Raises Refused for what no server says, and beyond the bound of servers."""
+        report, doubted = believed(report, self.pool, max_leases=MAX_LEASES)
+        if doubted:
+            log.warning(
+                "leases not believed", server=report.server, count=len(doubted), leases=doubted[:MAX_NAMED],
+            )  # fmt: skip
         self.pool.report(report, self._clock())
         self.step()
 

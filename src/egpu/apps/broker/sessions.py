@@ -13,14 +13,18 @@ import structlog
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import check_role, may_speak_for
+from egpu.api.text import check_plain, escaped
 from egpu.apps.broker.service import LeaseService
 from egpu.errors import ElasticGPUError, InvalidInput, Refused
 
 log = structlog.get_logger(__name__)
 
-MAX_CLIENT_MESSAGE_BYTES: Final = 64 * 1024
+MAX_CLIENT_MESSAGE_BYTES: Final = 8 * 1024
 MAX_PENDING: Final = 256
-"""Requests of one connection that are answered at the same time; more wait in the socket."""
+"""Requests of one connection whose answers its caller has not read; more wait in the socket."""
+MAX_UNTOLD: Final = 1024
+"""Ends of leases that a caller has not read: who leaves more unread does not read at all."""
+MAX_REASON: Final = 200
 GATHER_SECONDS: Final = 0.002
 """Orders hold everything that shall run: many changes at once go in one."""
 SERVER_SILENCE_SECONDS: Final = 5.0
@@ -36,7 +40,7 @@ class ClientSession:
         self._peer = connection.peer
         self._leases: set[str] = set()
         self._pending = asyncio.Semaphore(MAX_PENDING)
-        self._outgoing: asyncio.Queue[messages.Message] = asyncio.Queue(MAX_PENDING * 4)
+        self._outgoing: asyncio.Queue[messages.AnyMessage] = asyncio.Queue(MAX_PENDING + MAX_UNTOLD)
 
     async def run(self) -> None:
         """Until the connection ends. Raises Unavailable, CorruptData."""
@@ -45,8 +49,8 @@ class ClientSession:
                 writing = group.create_task(self._write())
                 try:
                     while True:
-                        asked = await self._connection.receive(limit_bytes=MAX_CLIENT_MESSAGE_BYTES)
                         await self._pending.acquire()
+                        asked = await self._connection.receive(limit_bytes=MAX_CLIENT_MESSAGE_BYTES)
                         group.create_task(self._answer(asked))
                 finally:
                     writing.cancel()
@@ -56,12 +60,23 @@ class ClientSession:
 
     def _ended(self, lease: str, reason: str) -> None:
         self._leases.discard(lease)
-        if not self._outgoing.full():
+        if self._outgoing.qsize() < MAX_UNTOLD:
             self._outgoing.put_nowait(messages.Ended(lease=lease, reason=reason))
+        else:
+            self._connection.writer.transport.abort()
 
     async def _write(self) -> None:
+        """Say what there is to say. Who is asked a list makes it now: many of them, unread, would be large."""
         while True:
-            await self._connection.send(await self._outgoing.get())
+            said = await self._outgoing.get()
+            if isinstance(said, messages.ListLeases):
+                mine = [one for one in self._service.views() if may_speak_for(self._peer, one.peer)]
+                said = messages.Leases(number=said.number, leases=tuple(mine))
+            elif isinstance(said, messages.ListServers):
+                said = messages.Servers(number=said.number, servers=self._service.server_views())
+            await self._connection.send(said)
+            if not isinstance(said, messages.Ended):
+                self._pending.release()
 
     async def _answer(self, asked: messages.AnyMessage) -> None:
         number = getattr(asked, "number", 0)
@@ -69,11 +84,9 @@ class ClientSession:
             answer = await self._do(asked)
         except ElasticGPUError as error:
             answer = messages.Failed(number=number, kind=type(error).__name__, reason=str(error))
-        finally:
-            self._pending.release()
         await self._outgoing.put(answer)
 
-    async def _do(self, asked: messages.AnyMessage) -> messages.Message:
+    async def _do(self, asked: messages.AnyMessage) -> messages.AnyMessage:
         match asked:
             case messages.Acquire():
                 check_role(self._peer, "client", "admin")
@@ -90,13 +103,10 @@ class ClientSession:
                 return await self._service.resize(asked, self._peer)
             case messages.Release():
                 self._leases.discard(asked.lease)
-                self._service.release(asked.lease, self._peer, asked.reason[:200])
+                self._service.release(asked.lease, self._peer, escaped(asked.reason[:MAX_REASON]))
                 return messages.Done(number=asked.number)
-            case messages.ListLeases():
-                mine = [one for one in self._service.views() if may_speak_for(self._peer, one.peer)]
-                return messages.Leases(number=asked.number, leases=tuple(mine))
-            case messages.ListServers():
-                return messages.Servers(number=asked.number, servers=self._service.server_views())
+            case messages.ListLeases() | messages.ListServers():
+                return asked  # made when it is written
             case _:
                 raise InvalidInput("message", f"{type(asked).__name__} is not for a broker")
 
@@ -120,7 +130,8 @@ class ServerSessions:
         """Until the connection ends. Raises Refused for a name that is not the caller's, Unavailable, CorruptData."""
         check_role(connection.peer, "server")
         if connection.peer.startswith("server/") and connection.peer != f"server/{name}":
-            raise Refused(f"{connection.peer} may not report as {name}")
+            raise Refused(f"{connection.peer} may not report as {escaped(name[:MAX_REASON])}")
+        check_plain("name", name, at_most=MAX_REASON)
         number = next(self._numbers)
         changed = asyncio.Event()
         self._current[name] = number
@@ -149,7 +160,7 @@ class ServerSessions:
         except TimeoutError as error:
             raise Refused(f"{name} said nothing for {SERVER_SILENCE_SECONDS:g} s") from error
         if reported.report.server != name:
-            raise Refused(f"{name} reports as {reported.report.server}")
+            raise Refused(f"{name} reports as another server")
         if still():
             self._service.report(reported.report)
 

@@ -109,10 +109,9 @@ class Server:
 
     async def _link(self) -> None:
         """One connection to the broker, until it ends."""
-        credentials = self.config.credentials
-        hello = messages.Hello(role="server", name=self.config.name, secret=credentials.secret())
+        hello = messages.Hello(role="server", name=self.config.name)
         address = parse_address(self.config.broker, "--broker")
-        connection, _ = await dial(address, credentials, hello, expect="broker")
+        connection, _ = await dial(address, self.config.credentials, hello, expect="broker")
         self.connected = True
         self.leases.changed.set()
         log.info("connected to the broker", broker=str(address))

@@ -3,6 +3,7 @@
     records    what is asked, said and kept: LeaseRequest, LeaseRecord, RunningLease, Report
     state      a lease, its part on each server, and a server, as the pool knows them; the states of a lease
     table      all leases, and with each what the ledger holds for it
+    belief     what of a server's report is believed
     reports    what a server's report changes
     pool       the decisions: grant, resize, end, what time ends
     tokens     the signed credential with which a program reaches a lease's executor

@@ -18,6 +18,7 @@ import msgspec
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerDemand, PodDemand
 from egpu.core.leasing import reports
+from egpu.core.leasing.belief import MAX_PARTS
 from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, check_amounts
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import CONTAINER, LeaseTable
@@ -39,8 +40,9 @@ SERVER_GRACE_SECONDS: Final = 30.0
 it reports again."""
 MAX_LEASES: Final = 16_384
 MAX_LEASES_PER_HOLDER: Final = 64
-MAX_PARTS: Final = 8
-"""Servers one lease may span: what a client library connects to."""
+"""Of one caller's: a holder is the caller's own word, and another caller's of the same name is another."""
+MAX_LEASES_PER_PEER: Final = 4096
+"""A part of the pool's, so that one caller cannot use up all that the pool can count."""
 OVER_LIMIT: Final = "over_limit: it used more memory than it was shrunk to, and its time to give it back was over"
 
 
@@ -77,8 +79,10 @@ class Pool(LeaseTable):
             return known
         if len(self.leases) >= MAX_LEASES:
             raise Refused(f"the pool has {MAX_LEASES} leases, its bound; release some, or run another pool")
-        if self.count(holder) >= MAX_LEASES_PER_HOLDER:
+        if self.count(peer, holder) >= MAX_LEASES_PER_HOLDER:
             raise Refused(f"{holder} has {MAX_LEASES_PER_HOLDER} leases, the most that one holder may have")
+        if self.count(peer) >= MAX_LEASES_PER_PEER:
+            raise Refused(f"{peer} has {MAX_LEASES_PER_PEER} leases, the most that one caller may have")
         self.ranking.see(f"{peer}/{request}", _request(asked, asked.cards))
         parts: dict[str, Part] = {}
         for server, shares in self._place(asked).items():

@@ -1,6 +1,8 @@
 """What is said about leases between programs, the pool and its servers, and kept beside their executors."""
 
+import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -8,6 +10,9 @@ from egpu.api import names
 from egpu.api.allocation import CardShare
 from egpu.core.placement.ledger import Card
 from egpu.errors import InvalidInput
+
+LEASE_NAME_DIGITS: Final = 20
+"""Hexadecimal ones. Sockets are made below a directory of that name, and the kernel's paths to them are short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,12 @@ def check_amounts(core: int, memory_mib: int) -> None:
         raise InvalidInput("core", f"{core} is not a share of one card; give 1 to 100 percent")
     if not 1 <= memory_mib <= names.MAX_MEMORY_MIB:
         raise InvalidInput("memory", f"{memory_mib} MiB is not between 1 and {names.MAX_MEMORY_MIB}")
+
+
+def lease_name(key: str) -> str:
+    """The name of the lease whose tokens are signed with `key`: a digest, so that who brings the key shows that the
+    lease was given to it, and no other key makes the name."""
+    return f"lease-{hashlib.sha256(f'lease {key}'.encode()).hexdigest()[:LEASE_NAME_DIGITS]}"
 
 
 class LeaseIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -1,7 +1,7 @@
 """All leases over all servers, and with each the share that the ledger holds for it: neither changes without the
 other."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +30,8 @@ class LeaseTable:
         self.ended: OrderedDict[str, str] = OrderedDict()
         """Why each lease ended, of the last MAX_TOMBSTONES."""
         self._by_request: dict[tuple[str, str], str] = {}
-        self._per_holder: dict[str, int] = {}
+        self._per_holder: Counter[tuple[str, str]] = Counter()
+        """By peer and holder, and by peer and "" for all of its holders."""
 
     def live(self, lease: str) -> Lease:
         """Raises NotFound for a lease that is not there or is ending."""
@@ -44,9 +45,9 @@ class LeaseTable:
         """The lease that this request of this peer got."""
         return self.leases.get(self._by_request.get((peer, request), ""))
 
-    def count(self, holder: str) -> int:
-        """How many leases it has."""
-        return self._per_holder.get(holder, 0)
+    def count(self, peer: str, holder: str = "") -> int:
+        """How many leases this peer's holder has; without one, all of the peer's."""
+        return self._per_holder.get((peer, holder), 0)
 
     def why_ended(self, lease: str) -> str:
         """Why a lease that is not there any more ended; "" when nobody remembers it."""
@@ -55,7 +56,8 @@ class LeaseTable:
     def add(self, lease: Lease) -> None:
         self.leases[lease.id] = lease
         self._by_request[lease.peer, lease.request] = lease.id
-        self._per_holder[lease.holder] = self.count(lease.holder) + 1
+        for holder in _counted(lease):
+            self._per_holder[holder] += 1
         for server, part in lease.parts.items():
             self._hold(lease, server, part)
 
@@ -100,15 +102,20 @@ class LeaseTable:
         del self.leases[lease.id]
         if self._by_request.get((lease.peer, lease.request)) == lease.id:
             del self._by_request[lease.peer, lease.request]
-        self._per_holder[lease.holder] -= 1
-        if not self._per_holder[lease.holder]:
-            del self._per_holder[lease.holder]
+        for holder in _counted(lease):
+            self._per_holder[holder] -= 1
+            if not self._per_holder[holder]:
+                del self._per_holder[holder]
 
     def _hold(self, lease: Lease, server: str, part: Part) -> None:
         self.servers[server].leases.add(lease.id)
         if shares := part.held:
             granted = ContainerAllocation(provisioner=names.QGPU, mode="shared", cards=shares)
             self.ledger.hold(_holder(lease.id, server), PodAllocation(node=server, containers={CONTAINER: granted}))
+
+
+def _counted(lease: Lease) -> tuple[tuple[str, str], tuple[str, str]]:
+    return (lease.peer, lease.holder), (lease.peer, "")
 
 
 def _holder(lease: str, server: str) -> Holder:

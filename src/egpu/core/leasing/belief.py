@@ -1,0 +1,142 @@
+"""What of a server's report is believed: what it says of its own cards, of leases that the broker gave it, and of such
+leases that it could have been given.
+
+A lease is named after its key (`lease_name`), which only the broker and the lease's own servers know: who reports a
+lease that the pool does not have from it has to bring the key that makes the name. So nobody can speak of a lease that
+runs elsewhere. What it makes up must at least fit on its cards, beside all else that it reports.
+"""
+
+import dataclasses
+import math
+from typing import Final
+
+from msgspec.structs import replace
+
+from egpu.api import names
+from egpu.api.text import check_plain, escaped
+from egpu.core.leasing.records import LeaseRecord, Report, RunningLease, lease_name
+from egpu.core.leasing.state import Lease
+from egpu.core.leasing.table import LeaseTable
+from egpu.core.placement.ledger import Card
+from egpu.errors import Refused
+
+MAX_CARDS: Final = 64
+"""Of one server."""
+MAX_PARTS: Final = 8
+"""Servers one lease may span: what a client library connects to."""
+MAX_TEXT: Final = 512
+MAX_PRECISIONS: Final = 16
+MAX_NUMBER: Final = 2**31
+
+
+def believed(report: Report, table: LeaseTable, *, max_leases: int) -> tuple[Report, tuple[str, ...]]:
+    """The report without the leases that are not believed, and the names of these. The pool has `max_leases` at most.
+
+    Raises Refused for what no server of ours says of itself and its cards.
+    """
+    _check(report)
+    free = {card.uuid: (100, card.memory_mib) for card in report.cards}
+    possible = [one for one in report.leases if _is_possible(one)]
+    given = [one for one in possible if _is_given(one.record, report.server, table)]
+    for one in given:
+        _take(free, one.record)  # the pool knows what it gave, whatever the room is now
+    accepted = {one.record.lease: one for one in given}
+    room = max_leases - len(table.leases)
+    for one in possible:
+        record, found = one.record, table.leases.get(one.record.lease)
+        if record.lease in accepted or not _could_be_given(record, found) or not _fits(free, record):
+            continue
+        if found is None:
+            if room <= 0:
+                continue
+            room -= 1
+        _take(free, record)
+        accepted[record.lease] = one
+    doubted = tuple(escaped(one.record.lease[:MAX_TEXT]) for one in report.leases if one.record.lease not in accepted)
+    leases = tuple(replace(one, failure=escaped(one.failure[:MAX_TEXT])) for one in accepted.values())
+    return dataclasses.replace(report, leases=leases), doubted
+
+
+def _is_given(record: LeaseRecord, server: str, table: LeaseTable) -> bool:
+    found = table.leases.get(record.lease)
+    return found is not None and server in found.parts and found.key == record.key
+
+
+def _could_be_given(record: LeaseRecord, found: Lease | None) -> bool:
+    """Whether the broker may have given it this lease: it has the key, and nobody else reports this part."""
+    if record.lease != lease_name(record.key) or not 0 <= record.part < record.parts <= MAX_PARTS:
+        return False
+    if found is None:
+        return True
+    others = [part.running.record.part for part in found.parts.values() if part.running is not None]
+    return (
+        (found.key, found.peer, found.holder, found.request, found.expected_parts)
+        == (record.key, record.peer, record.holder, record.request, record.parts)
+        and len(found.parts) < record.parts
+        and record.part not in others
+    )  # fmt: skip
+
+
+def _fits(free: dict[str, tuple[int, int]], record: LeaseRecord) -> bool:
+    """Whether its cards, each another, have that much left."""
+    return 0 < len(record.cards) == len({share.uuid for share in record.cards}) and all(
+        share.uuid in free
+        and 1 <= share.core <= free[share.uuid][0]
+        and 1 <= share.memory_mib <= free[share.uuid][1]
+        for share in record.cards
+    )  # fmt: skip
+
+
+def _take(free: dict[str, tuple[int, int]], record: LeaseRecord) -> None:
+    for share in record.cards:
+        core, memory_mib = free.get(share.uuid, (0, 0))
+        free[share.uuid] = (core - share.core, memory_mib - share.memory_mib)
+
+
+# --- what no server of ours says --------------------------------------------------------------------------------------
+
+
+def _check(report: Report) -> None:
+    for what in ("server", "address", "host", "instance", "directory", "confinement", "epoch"):
+        check_plain(what, getattr(report, what), at_most=MAX_TEXT, empty=what != "server")
+    _check_number("link", report.link_mbps)
+    if len(report.cards) > MAX_CARDS or len({card.uuid for card in report.cards}) != len(report.cards):
+        raise Refused(f"cards: {len(report.cards)} of them, or the same one twice; {MAX_CARDS} are the most")
+    for card in report.cards:
+        _check_card(card)
+
+
+def _check_card(card: Card) -> None:
+    check_plain("card", card.uuid, at_most=MAX_TEXT)
+    check_plain("model", card.model, at_most=MAX_TEXT, empty=True)
+    if not 1 <= card.memory_mib <= names.MAX_MEMORY_MIB:
+        raise Refused(f"card {card.uuid}: {card.memory_mib} MiB")
+    for number in (card.index, card.minor, card.numa + 1):
+        _check_number(f"card {card.uuid}", number)
+    if len(card.tflops) > MAX_PRECISIONS or len(card.links) > MAX_CARDS:
+        raise Refused(f"card {card.uuid}: {len(card.tflops)} precisions, {len(card.links)} links")
+    for text in (*card.tflops, *card.links, *card.links.values()):
+        check_plain(f"card {card.uuid}", text, at_most=MAX_TEXT)
+    if not all(math.isfinite(one) and 0 <= one <= names.MAX_TFLOPS for one in card.tflops.values()):
+        raise Refused(f"card {card.uuid}: TFLOPS that no card has")
+
+
+def _is_possible(one: RunningLease) -> bool:
+    """Whether its texts and figures are such as a lease has."""
+    record = one.record
+    numbers = [*one.occupied_mib, *one.used_mib, one.sessions, record.part, record.parts]
+    texts = [record.lease, record.holder, record.peer, record.request, record.key]
+    for share in record.cards:
+        numbers += [share.index, share.minor, share.core, share.memory_mib, share.card_memory_mib]
+        texts += [share.uuid, share.model]
+    return (
+        len(one.occupied_mib) == len(record.cards) <= MAX_CARDS
+        and len(one.used_mib) <= MAX_CARDS
+        and all(0 <= number <= MAX_NUMBER for number in numbers)
+        and all(len(text) <= MAX_TEXT and text.isprintable() for text in texts)
+    )
+
+
+def _check_number(what: str, number: int) -> None:
+    if not 0 <= number <= MAX_NUMBER:
+        raise Refused(f"{what}: {number} is not between 0 and {MAX_NUMBER}")
