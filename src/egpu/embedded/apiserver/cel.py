@@ -1,13 +1,15 @@
-"""The part of CEL that webhooks' `matchConditions` are usually written in, evaluated on plain JSON.
+"""The part of CEL that conditions of webhooks and admission policies are usually written in, evaluated on plain JSON.
 
-    or    = and { "||" and }            value = string | number | true | false | null | [or, …] | name | (or)
-    and   = not { "&&" not }            step  = .field | ["key"] | .exists(v, or) | .all(v, or)
-    not   = [ "!" ] compared                  | .startsWith(or) | .endsWith(or) | .contains(or)
-    compared = path [ (== | != | in) path ]   path = has(path.field) | size(or) | value { step }
+    any   = or [ "?" or ":" any ]       value = string | number | true | false | null | [any, …] | name | (any)
+    or    = and { "||" and }            step  = .field | [any] | .exists(v, any) | .all(v, any)
+    and   = not { "&&" not }                  | .startsWith(any) | .endsWith(any) | .contains(any)
+    not   = [ "!" ] compared                  | .group(any) | .resource(any) | .check(any) | .allowed()
+    compared = sum [ (== | != | in) sum ]     path = has(path.field) | size(any) | value { step }
+    sum   = path { "+" path }
 
-Anything else is refused, by name, when the webhook configuration is written. As in CEL, a missing field is an error,
-and `||` and `&&` ignore an error on one side when the other side decides. The variables are `object`, `oldObject` and
-`request`.
+Anything else is refused, by name, when the configuration or policy is written. As in CEL, a missing field is an error,
+and `||` and `&&` ignore an error on one side when the other side decides. The variables are `object`, `oldObject`,
+`request` and `authorizer`, of which one asks what the user may do, and in policies `namespaceObject` and `variables`.
 
 Why not a library: cel-python and common-expression-language find an unknown function only when a pod is created, and
 cel-expr-python, which finds it in time, brings 50 MB of C++ for this one page of grammar.
@@ -15,13 +17,14 @@ cel-expr-python, which finds it in time, brings 50 MB of C++ for this one page o
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-VARIABLES: Final = ("object", "oldObject", "request")
+VARIABLES: Final = ("object", "oldObject", "request", "authorizer")
+POLICY_VARIABLES: Final = (*VARIABLES, "namespaceObject", "variables")
 MAX_CHARACTERS: Final = 5120
 """Kubernetes' own limit of an expression's text."""
 MAX_DEPTH: Final = 32
@@ -34,7 +37,7 @@ _TOKEN: Final = re.compile(
     | (?P<string>"(?:[^"\\]|\\.)*"|'[^'\\]*')
     | (?P<number>\d+(?:\.\d+)?)
     | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-    | (?P<operator>\|\||&&|==|!=|[!().,\[\]])""",
+    | (?P<operator>\|\||&&|==|!=|[!().,\[\]?:+])""",
     re.VERBOSE,
 )
 _WORDS: Final = {"true": True, "false": False, "null": None}
@@ -48,13 +51,27 @@ class EvaluationError(Exception):
     """The expression asks for what is not there."""
 
 
+@dataclass(frozen=True)
+class Question:
+    """What `authorizer` is: a question about the user's rights, put together call by call and asked by `allowed()`."""
+
+    ask: Callable[[Mapping[str, str]], bool]
+    """Whether the user may do it: `group`, `resource` and the verb to `check`."""
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 @lru_cache(maxsize=128)
-def compiled(text: str) -> Callable[[Scope], bool]:
-    """The condition as a function of its variables; the function raises EvaluationError. Raises NotUnderstood."""
+def compiled_value(text: str, variables: tuple[str, ...] = VARIABLES) -> Expression:
+    """The expression as a function of its variables; the function raises EvaluationError. Raises NotUnderstood."""
     if len(text) > MAX_CHARACTERS:
         raise NotUnderstood(f"longer than {MAX_CHARACTERS} characters")
-    parser = _Parser(list(_tokens(text)))
-    expression = parser.whole()
+    return _Parser(list(_tokens(text)), variables).whole()
+
+
+@lru_cache(maxsize=128)
+def compiled(text: str, variables: tuple[str, ...] = VARIABLES) -> Callable[[Scope], bool]:
+    """Likewise for a condition, which is true or false."""
+    expression = compiled_value(text, variables)
 
     def holds(scope: Scope) -> bool:
         answer = expression(scope)
@@ -86,14 +103,15 @@ def _tokens(text: str) -> Iterator[_Token]:
 class _Parser:
     """Recursive descent, one method a rule of the grammar above."""
 
-    def __init__(self, tokens: list[_Token]) -> None:
+    def __init__(self, tokens: list[_Token], variables: tuple[str, ...]) -> None:
         self._tokens = tokens
         self._position = 0
         self._depth = 0
-        self._names: list[str] = [*VARIABLES]
+        self._variables = variables
+        self._names: list[str] = [*variables]
 
     def whole(self) -> Expression:
-        expression = self._or()
+        expression = self._any()
         if self._next.kind != "end":
             raise NotUnderstood(f"{self._next.text!r} is not supported there")
         return expression
@@ -123,14 +141,22 @@ class _Parser:
             raise NotUnderstood(f"{token.text!r} where a name was expected")
         return token.text
 
-    def _or(self) -> Expression:
+    def _any(self) -> Expression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise NotUnderstood(f"nested deeper than {MAX_DEPTH}")
+        condition = self._or()
+        if self._accept("?"):
+            then = self._or()
+            self._expect(":")
+            condition = _either(condition, then, self._any())
+        self._depth -= 1
+        return condition
+
+    def _or(self) -> Expression:
         sides = [self._and()]
         while self._accept("||"):
             sides.append(self._and())
-        self._depth -= 1
         return _decided(sides, by=True)
 
     def _and(self) -> Expression:
@@ -146,17 +172,23 @@ class _Parser:
         return self._compared()
 
     def _compared(self) -> Expression:
-        left = self._path()
+        left = self._sum()
         if self._accept("=="):
-            right = self._path()
+            right = self._sum()
             return lambda scope: left(scope) == right(scope)
         if self._accept("!="):
-            right = self._path()
+            right = self._sum()
             return lambda scope: left(scope) != right(scope)
         if self._accept("in"):
-            right = self._path()
+            right = self._sum()
             return lambda scope: left(scope) in _many(right(scope))
         return left
+
+    def _sum(self) -> Expression:
+        total = self._path()
+        while self._accept("+"):
+            total = _added(total, self._path())
+        return total
 
     def _path(self) -> Expression:
         value = self._value()
@@ -165,7 +197,7 @@ class _Parser:
                 name = self._name()
                 value = self._call(value, name) if self._accept("(") else _field(value, name)
             elif self._accept("["):
-                key = self._or()
+                key = self._any()
                 self._expect("]")
                 value = _item(value, key)
             else:
@@ -178,7 +210,7 @@ class _Parser:
         if token.kind == "number":
             return _constant(float(token.text) if "." in token.text else int(token.text))
         if token.text == "(":
-            inner = self._or()
+            inner = self._any()
             self._expect(")")
             return inner
         if token.text == "[":
@@ -190,14 +222,14 @@ class _Parser:
         if self._accept("("):
             return self._function(token.text)
         if token.text not in self._names:
-            raise NotUnderstood(f"the variable {token.text!r} is not supported; known are {', '.join(VARIABLES)}")
+            raise NotUnderstood(f"the variable {token.text!r} is not supported; known are {', '.join(self._variables)}")
         name = token.text
         return lambda scope: scope[name]
 
     def _list(self) -> Expression:
         items: list[Expression] = []
         while not self._accept("]"):
-            items.append(self._or())
+            items.append(self._any())
             if not self._accept(","):
                 self._expect("]")
                 break
@@ -208,7 +240,7 @@ class _Parser:
             return self._has()
         if name != "size":
             raise NotUnderstood(f"the function {name}() is not supported")
-        inner = self._or()
+        inner = self._any()
         self._expect(")")
         return lambda scope: _size(inner(scope))
 
@@ -228,10 +260,12 @@ class _Parser:
             variable = self._name()
             self._expect(",")
             self._names.append(variable)
-            test = self._or()
+            test = self._any()
             self._names.pop()
             self._expect(")")
             return _each(owner, variable, test, by=name == "exists")
+        if name in ("group", "resource", "check", "allowed"):
+            return self._question(owner, name)
         tests: dict[str, Callable[[str, str], bool]] = {
             "startsWith": str.startswith,
             "endsWith": str.endswith,
@@ -239,9 +273,45 @@ class _Parser:
         }
         if name not in tests:
             raise NotUnderstood(f"the function .{name}() is not supported")
-        argument = self._or()
+        argument = self._any()
         self._expect(")")
         return lambda scope: tests[name](_text(owner(scope)), _text(argument(scope)))
+
+    def _question(self, owner: Expression, name: str) -> Expression:
+        if name == "allowed":
+            self._expect(")")
+            return lambda scope: _asked(owner(scope))
+        argument = self._any()
+        self._expect(")")
+        return lambda scope: _more(owner(scope), name, _text(argument(scope)))
+
+
+def _either(condition: Expression, then: Expression, otherwise: Expression) -> Expression:
+    return lambda scope: (then if _truth(condition(scope)) else otherwise)(scope)
+
+
+def _added(left: Expression, right: Expression) -> Expression:
+    """Two texts, or two lists, one after the other."""
+
+    def add(scope: Scope) -> Any:
+        first, second = left(scope), right(scope)
+        if type(first) is not type(second) or not isinstance(first, str | list):
+            raise EvaluationError(f"{first!r} and {second!r} cannot be added")
+        return cast("Any", first) + second
+
+    return add
+
+
+def _more(question: Any, part: str, value: str) -> Question:
+    if not isinstance(question, Question):
+        raise EvaluationError(f"no such function: {part}")
+    return replace(question, parts={**question.parts, part: value})
+
+
+def _asked(question: Any) -> bool:
+    if not isinstance(question, Question):
+        raise EvaluationError("no such function: allowed")
+    return question.ask(question.parts)
 
 
 def _decided(sides: list[Expression], *, by: bool) -> Expression:

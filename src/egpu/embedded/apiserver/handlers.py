@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from egpu.embedded.apiserver import reads, reviews
+from egpu.embedded.apiserver import reads
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.deletion import DeleteOptions, Deleter
 from egpu.embedded.apiserver.logs import LogFinder, LogReader
 from egpu.embedded.apiserver.negotiation import Form, read_any, read_body
 from egpu.embedded.apiserver.objects import Json, as_object, encode, metadata
 from egpu.embedded.apiserver.patching import Patcher
+from egpu.embedded.apiserver.reviews import Reviews
 from egpu.embedded.apiserver.status import (
     bad_request,
     invalid_object,
@@ -40,7 +41,15 @@ class Handlers:
     """Carries out calls."""
 
     def __init__(
-        self, store: Store, *, hub: Hub, writer: Writer, deleter: Deleter, patcher: Patcher, logs: LogFinder
+        self,
+        store: Store,
+        *,
+        hub: Hub,
+        writer: Writer,
+        deleter: Deleter,
+        patcher: Patcher,
+        logs: LogFinder,
+        reviews: Reviews,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -48,6 +57,7 @@ class Handlers:
         self._deleter = deleter
         self._patcher = patcher
         self._logs = logs
+        self._reviews = reviews
 
     async def handle(self, call: Call, raw: bytes, content_type: str, form: Form) -> Answer:
         """Raises RequestRefused."""
@@ -83,7 +93,7 @@ class Handlers:
 
     async def _create(self, call: Call, body: Json, form: Form) -> Answer:
         if not call.resource.shelf:
-            return Answer(encode(reviews.answer(call, body)), 201)
+            return Answer(encode(self._reviews.answer(call, body)), 201)
         if call.resource.shelf == "bindings":
             return await self._bind_by_name(call, body)
         return self._answer(call, await self._writer.create(call, body), form, code=201)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from egpu.embedded.apiserver import pods
-from egpu.embedded.apiserver.admission import Admission, Write
-from egpu.embedded.apiserver.calls import Call
+from egpu.embedded.apiserver.admission import Admission
+from egpu.embedded.apiserver.calls import Call, Write
 from egpu.embedded.apiserver.deletion import finished
 from egpu.embedded.apiserver.names import generated_name, validate_metadata
 from egpu.embedded.apiserver.objects import (
