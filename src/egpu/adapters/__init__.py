@@ -12,8 +12,11 @@
     enter           how `egpu-enter` is started: a command inside a slice
     processes       processes that cannot be mistaken for one another
     files           files that are there whole or not at all
-    certificates    the webhook's certificates
+    certificates    those of webhook and extender
+    certificate_files   one in files, followed as it changes
+    installation    what deploy/ installs
     web             serving HTTP beside other work
+    monitoring      health for anybody, metrics for whoever may read them
     traces          workloads as CSV files
 
 NOT here: deciding anything about cards (`egpu.core`), and when something is done (`egpu.apps`).

@@ -7,13 +7,14 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -26,6 +27,8 @@ IDLE_SECONDS = 120
 kube-apiserver and kube-scheduler, 90 s). A server that closes first does so, now and then, just as the next request is
 on its way; a POST is then not sent again, and a pod is refused or not placed for nothing."""
 BACKLOG = 1024
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,13 @@ class TLS:
 
 
 def health_routes(
-    not_ready: Callable[[], str | None] = lambda: None, *, registry: CollectorRegistry = REGISTRY
+    not_ready: Callable[[], str | None] = lambda: None,
+    *,
+    registry: CollectorRegistry = REGISTRY,
+    around: Callable[[Handler], Handler] = lambda handler: handler,
 ) -> list[BaseRoute]:
-    """/healthz (the event loop turns), /readyz (503 with the reason `not_ready` gives), /metrics."""
+    """/healthz (the event loop turns), /readyz (503 with the reason `not_ready` gives), /metrics (whose handler
+    `around` may keep from whom it is not for)."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -124,24 +131,22 @@ def health_routes(
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
-
-
-def health_app(not_ready: Callable[[], str | None] = lambda: None) -> Starlette:
-    """An application that serves nothing but its health."""
-    return Starlette(routes=health_routes(not_ready))
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", around(metrics))]
 
 
 async def body_within(request: Request, limit_bytes: int) -> bytes:
-    """The request's body. Raises InvalidInput once it is larger than the limit, without reading on."""
-    chunks: list[bytes] = []
-    size = 0
+    """The request's body, held once. Raises HTTPException (413) as soon as it says, or shows, that it is larger than
+    the limit, without reading on."""
+    too_large = HTTPException(413, f"body: larger than {limit_bytes} bytes")
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise too_large
+    body = bytearray()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit_bytes:
-            raise InvalidInput("body", f"larger than {limit_bytes} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
+        if len(body) + len(chunk) > limit_bytes:
+            raise too_large
+        body += chunk
+    return bytes(body)
 
 
 class _Server(uvicorn.Server):

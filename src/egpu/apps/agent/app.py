@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from starlette.applications import Starlette
 
 from egpu.adapters import web
 from egpu.adapters.executors.confinement import Confinement
@@ -13,6 +12,7 @@ from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
@@ -98,7 +98,6 @@ class Agent:
                 executors=self.executors,
                 bridges=self.bridges,
             ),
-            pods=pods,
             metrics=self.metrics,
         )
         self.registrar = Registrar(self.plugin, config.kubelet_dir)
@@ -128,8 +127,8 @@ class Agent:
         address = str(web.bound(sock))
         write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
         log.info("agent starts", node=self.config.node, listen=address, executors=self.confinement.told)
-        routes = web.health_routes(self.not_ready, registry=self.metrics.registry)
-        supervisor.add("web", web.serve(Starlette(routes=routes), [sock]))
+        shown = monitoring_app(Guard(self.client), self.not_ready, registry=self.metrics.registry)
+        supervisor.add("web", serve_monitoring(shown, sock))
         await self.executors.open()
         if self.serving is not None:
             await self._join_pool(self.serving)

@@ -175,8 +175,7 @@ class Writer:
         """Make the object's namespace that of the URL. Raises RequestRefused when they differ."""
         meta = metadata(body)
         if not call.resource.namespaced:
-            if meta.pop("namespace", None):
-                raise bad_request("namespace is not allowed on an object of a cluster-scoped kind")
+            meta.pop("namespace", None)  # as a real one does: kustomize gives one to kinds that it does not know
             return
         if meta.get("namespace") not in (None, "", call.namespace):
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")

@@ -77,7 +77,8 @@ def test_values_operators_and_the_errors_that_do_not_matter(text: str, expected:
 @pytest.mark.parametrize(
     "text",
     ["object.missing == 1", "object.missing == 1 || false", "has(object.a.b)", "object.a", "!object.a", '1 in "1"',
-     "object.a + object", "object.allowed()", "object.check('a')", "object.a ? true : false", "object.a.exists(x, true)", 'object.a.startsWith("x")', 'object["z"] == 1'],
+     "object.a + object", "object.allowed()", "object.check('a')", "object.a ? true : false",
+     "object.a.exists(x, true)", 'object.a.startsWith("x")', 'object["z"] == 1'],
 )  # fmt: skip
 def test_what_is_not_there_is_an_error(text: str):
     with pytest.raises(EvaluationError):
