@@ -191,8 +191,8 @@ async def test_a_tenant_cannot_free_a_card_that_is_in_use(all_of: Everybody) -> 
             with pytest.raises(Refused, match="cannot be changed once the pod is made"):
                 await tenant.patch(Pod, "p", patch, namespace="default", subresource=subresource)
     for phase in ("Succeeded", "Failed"):
+        ended = {"status": {"phase": phase}}
         with pytest.raises(Refused, match="for its node to say"):
-            ended = {"status": {"phase": phase}}
             await tenant.patch(Pod, "p", ended, namespace="default", subresource="status")
     note = {"metadata": {"annotations": {"note": "x"}}}
     assert await tenant.patch(Pod, "p", note, namespace="default"), "the rest of the pod is his"

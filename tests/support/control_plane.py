@@ -125,7 +125,7 @@ async def extender(plane: ControlPlane, **config: Any) -> AsyncGenerator[tuple[E
 
 def extender_config(plane: ControlPlane, **config: Any) -> ExtenderConfig:
     """On free ports, with certificates."""
-    usual = {"listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0", **plane.credentials.config()}
+    usual: dict[str, Any] = {"listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0", **plane.credentials.config()}
     return ExtenderConfig(**{**usual, **config})
 
 

@@ -38,6 +38,7 @@ from egpu.core.policies.registry import Policies
 from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.apiserver.access import node_user, service_account
+from egpu.embedded.apiserver.authorization import Listener
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.credentials import ExtenderCredentials, extender_credentials
 from egpu.embedded.installation import install
@@ -82,6 +83,8 @@ class ClusterConfig:
     state_dir: Path | None = None
     kubeconfig: Path | None = None
     log_level: str = "info"
+    listener: Listener | None = None
+    """Told of every request to the API server whether it is allowed."""
 
     def check(self) -> None:
         """Raises InvalidInput naming the field."""
@@ -161,6 +164,8 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
             resolve_service=lambda _namespace, name, _port: services.get(name),
         )
         server = await stack.enter_async_context(serve(served))
+        if config.listener is not None:
+            server.authorizer.listeners.append(config.listener)
         if config.kubeconfig is not None:
             config.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(server.kubeconfig, config.kubeconfig)

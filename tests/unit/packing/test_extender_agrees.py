@@ -15,6 +15,7 @@ from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequir
 from egpu.api.objects import ObjectMeta
 from egpu.api.quantities import Quantity
 from egpu.apps.agent.cards.publisher import PRODUCT_LABEL
+from egpu.apps.extender.filtered import Filtered
 from egpu.apps.extender.placing import Placing
 from egpu.core.leasing.pool import Pool
 from egpu.core.leasing.records import LeaseRequest, Report, RunningLease
@@ -106,7 +107,7 @@ def by_extender(workload: Workload, policy: str) -> Places:
     cache = cluster()
     view: Any = SimpleNamespace(cache=cache)
     policies = Policies.named(policy, policy)
-    placing = Placing(view, policies)
+    placing = Placing(view, policies, Filtered())
     names = tuple(f"n{at}" for at in range(NODES))
     chosen: Places = {}
     shown: dict[int, Pod] = {}

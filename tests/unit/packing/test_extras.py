@@ -12,6 +12,7 @@ import pytest
 from egpu.api import names
 from egpu.api.extender import ExtenderArgs
 from egpu.apps.extender import Extender, ExtenderConfig
+from egpu.apps.extender.filtered import Filtered
 from egpu.apps.extender.placing import Placing
 from egpu.cli.plots import Line, write_plot
 from egpu.core.placement.cache import SchedulerCache
@@ -67,7 +68,7 @@ def test_a_pod_whose_class_asks_for_prices_is_not_placed_by_another_policy() -> 
     with pytest.raises(MissingExtra, match=PRICES):
         cache.ranking.choose(cache.request(what), "n0", BINPACK)
     view: Any = SimpleNamespace(cache=cache)
-    scores = Placing(view, BINPACK).prioritize(ExtenderArgs(pod=what, node_names=["n0"]))
+    scores = Placing(view, BINPACK, Filtered()).prioritize(ExtenderArgs(pod=what, node_names=["n0"]))
     assert [entry.score for entry in scores] == [0]
 
 
