@@ -45,7 +45,7 @@ description: Share GPUs on Kubernetes, slices, cards and pools behind one claim
 type: application
 version: {egpu.__version__}
 appVersion: {egpu.__version__}
-kubeVersion: ">=1.28.0-0"
+kubeVersion: ">=1.30.0-0"
 """
 
 

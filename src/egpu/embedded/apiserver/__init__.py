@@ -36,7 +36,8 @@ What can be done with it:
     policies          admission policies
     matching          which writes they are about
     expressions       what their expressions can speak of
-    cel               evaluates them
+    cel               reads them
+    cel_values        what they mean
 
 How it is served:
 

@@ -16,12 +16,27 @@ cel-expr-python, which finds it in time, brings 50 MB of C++ for this one page o
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, cast
+from typing import Final
 
 import msgspec
+
+from egpu.embedded.apiserver import cel_values as values
+from egpu.embedded.apiserver.cel_values import EvaluationError, Expression, Question, Scope
+
+__all__ = [
+    "POLICY_VARIABLES",
+    "VARIABLES",
+    "EvaluationError",
+    "Expression",
+    "NotUnderstood",
+    "Question",
+    "Scope",
+    "compiled",
+    "compiled_value",
+]
 
 VARIABLES: Final = ("object", "oldObject", "request", "authorizer")
 POLICY_VARIABLES: Final = (*VARIABLES, "namespaceObject", "variables")
@@ -29,8 +44,6 @@ MAX_CHARACTERS: Final = 5120
 """Kubernetes' own limit of an expression's text."""
 MAX_DEPTH: Final = 32
 
-Scope: TypeAlias = Mapping[str, Any]
-Expression: TypeAlias = Callable[[Scope], Any]
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
@@ -45,19 +58,6 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 
 class NotUnderstood(Exception):
     """The expression is outside of what this server evaluates; the message names what."""
-
-
-class EvaluationError(Exception):
-    """The expression asks for what is not there."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What `authorizer` is: a question about the user's rights, put together call by call and asked by `allowed()`."""
-
-    ask: Callable[[Mapping[str, str]], bool]
-    """Whether the user may do it: `group`, `resource` and the verb to `check`."""
-    parts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @lru_cache(maxsize=128)
@@ -149,7 +149,7 @@ class _Parser:
         if self._accept("?"):
             then = self._or()
             self._expect(":")
-            condition = _either(condition, then, self._any())
+            condition = values.either(condition, then, self._any())
         self._depth -= 1
         return condition
 
@@ -157,18 +157,18 @@ class _Parser:
         sides = [self._and()]
         while self._accept("||"):
             sides.append(self._and())
-        return _decided(sides, by=True)
+        return values.decided(sides, by=True)
 
     def _and(self) -> Expression:
         sides = [self._not()]
         while self._accept("&&"):
             sides.append(self._not())
-        return _decided(sides, by=False)
+        return values.decided(sides, by=False)
 
     def _not(self) -> Expression:
         if self._accept("!"):
             inner = self._compared()
-            return lambda scope: not _truth(inner(scope))
+            return lambda scope: not values.truth(inner(scope))
         return self._compared()
 
     def _compared(self) -> Expression:
@@ -181,13 +181,13 @@ class _Parser:
             return lambda scope: left(scope) != right(scope)
         if self._accept("in"):
             right = self._sum()
-            return lambda scope: left(scope) in _many(right(scope))
+            return lambda scope: left(scope) in values.many(right(scope))
         return left
 
     def _sum(self) -> Expression:
         total = self._path()
         while self._accept("+"):
-            total = _added(total, self._path())
+            total = values.added(total, self._path())
         return total
 
     def _path(self) -> Expression:
@@ -195,20 +195,20 @@ class _Parser:
         while True:
             if self._accept("."):
                 name = self._name()
-                value = self._call(value, name) if self._accept("(") else _field(value, name)
+                value = self._call(value, name) if self._accept("(") else values.member(value, name)
             elif self._accept("["):
                 key = self._any()
                 self._expect("]")
-                value = _item(value, key)
+                value = values.item(value, key)
             else:
                 return value
 
     def _value(self) -> Expression:
         token = self._take()
         if token.kind == "string":
-            return _constant(_unquoted(token.text))
+            return values.constant(_unquoted(token.text))
         if token.kind == "number":
-            return _constant(float(token.text) if "." in token.text else int(token.text))
+            return values.constant(float(token.text) if "." in token.text else int(token.text))
         if token.text == "(":
             inner = self._any()
             self._expect(")")
@@ -218,7 +218,7 @@ class _Parser:
         if token.kind != "name":
             raise NotUnderstood(f"{token.text!r} where a value was expected")
         if token.text in _WORDS:
-            return _constant(_WORDS[token.text])
+            return values.constant(_WORDS[token.text])
         if self._accept("("):
             return self._function(token.text)
         if token.text not in self._names:
@@ -242,7 +242,7 @@ class _Parser:
             raise NotUnderstood(f"the function {name}() is not supported")
         inner = self._any()
         self._expect(")")
-        return lambda scope: _size(inner(scope))
+        return lambda scope: values.size(inner(scope))
 
     def _has(self) -> Expression:
         """`has(a.b.c)`: whether c is there; a.b itself must be."""
@@ -250,10 +250,10 @@ class _Parser:
         self._expect(".")
         name = self._name()
         while self._accept("."):
-            value, name = _field(value, name), self._name()
+            value, name = values.member(value, name), self._name()
         self._expect(")")
         owner = value
-        return lambda scope: name in _mapping(owner(scope), name)
+        return lambda scope: name in values.mapping(owner(scope), name)
 
     def _call(self, owner: Expression, name: str) -> Expression:
         if name in ("exists", "all"):
@@ -263,7 +263,7 @@ class _Parser:
             test = self._any()
             self._names.pop()
             self._expect(")")
-            return _each(owner, variable, test, by=name == "exists")
+            return values.each(owner, variable, test, by=name == "exists")
         if name in ("group", "resource", "check", "allowed"):
             return self._question(owner, name)
         tests: dict[str, Callable[[str, str], bool]] = {
@@ -275,93 +275,15 @@ class _Parser:
             raise NotUnderstood(f"the function .{name}() is not supported")
         argument = self._any()
         self._expect(")")
-        return lambda scope: tests[name](_text(owner(scope)), _text(argument(scope)))
+        return lambda scope: tests[name](values.text(owner(scope)), values.text(argument(scope)))
 
     def _question(self, owner: Expression, name: str) -> Expression:
         if name == "allowed":
             self._expect(")")
-            return lambda scope: _asked(owner(scope))
+            return lambda scope: values.asked(owner(scope))
         argument = self._any()
         self._expect(")")
-        return lambda scope: _more(owner(scope), name, _text(argument(scope)))
-
-
-def _either(condition: Expression, then: Expression, otherwise: Expression) -> Expression:
-    return lambda scope: (then if _truth(condition(scope)) else otherwise)(scope)
-
-
-def _added(left: Expression, right: Expression) -> Expression:
-    """Two texts, or two lists, one after the other."""
-
-    def add(scope: Scope) -> Any:
-        first, second = left(scope), right(scope)
-        if type(first) is not type(second) or not isinstance(first, str | list):
-            raise EvaluationError(f"{first!r} and {second!r} cannot be added")
-        return cast("Any", first) + second
-
-    return add
-
-
-def _more(question: Any, part: str, value: str) -> Question:
-    if not isinstance(question, Question):
-        raise EvaluationError(f"no such function: {part}")
-    return replace(question, parts={**question.parts, part: value})
-
-
-def _asked(question: Any) -> bool:
-    if not isinstance(question, Question):
-        raise EvaluationError("no such function: allowed")
-    return question.ask(question.parts)
-
-
-def _decided(sides: list[Expression], *, by: bool) -> Expression:
-    """`||` (decided by true) or `&&` (by false)."""
-    if len(sides) == 1:
-        return sides[0]
-    return lambda scope: _verdict(((side, scope) for side in sides), by=by)
-
-
-def _each(owner: Expression, variable: str, test: Expression, *, by: bool) -> Expression:
-    """`exists` (decided by true) or `all` (by false) over the items of a list or the keys of a map."""
-    return lambda scope: _verdict(((test, {**scope, variable: item}) for item in _many(owner(scope))), by=by)
-
-
-def _verdict(cases: Iterator[tuple[Expression, Scope]], *, by: bool) -> bool:
-    """`by` if any case says so, else the first error there was, else the opposite."""
-    failed: EvaluationError | None = None
-    for expression, scope in cases:
-        try:
-            if _truth(expression(scope)) is by:
-                return by
-        except EvaluationError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
-    return not by
-
-
-def _constant(value: Any) -> Expression:
-    return lambda _: value
-
-
-def _field(owner: Expression, name: str) -> Expression:
-    def read(scope: Scope) -> Any:
-        tree = _mapping(owner(scope), name)
-        if name not in tree:
-            raise EvaluationError(f"no such key: {name}")
-        return tree[name]
-
-    return read
-
-
-def _item(owner: Expression, key: Expression) -> Expression:
-    def read(scope: Scope) -> Any:
-        try:
-            return owner(scope)[key(scope)]
-        except (LookupError, TypeError) as error:
-            raise EvaluationError(f"no such key: {key(scope)!r}") from error
-
-    return read
+        return lambda scope: values.more(owner(scope), name, values.text(argument(scope)))
 
 
 def _unquoted(text: str) -> str:
@@ -371,31 +293,3 @@ def _unquoted(text: str) -> str:
         return msgspec.json.decode(text, type=str)
     except msgspec.DecodeError as error:
         raise NotUnderstood(f"the string {text} is not supported: {error}") from error
-
-
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise EvaluationError(f"no such key: {name}")
-    return cast("Mapping[str, Any]", value)
-
-
-def _many(value: Any) -> Any:
-    if not isinstance(value, dict | list):
-        raise EvaluationError(f"{value!r} is neither a list nor a map")
-    return cast("Any", value)
-
-
-def _size(value: Any) -> int:
-    return len(value if isinstance(value, str) else _many(value))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise EvaluationError(f"{value!r} is not a string")
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise EvaluationError(f"{value!r} is neither true nor false")
-    return value
