@@ -63,7 +63,7 @@ def a_claim(name: str, class_name: str) -> dict[str, Any]:
     return {**meta, "spec": {"elasticGPUClassName": class_name, "resources": {"requests": requests}}}
 
 
-def a_pod(name: str, annotations: dict[str, str] | None = None, **limits: str) -> dict[str, Any]:
+def a_pod(name: str, limits: dict[str, str], *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
     container = {"name": "app", "image": "elasticgpu.io/shell", "command": ["sleep", "600"]}
     return {
         "apiVersion": "v1",
@@ -78,12 +78,12 @@ FLOW = [
     a_class("later", names.QGPU, eGPUBindingMode="WaitForFirstConsumer"),
     a_claim("bound", "now"),
     a_claim("waiting", "later"),
-    a_pod("whole", **{names.NVIDIA_GPU: "1"}),
-    a_pod("shared", **{names.ALIYUN_GPU_MEM: "2"}),
-    a_pod("vcuda", **{names.DOCKER_VCUDA_CORE: "10", names.DOCKER_VCUDA_MEMORY: "4"}),
-    a_pod("claims", {f"{names.CLAIM_PREFIXES[0]}app": "bound"}),
-    a_pod("remote", {f"{names.CLAIM_PREFIXES[0]}app": "waiting"}),
-    a_pod("pooled", **{names.POOL_CORE: "10", names.POOL_MEMORY: "1024"}),
+    a_pod("whole", {names.NVIDIA_GPU: "1"}),
+    a_pod("shared", {names.ALIYUN_GPU_MEM: "2"}),
+    a_pod("vcuda", {names.DOCKER_VCUDA_CORE: "10", names.DOCKER_VCUDA_MEMORY: "4"}),
+    a_pod("claims", {}, annotations={f"{names.CLAIM_PREFIXES[0]}app": "bound"}),
+    a_pod("remote", {}, annotations={f"{names.CLAIM_PREFIXES[0]}app": "waiting"}),
+    a_pod("pooled", {names.POOL_CORE: "10", names.POOL_MEMORY: "1024"}),
 ]
 
 

@@ -62,7 +62,7 @@ async def all_of(tmp_path: Path) -> AsyncGenerator[Everybody]:
         }
         for node in ("node-1", "node-2"):
             taints = [{"key": "k", "value": "v", "effect": "NoSchedule"}]
-            body = {"metadata": {"name": node, "labels": {"role": "x"}}, "spec": {"taints": taints}}
+            body: dict[str, Any] = {"metadata": {"name": node, "labels": {"role": "x"}}, "spec": {"taints": taints}}
             body["status"] = {"capacity": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
             await plane.client.raw("POST", "/api/v1/nodes", body=body)
             await plane.client.create(ElasticGPU, card(node, 0))
