@@ -148,6 +148,7 @@ async def test_malformed_reviews_get_a_400_with_the_reason(tmp_path: Path):
             assert answer["response"]["allowed"] is False
             assert "not a readable Pod" in answer["response"]["status"]["message"]
             assert (await http.get(f"{url}/readyz")).status_code == 200
+            assert (await http.get(f"{url}/metrics")).status_code == 404, "they are elsewhere, for those who may"
 
 
 async def test_the_controller_repairs_what_somebody_broke_and_renews_the_certificate(tmp_path: Path):

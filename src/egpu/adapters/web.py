@@ -118,8 +118,16 @@ def health_routes(
     registry: CollectorRegistry = REGISTRY,
     around: Callable[[Handler], Handler] = lambda handler: handler,
 ) -> list[BaseRoute]:
-    """/healthz (the event loop turns), /readyz (503 with the reason `not_ready` gives), /metrics (whose handler
-    `around` may keep from whom it is not for)."""
+    """What `open_routes` has, and /metrics, whose handler `around` may keep from whom it is not for."""
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return [*open_routes(not_ready), Route("/metrics", around(metrics))]
+
+
+def open_routes(not_ready: Callable[[], str | None]) -> list[BaseRoute]:
+    """/healthz (the event loop turns), /readyz (503 with the reason `not_ready` gives): for anybody."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -128,10 +136,7 @@ def health_routes(
         reason = not_ready()
         return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", status_code=503)
 
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", around(metrics))]
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
 async def body_within(request: Request, limit_bytes: int) -> bytes:
