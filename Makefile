@@ -112,6 +112,7 @@ check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python scripts/generate_driver_table.py --check
 	$(BIN)/python scripts/generate_protos.py --check
 	$(BIN)/python scripts/generate_scheduler_config.py --check
+	$(BIN)/python scripts/generate_webhooks.py --check
 	$(BIN)/python scripts/generate_remote.py --check
 	$(BIN)/python scripts/generate_sbom.py --check
 	$(BIN)/python scripts/audit.py
@@ -127,6 +128,7 @@ format: $(VENV)/.dev
 
 generate: $(VENV)/.dev $(VENV)/.installed  ## write the generated files anew
 	$(BIN)/python scripts/generate_crds.py
+	$(BIN)/python scripts/generate_webhooks.py
 	$(BIN)/python scripts/generate_chart.py
 	$(BIN)/python scripts/generate_driver_table.py
 	$(BIN)/python scripts/generate_protos.py

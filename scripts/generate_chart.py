@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import egpu
-from egpu.cli.manifests import PATCHES, Document, Site, as_yaml, installation
+from egpu.adapters.installation import PATCHES, Document, Site, as_yaml, installation
 
 DEPLOY: Final = Path(__file__).resolve().parent.parent / "deploy"
 CHART: Final = DEPLOY / "chart"
@@ -39,7 +39,7 @@ EXPRESSIONS: Final = {
     "vocabularies=MARK-VOCABULARIES": 'vocabularies={{ .Values.vocabularies | join "," }}',
     "MARK-NODE-SELECTOR: x": "{{- toYaml .Values.agent.nodeSelector | nindent INDENT }}",
 }
-CONDITIONS: Final = {"pool.yaml": ".Values.agent.pool", "extender-tls.yaml": ".Values.extender.tls"}
+CONDITIONS: Final = {"pool.yaml": ".Values.agent.pool", "extender-remote.yaml": ".Values.extender.remote"}
 CHART_YAML: Final = f"""\
 apiVersion: v2
 name: elastic-gpu
@@ -47,7 +47,7 @@ description: Share GPUs on Kubernetes, slices, cards and pools behind one claim
 type: application
 version: {egpu.__version__}
 appVersion: {egpu.__version__}
-kubeVersion: ">=1.28.0-0"
+kubeVersion: ">=1.30.0-0"
 """
 
 

@@ -1,5 +1,6 @@
 """Whatever is wrong is refused when it is made, by field and reason, and changes nothing: no object, no card."""
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +18,8 @@ from egpu.embedded import manifests
 from egpu.embedded.apiserver.access import service_account
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
-from egpu.errors import NotFound, Refused
+from egpu.errors import AlreadyExists, NotFound, Refused
+from support.control_plane import asking
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -233,7 +235,7 @@ async def test_annotations_of_a_pod_cannot_be_changed(client: Client, key: str) 
             continue
         with pytest.raises(Refused) as refusal:
             await client.patch(Pod, "steady", {"metadata": {"annotations": {key: value}}}, namespace="default")
-        assert f"metadata.annotations[{key}]" in str(refusal.value)
+        assert "cannot be changed once the pod is made" in str(refusal.value)
     assert (await client.get(Pod, "steady", namespace="default")).annotations == before.annotations
     await removed(client, "steady")
 
@@ -250,6 +252,18 @@ def a_binding(**annotations: str) -> dict[str, Any]:
 FORGED = {names.ALLOCATION: '{"version":1,"node":"node-1","containers":{}}'}
 
 
+async def may_bind_pods(client: Client, group: str) -> None:
+    """Gives a group the right to bind pods, however often it is asked."""
+    api = "rbac.authorization.k8s.io"
+    rules = [{"apiGroups": [""], "resources": ["bindings", "pods/binding"], "verbs": ["create"]}]
+    reference = {"apiGroup": api, "kind": "ClusterRole", "name": "binder"}
+    subject = {"apiGroup": api, "kind": "Group", "name": group}
+    with contextlib.suppress(AlreadyExists):
+        await client.raw("POST", f"/apis/{api}/v1/clusterroles", body={"metadata": {"name": "binder"}, "rules": rules})
+        binding = {"metadata": {"name": "binder"}, "roleRef": reference, "subjects": [subject]}
+        await client.raw("POST", f"/apis/{api}/v1/clusterrolebindings", body=binding)
+
+
 async def test_cards_are_given_out_by_the_scheduler_alone(running: Cluster, client: Client) -> None:
     """Neither a developer who may bind pods nor kube-scheduler itself can write an allocation; the extender can."""
     pod = a_pod({CORE: 10, MEMORY: 1024}, schedulerName="nobody")
@@ -257,6 +271,7 @@ async def test_cards_are_given_out_by_the_scheduler_alone(running: Cluster, clie
     await manifests.create(client, [pod])
     path = "/api/v1/namespaces/default/pods/waiting/binding"
     older = "/api/v1/namespaces/default/bindings"
+    await may_bind_pods(client, "system:authenticated")
     for number, user in enumerate(
         (
             User("jane", ("system:authenticated",)),
@@ -269,8 +284,7 @@ async def test_cards_are_given_out_by_the_scheduler_alone(running: Cluster, clie
             for url in (path, older):
                 with pytest.raises(Refused) as refusal:
                     await other.raw("POST", url, body=a_binding(**FORGED))
-                assert f"metadata.annotations[{names.ALLOCATION}]" in str(refusal.value)
-                assert user.name in str(refusal.value)
+                assert "cards are given out by the scheduler's extender alone" in str(refusal.value)
     found = await client.get(Pod, "waiting", namespace="default")
     assert not found.spec.node_name
     assert names.ALLOCATION not in found.annotations
@@ -315,33 +329,41 @@ MALFORMED: dict[str, tuple[str, bytes, str]] = {
 @pytest.mark.parametrize("what", MALFORMED)
 async def test_malformed_extender_requests_are_answered_with_400(running: Cluster, client: Client, what: str) -> None:
     verb, body, words = MALFORMED[what]
-    async with httpx2.AsyncClient(base_url=running.extender_url, trust_env=False, timeout=60) as http:
+    async with asking(running.extender_url, running.credentials) as http:
         answer = await http.post(f"/{verb}", content=body)
         assert (answer.status_code, words in answer.json()["Error"]) == (400, True), answer.text
-        assert (await http.get("/readyz")).status_code == 200
+    await ready(running)
+
+
+async def ready(running: Cluster) -> None:
+    async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
+        assert (await http.get(running.ready_urls["extender"])).status_code == 200
 
 
 async def test_a_huge_body_is_cut_off(running: Cluster, client: Client) -> None:
-    """A binding has four names; nobody needs a quarter of a gigabyte for them."""
+    """A binding has four names; nobody needs sixteen kilobytes for them."""
 
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(300):
             yield b" " * (1024 * 1024)
 
-    async with httpx2.AsyncClient(base_url=running.extender_url, trust_env=False, timeout=60) as http:
+    async with asking(running.extender_url, running.credentials) as http:
         try:
             answer = await http.post("/bind", content=endless())
         except httpx2.HTTPError:
             answer = None  # the server answered and hung up while we were still sending
-        assert answer is None or (answer.status_code, "larger" in answer.text) == (400, True)
-        assert (await http.get("/readyz")).status_code == 200
+        assert answer is None or (answer.status_code, "larger" in answer.text) == (413, True)
+    await ready(running)
 
 
 async def test_binding_what_does_not_exist_is_an_error(running: Cluster, client: Client) -> None:
     await placed(client, "steady")
     pod = await client.get(Pod, "steady", namespace="default")
     known = {"PodName": "steady", "PodNamespace": "default", "PodUID": pod.uid, "Node": "node-1"}
-    async with httpx2.AsyncClient(base_url=running.extender_url, trust_env=False, timeout=60) as http:
+    async with asking(running.extender_url, running.credentials) as http:
+        for uid in (pod.uid, "another"):
+            asked = {"Pod": {"metadata": {"name": "steady", "uid": uid}}, "NodeNames": ["node-1", "node-99"]}
+            await http.post("/filter", json=asked)
         for change, words in (
             ({"PodName": "no-such-pod"}, "no-such-pod"),
             ({"PodUID": "another"}, "another"),

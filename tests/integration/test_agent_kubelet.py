@@ -11,10 +11,9 @@ import pytest_asyncio
 
 from egpu.adapters.slices.pages import USAGE_SIZE, read_policy
 from egpu.api import names
-from egpu.api.allocation import ContainerAllocation, PodAllocation, encode
+from egpu.api.allocation import ContainerAllocation
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
-from egpu.core.provisioners import gpushare
 from egpu.embedded.kubelet.objects import Pod
 from support.local_node import (
     NODE,
@@ -304,18 +303,3 @@ async def test_the_node_publishes_every_vocabulary(node: LocalNode) -> None:
     assert found.metadata.labels["elasticgpu.io/gpu-product"] == "Simulated-T4"
     cards = await node.client.list(ElasticGPU)
     assert {each.spec.physical_gpu.uuid for each in cards if each.spec.physical_gpu} == {card(0).uuid, card(1).uuid}
-
-
-async def test_gpushare_pods_are_marked_as_assigned(node: LocalNode) -> None:
-    given = vcuda(share(0, core=0, memory_mib=2048))
-    pod = await node.create("shared", [shell("main", "sleep 100")], bind=False)
-    annotations = {
-        names.ALLOCATION: encode(PodAllocation(node=NODE, containers={"main": given})),
-        gpushare.ASSIGNED: "false",
-    }
-    await node.client.bind("shared", NODE, namespace="default", uid=pod.uid, annotations=annotations)
-
-    async def marked() -> bool:
-        return (await node.read("shared")).annotations[gpushare.ASSIGNED] == "true"
-
-    await until(marked, "marked")

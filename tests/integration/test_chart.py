@@ -8,14 +8,14 @@ import yaml
 from helm_python import Chart, HelmError, lint
 
 import egpu
-from egpu.cli.manifests import PATCHES, Document, Site, installation
+from egpu.adapters.installation import PATCHES, Document, Site, installation
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "chart"
 CHOICES = {
     "image": {"repository": "registry.example/elastic-gpu", "tag": "dev", "pullPolicy": "Always"},
     "agent": {"nodeSelector": {"elasticgpu.io/node": None, "example.com/gpu": "true"}, "pool": True},
-    "extender": {"tls": True},
+    "extender": {"remote": True},
     "vocabularies": ["hami"],
 }
 CHOSEN = Site(
@@ -52,9 +52,9 @@ def rendered(values: dict[str, Any], namespace: str) -> dict[str, Document]:
         ({}, Site(namespace="123")),
         (CHOICES, CHOSEN),
         ({"agent": {"pool": True}}, Site(namespace="gpus", patches=["pool.yaml"])),
-        ({"extender": {"tls": True}}, Site(namespace="gpus", patches=["extender-tls.yaml"])),
+        ({"extender": {"remote": True}}, Site(namespace="gpus", patches=["extender-remote.yaml"])),
     ],
-    ids=["as it is", "a namespace of digits", "everything chosen", "pool", "tls"],
+    ids=["as it is", "a namespace of digits", "everything chosen", "pool", "remote"],
 )
 def test_helm_and_kustomize_install_the_same(values: dict[str, Any], site: Site) -> None:
     wanted = [one for one in installation(DEPLOY, site) if one["kind"] != "Namespace"]
@@ -74,7 +74,7 @@ def test_helm_finds_nothing_to_say(values: dict[str, Any], version: str) -> None
     [
         {"image": {"pullPolicy": "Sometimes"}},
         {"agent": {"nodeSelector": {"a": True}}},
-        {"extender": {"tls": "yes"}},
+        {"extender": {"remote": "yes"}},
         {"extendr": {}},
     ],
 )

@@ -9,7 +9,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Event, Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.apps.controller import Controller, ControllerConfig
-from support.control_plane import ControlPlane, binding, control_plane, extender, nodes_known, running
+from support.control_plane import ControlPlane, control_plane, extender, nodes_known, running, scheduled
 from support.waiting import until
 
 API = "elasticgpu.io/v1alpha1"
@@ -79,7 +79,7 @@ async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
         await until(lambda: _slice_phase(w, "Bound"))
 
         pod = await w.create(user("u", "c"))
-        assert (await http.post("/bind", json=binding(pod, "n0"))).json() == {"Error": ""}
+        assert await scheduled(http, pod, "n0") == {"Error": ""}
         await until(lambda: _used_by(w, "c", ["u/app"]))
         await w.client.delete(ElasticGPUClaim, "c", namespace="default")
         assert await phase(w, "c") == "Bound"  # it waits for its user
@@ -116,7 +116,7 @@ async def test_a_waiting_claim_stays_pending_until_its_first_pod(tmp_path: Path)
         await until(lambda: is_phase(w, "c", "Pending"))
         pod = await w.create(user("u", "c"))
         await until(lambda: one.view.claims.get("c", "default") is not None)
-        assert (await http.post("/bind", json=binding(pod, "n0"))).json() == {"Error": ""}
+        assert await scheduled(http, pod, "n0") == {"Error": ""}
         await until(lambda: is_phase(w, "c", "Bound"))
         await until(lambda: _used_by(w, "c", ["u/app"]))
 

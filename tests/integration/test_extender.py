@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import ssl
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,26 @@ import pytest
 
 from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.web import Listen
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender, ExtenderConfig, scheduler_config
+from egpu.embedded.apiserver import User
 from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
-from support.control_plane import ControlPlane, binding, control_plane, extender, nodes_known, running
+from support.control_plane import (
+    ControlPlane,
+    asking,
+    binding,
+    control_plane,
+    extender,
+    extender_config,
+    nodes_known,
+    reading,
+    running,
+    scheduled,
+)
 from support.waiting import DEADLINE_SECONDS, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -105,7 +119,7 @@ async def test_prioritize_follows_the_policy_and_its_class(tmp_path: Path):
         for policy in ("binpack", "spread"):
             async with extender(w, node_policy=policy) as (one, http):
                 await nodes_known(one, 2)
-                assert (await http.post("/bind", json=binding(busy, "n0"))).json() == {"Error": ""}
+                assert await scheduled(http, busy, "n0") == {"Error": ""}
                 ask = {"Pod": shared("p"), "NodeNames": ["n0", "n1"]}
                 answer = (await http.post("/prioritize", json=ask)).json()
                 assert all(0 <= line["Score"] <= 10 for line in answer)
@@ -121,7 +135,7 @@ async def test_malformed_requests_get_a_400_that_says_why(tmp_path: Path):
                 answer = await http.post(path, content=body)
                 assert (path, body, answer.status_code) == (path, body, 400)
                 assert "body" in answer.json()["Error"]
-        assert (await http.get("/healthz")).status_code == 200
+        assert (await http.post("/filter", json={"Pod": {}, "NodeNames": []})).status_code == 200
 
 
 async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: Path) -> None:
@@ -129,7 +143,10 @@ async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: 
         await w.node("n0")
         await nodes_known(one, 1)
         first, second = [await w.create(shared(name, core=80)) for name in ("a", "b")]
-        assert (await http.post("/bind", json=binding(first, "n0"))).json() == {"Error": ""}
+        for name, uid in (("b", second["metadata"]["uid"]), ("b", "another")):
+            asked = {"Pod": {**second, "metadata": {"name": name, "uid": uid}}, "NodeNames": ["n0"]}
+            await http.post("/filter", json=asked)
+        assert await scheduled(http, first, "n0") == {"Error": ""}
         assert (await http.post("/bind", json=binding(first, "n0"))).json() == {"Error": ""}
         assert "20 percent" in (await http.post("/bind", json=binding(second, "n0"))).json()["Error"]
         wrong = {**binding(second, "n0"), "PodUID": "another"}
@@ -137,13 +154,14 @@ async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: 
         missing = {**binding(second, "n0"), "PodName": "nobody"}
         assert "nobody" in (await http.post("/bind", json=missing)).json()["Error"]
         assert (await http.post("/bind", json={**binding(second, "n0"), "Node": ""})).status_code == 400
-        waiting = (await http.get("/explain", params={"namespace": "default", "pod": "b"})).json()
-        assert waiting["state"] == "waiting"
         await until(lambda: (found := one.view.pods.get("a", "default")) and found.spec.node_name)
-        placed = (await http.get("/explain", params={"namespace": "default", "pod": "a"})).json()
-        assert placed["state"] == "placed"
-        assert (await http.get("/explain", params={"pod": "nobody"})).status_code == 404
-        metrics = (await http.get("/metrics")).text
+        async with reading(f"http://{one.health_address}", w.kubeconfig) as people:
+            waiting = (await people.get("/explain", params={"namespace": "default", "pod": "b"})).json()
+            assert waiting["state"] == "waiting"
+            placed = (await people.get("/explain", params={"namespace": "default", "pod": "a"})).json()
+            assert placed["state"] == "placed"
+            assert (await people.get("/explain", params={"pod": "nobody"})).status_code == 404
+            metrics = (await people.get("/metrics")).text
         assert 'elasticgpu_extender_binds_total{outcome="bound"}' in metrics
         assert "elasticgpu_extender_cards 1.0" in metrics
 
@@ -155,8 +173,7 @@ async def test_preempt_keeps_the_nodes_where_the_victims_make_room(tmp_path: Pat
         await nodes_known(one, 2)
         small = [await w.create(shared(f"s{number}", core=50)) for number in range(4)]
         for number, pod in enumerate(small):
-            answer = (await http.post("/bind", json=binding(pod, f"n{number % 2}"))).json()
-            assert answer == {"Error": ""}
+            assert await scheduled(http, pod, f"n{number % 2}") == {"Error": ""}
         uids = [pod["metadata"]["uid"] for pod in small]
         victims = {
             "n0": {"Pods": [{"UID": uids[0]}, {"UID": uids[2]}], "NumPDBViolations": 0},
@@ -171,13 +188,16 @@ async def test_preempt_keeps_the_nodes_where_the_victims_make_room(tmp_path: Pat
 
 async def test_not_ready_until_the_caches_are_in_and_refusing_to_bind_until_then(tmp_path: Path):
     async with control_plane(tmp_path) as w, extender(w) as (one, _):
-        second = Extender(ExtenderConfig(listen="127.0.0.1:0", leader_elect=True), w.client)
+        second = Extender(extender_config(w, leader_elect=True), w.client)
         task = asyncio.create_task(second.run(Supervisor(signals=())))
         try:
             await until(lambda: second.address is not None)
-            async with httpx2.AsyncClient(base_url=f"http://{second.address}", trust_env=False) as http:
-                await until(lambda: _answers(http))
-                assert (await http.get("/readyz")).status_code == 503
+            async with (
+                httpx2.AsyncClient(base_url=f"http://{second.health_address}", trust_env=False) as health,
+                asking(f"https://{second.address}", w.credentials) as http,
+            ):
+                await until(lambda: _answers(health))
+                assert (await health.get("/readyz")).status_code == 503
                 ask = {"PodName": "a", "PodNamespace": "default", "PodUID": "u", "Node": "n"}
                 assert "not ready" in (await http.post("/bind", json=ask)).json()["Error"]
                 assert "not ready" in (await http.post("/filter", json={"Pod": {}, "NodeNames": []})).json()["Error"]
@@ -258,13 +278,11 @@ async def test_two_extenders_alive_at_once_never_double_book(tmp_path: Path):
         pods = [await w.create(shared(f"p{number}", core=60)) for number in range(24)]
         async with extender(w) as (first, old):
             await nodes_known(first, 2)
-            second = Extender(ExtenderConfig(listen="127.0.0.1:0"), w.client)
+            second = Extender(extender_config(w), w.client)
             work = asyncio.create_task(storm(w, old, pods, ["n0", "n1"]))
             async with (
                 running(second),
-                httpx2.AsyncClient(
-                    base_url=f"http://{second.address}", trust_env=False, timeout=DEADLINE_SECONDS
-                ) as new,
+                asking(f"https://{second.address}", w.credentials) as new,
             ):
                 await storm(w, new, list(reversed(pods)), ["n0", "n1"])
                 await asyncio.gather(work, return_exceptions=True)
@@ -272,30 +290,130 @@ async def test_two_extenders_alive_at_once_never_double_book(tmp_path: Path):
                 assert [core for core, _ in totals.values()] == [60] * 4
 
 
-async def test_beyond_loopback_only_clients_with_a_certificate_are_let_in(tmp_path: Path):
+async def test_nobody_is_let_in_without_the_schedulers_certificate_on_loopback_either(tmp_path: Path):
+    """`curl` of any user of the machine could give pods to nodes, past their selectors and without a GPU."""
     async with control_plane(tmp_path) as w:
-        open_to_all = Extender(ExtenderConfig(listen="0.0.0.0:0"), w.client)
         with pytest.raises(InvalidInput, match="client-ca"):
-            await open_to_all.run(Supervisor(signals=()))
-        made = issue(["127.0.0.1"], now=datetime.now(UTC))
-        files = {name: tmp_path / name for name in ("ca", "cert", "key")}
-        for name, content in (("ca", made.ca_bundle), ("cert", made.certificate), ("key", made.key)):
-            files[name].write_bytes(content)
-        config = ExtenderConfig(
-            listen="127.0.0.1:0", tls_cert=files["cert"], tls_key=files["key"], client_ca=files["ca"]
-        )
-        one = Extender(config, w.client)
-        async with running(one):
-            trusting = ssl.create_default_context(cafile=str(files["ca"]))
-            async with httpx2.AsyncClient(verify=trusting, trust_env=False) as http:
-                with pytest.raises(httpx2.HTTPError):
-                    await http.get(f"https://{one.address}/healthz")
+            await Extender(ExtenderConfig(listen="127.0.0.1:0"), w.client).run(Supervisor(signals=()))
+        await w.node("n0")
+        pod = await w.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SELECTIVE})
+        stranger = issue(["127.0.0.1"], now=datetime.now(UTC), client="kube-scheduler")
+        for name, content in (("crt", stranger.client_certificate), ("key", stranger.client_key)):
+            (tmp_path / f"stranger.{name}").write_bytes(content)
+        async with extender(w) as (one, _):
+            await nodes_known(one, 1)
+            bare = ssl.create_default_context(cafile=w.credentials.directory / "ca.crt")
+            forged = ssl.create_default_context(cafile=w.credentials.directory / "ca.crt")
+            forged.load_cert_chain(tmp_path / "stranger.crt", tmp_path / "stranger.key")
+            for scheme, tls in (("http", bare), ("https", bare), ("https", forged)):
+                async with httpx2.AsyncClient(verify=tls, trust_env=False) as http:
+                    with pytest.raises(httpx2.HTTPError):
+                        await http.post(f"{scheme}://{one.address}/bind", json=binding(pod, "n0"))
+        assert not (await w.client.get(Pod, "p", namespace="default")).spec.node_name
+
+
+SELECTIVE = {"containers": [{"name": "app", "image": "x"}], "nodeSelector": {"disk": "fast"}}
+
+
+async def test_only_what_was_filtered_is_bound_and_an_extender_started_anew_asks_for_it_again(tmp_path: Path):
+    async with control_plane(tmp_path) as w:
+        for node in ("n0", "n1"):
+            await w.node(node)
+        pod, other = [await w.create(shared(name)) for name in ("a", "b")]
+        plain = await w.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SELECTIVE})
+        async with extender(w) as (one, http):
+            await nodes_known(one, 2)
+            for never in (plain, other):
+                assert "not been filtered" in (await http.post("/bind", json=binding(never, "n0"))).json()["Error"]
+            await http.post("/filter", json={"Pod": pod, "NodeNames": ["n0"]})
+            assert "did not let" in (await http.post("/bind", json=binding(pod, "n1"))).json()["Error"]
+        async with extender(w) as (one, http):
+            await nodes_known(one, 2)
+            assert "schedule it again" in (await http.post("/bind", json=binding(pod, "n0"))).json()["Error"]
+            assert await scheduled(http, pod, "n0") == {"Error": ""}
+        for name in ("b", "p"):
+            assert not (await w.client.get(Pod, name, namespace="default")).spec.node_name
+
+
+async def test_bodies_larger_than_the_largest_cluster_needs_are_refused_before_they_are_read(tmp_path: Path):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http):
+        await w.node("n0")
+        await nodes_known(one, 1)
+        names_of_15000 = [f"{number:05d}-{'n' * 247}" for number in range(15_000)]
+        answer = await http.post("/filter", json={"Pod": shared("p"), "NodeNames": ["n0", *names_of_15000]})
+        assert answer.json()["NodeNames"] == ["n0"]
+        for path, size in (("/filter", 120 * 1024 * 1024), ("/preempt", 17 * 1024 * 1024), ("/bind", 32 * 1024)):
+            sent = 0
+
+            async def body(size: int = size) -> AsyncGenerator[bytes]:
+                nonlocal sent
+                while sent < size:
+                    sent += 4096
+                    yield b" " * 4096
+
+            assert one.address is not None
+            announced = await _raw_post(one.address, path, size, w)
+            assert announced.startswith(b"HTTP/1.1 413"), "by its length alone, before a byte of it is there"
+            try:
+                answer = await http.post(path, content=body())
+            except httpx2.HTTPError:
+                continue  # the server answered and hung up while we were still sending
+            assert answer.status_code == 413
+            assert "larger" in answer.json()["Error"]
+            assert sent <= size
+
+
+async def _raw_post(address: Listen, path: str, length: int, w: ControlPlane) -> bytes:
+    """The first line of the answer to a request whose body does not come."""
+    tls = w.credentials.client_context()
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+    try:
+        return await asyncio.wait_for(reader.readline(), DEADLINE_SECONDS)
+    finally:
+        writer.close()
+
+
+async def test_metrics_and_explanations_are_for_those_who_may_read_them(tmp_path: Path):
+    async with control_plane(tmp_path) as w, extender(w) as (one, _):
+        nobody = w.server.add_user("jane", User("jane"))
+        url = f"http://{one.health_address}"
+        async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+            for path in ("/healthz", "/readyz"):
+                assert (await http.get(path)).status_code == 200
+            for path in ("/metrics", "/explain?pod=a"):
+                assert (await http.get(path)).status_code == 401
+                assert (await http.get(path, headers={"Authorization": "Bearer guess"})).status_code == 401
+        async with reading(url, nobody) as jane:
+            for path in ("/metrics", "/explain?pod=a"):
+                assert (await jane.get(path)).status_code == 403
+        await w.client.raw("POST", BINDINGS, body=cluster_role_binding("elastic-gpu-metrics", "prometheus"))
+        async with reading(url, w.server.add_user("prometheus", User("prometheus"))) as prometheus:
+            assert "elasticgpu_extender_cards" in (await prometheus.get("/metrics")).text
+            assert (await prometheus.get("/explain?pod=a")).status_code == 403
+
+
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+
+
+def cluster_role_binding(role: str, user: str) -> dict[str, Any]:
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    return {"metadata": {"name": f"{user}-{role}"}, "roleRef": reference, "subjects": [subject]}
 
 
 def test_the_scheduler_configuration_names_the_verbs_and_the_slot():
-    configuration = scheduler_config(url="http://127.0.0.1:3456/", kubeconfig="/k")
-    (extender_config,) = configuration["extenders"]
-    assert extender_config["managedResources"] == [{"name": names.SLOT, "ignoredByScheduler": False}]
-    assert extender_config["bindVerb"] == "bind"
-    assert extender_config["nodeCacheCapable"] is True
+    configuration = scheduler_config(address="10.0.0.1:3456", kubeconfig="/k", pki="/pki")
+    (ours,) = configuration["extenders"]
+    assert ours["urlPrefix"] == "https://10.0.0.1:3456"
+    assert ours["enableHTTPS"] is True
+    assert ours["tlsConfig"] == {
+        "serverName": "elastic-gpu-extender",
+        "caFile": "/pki/ca.crt",
+        "certFile": "/pki/client.crt",
+        "keyFile": "/pki/client.key",
+    }
+    assert ours["managedResources"] == [{"name": names.SLOT, "ignoredByScheduler": False}]
+    assert ours["bindVerb"] == "bind"
+    assert ours["nodeCacheCapable"] is True
     assert configuration["percentageOfNodesToScore"] == 100

@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from egpu.api.kubernetes import Lease, MutatingWebhookConfiguration, Node
 from egpu.api.objects import ElasticGPU, ObjectMeta
 from egpu.apps.extender.mix import ANNOTATION
 from egpu.embedded import apiserver
-from support.control_plane import ControlPlane, control_plane, install
+from egpu.embedded.installation import install
+from support.control_plane import CONFIGURATIONS, ControlPlane, asking, control_plane
 from support.objects import card
 from support.ports import free_port
 from support.waiting import until
@@ -38,6 +39,13 @@ async def process(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]
         await one.communicate()
 
 
+def extender_process(
+    w: ControlPlane, health_port: int, port: int = 0
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    listens = f"--listen=127.0.0.1:{port}", f"--health-listen=127.0.0.1:{health_port}"
+    return process("extender", f"--kubeconfig={w.kubeconfig}", *listens, *w.credentials.flags())
+
+
 async def ready(port: int) -> bool:
     async with httpx2.AsyncClient(trust_env=False) as http:
         try:
@@ -50,11 +58,14 @@ async def test_each_process_gets_ready_and_stops_on_sigterm(tmp_path: Path):
     async with control_plane(tmp_path) as w:
         kubeconfig = f"--kubeconfig={w.kubeconfig}"
         admission, *ports = (free_port() for _ in range(4))
+        w.services["elastic-gpu-webhook"] = "127.0.0.1", admission
+        for configuration in CONFIGURATIONS:
+            await w.client.create(type(configuration), configuration)
         listens = [f"--listen=127.0.0.1:{port}" for port in ports]
         async with (
-            process("controller", kubeconfig, listens[0], f"--webhook-url=https://127.0.0.1:{admission}") as one,
+            process("controller", kubeconfig, listens[0], "--webhook-service=elastic-gpu-webhook") as one,
             process("webhook", kubeconfig, listens[1], f"--webhook-listen=127.0.0.1:{admission}") as two,
-            process("extender", kubeconfig, listens[2]) as three,
+            extender_process(w, ports[2]) as three,
         ):
             for port in ports:
                 await until(lambda port=port: ready(port))
@@ -68,7 +79,7 @@ async def test_a_process_that_cannot_listen_ends_with_one_clear_line(tmp_path: P
     async with control_plane(tmp_path) as w:
         taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = taken.sockets[0].getsockname()[1]
-        async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{port}") as one:
+        async with extender_process(w, port) as one:
             _, said = await one.communicate()
         taken.close()
         assert one.returncode not in (0, None)
@@ -79,9 +90,9 @@ async def test_a_process_that_cannot_listen_ends_with_one_clear_line(tmp_path: P
 async def test_an_extender_that_is_taken_over_ends_with_an_error(tmp_path: Path):
     async with control_plane(tmp_path) as w:
         ports = [free_port(), free_port()]
-        async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{ports[0]}") as old:
+        async with extender_process(w, ports[0]) as old:
             await until(lambda: ready(ports[0]))
-            async with process("extender", f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{ports[1]}"):
+            async with extender_process(w, ports[1]):
                 await until(lambda: ready(ports[1]))
                 assert await asyncio.wait_for(old.wait(), 15) not in (0, None)
                 assert await ready(ports[1])
@@ -121,10 +132,10 @@ def asks(name: str, core: int, memory_mib: int, model: str = "") -> dict[str, An
 NODES = ("n0", "n1", "n2", "n3")
 
 
-async def decisions(port: int) -> list[list[int]]:
+async def decisions(w: ControlPlane, port: int) -> list[list[int]]:
     """What the extender makes of some pods, each on every node: the questions change nothing."""
     found: list[list[int]] = []
-    async with httpx2.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+    async with asking(f"https://127.0.0.1:{port}", w.credentials) as http:
         for core in range(5, 100, 5):
             body = {"Pod": asks("probe", core, 100 * core), "NodeNames": list(NODES)}
             found.append([line["Score"] for line in (await http.post("/prioritize", json=body)).json()])
@@ -144,25 +155,24 @@ async def test_an_extender_killed_and_started_again_decides_as_before(tmp_path: 
             await w.client.create(Node, made)
             for index in range(2):
                 await w.client.create(ElasticGPU, card(node, index, model=f"m{number % 2}"))
-        port = free_port()
-        started = (f"--kubeconfig={w.kubeconfig}", f"--listen=127.0.0.1:{port}")
-        async with process("extender", *started) as one:
-            await until(lambda: ready(port), seconds=60)
-            ignorant = await decisions(port)
-            async with httpx2.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+        health, port = free_port(), free_port()
+        async with extender_process(w, health, port) as one:
+            await until(lambda: ready(health), seconds=60)
+            ignorant = await decisions(w, port)
+            async with asking(f"https://127.0.0.1:{port}", w.credentials) as http:
                 for number in range(40):
                     pod = asks(f"p{number}", 70, 9000) if number % 4 else asks(f"p{number}", 30, 6000, "m0")
                     await http.post("/filter", json={"Pod": pod, "NodeNames": list(NODES)})
             await until(lambda: arrived(w, 40), seconds=60)
-            learned = await decisions(port)
+            learned = await decisions(w, port)
             assert learned != ignorant, "what was learned makes a difference here"
             one.kill()
             await one.wait()
-        async with process("extender", *started):
-            await until(lambda: ready(port), seconds=60)
+        async with extender_process(w, health, port):
+            await until(lambda: ready(health), seconds=60)
 
             async def as_before() -> bool:
-                return await decisions(port) == learned
+                return await decisions(w, port) == learned
 
             await until(as_before, seconds=60)  # prices are computed beside the service
 

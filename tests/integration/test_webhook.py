@@ -151,19 +151,24 @@ async def test_malformed_reviews_get_a_400_with_the_reason(tmp_path: Path):
             assert answer["response"]["allowed"] is False
             assert "not a readable Pod" in answer["response"]["status"]["message"]
             assert (await http.get(f"{url}/readyz")).status_code == 200
+            assert (await http.get(f"{url}/metrics")).status_code == 404, "they are elsewhere, for those who may"
 
 
 async def test_the_controller_repairs_what_somebody_broke_and_renews_the_certificate(tmp_path: Path):
     async with control_plane(tmp_path) as one, admission(one) as (controller, webhook):
-        assert controller.certificates is not None
-        await one.client.patch(MutatingWebhookConfiguration, "elastic-gpu", {"webhooks": []})
+        remove = {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}
+        await one.client.patch_json(MutatingWebhookConfiguration, "elastic-gpu", [remove])
         await controller.certificates.reconcile()
         found = await one.client.get(MutatingWebhookConfiguration, "elastic-gpu")
-        assert found.webhooks[0].failure_policy == "Fail"
+        assert all(hook.client_config.ca_bundle for hook in found.webhooks)
         broken = {"data": {"tls.crt": "bm90IGEgY2VydGlmaWNhdGU="}}
         await one.client.patch(Secret, "elastic-gpu-webhook-tls", broken, namespace="elastic-gpu-system")
         await controller.certificates.reconcile()
         await until(lambda: _admits(one.client, webhook))
+
+
+NAMED = {"sni_hostname": "elastic-gpu-webhook.elastic-gpu-system.svc"}
+"""The API server asks for the webhook by its Service's name, whatever the address."""
 
 
 async def _admits(client: Client, webhook: Webhook) -> bool:
@@ -173,13 +178,15 @@ async def _admits(client: Client, webhook: Webhook) -> bool:
     bundle.load_verify_locations(cadata=base64.b64decode(found.webhooks[0].client_config.ca_bundle or "").decode())
     async with httpx2.AsyncClient(verify=bundle, trust_env=False) as http:
         try:
-            return (await http.get(f"https://{webhook.config.webhook_listen}/healthz")).status_code == 200
+            return (
+                await http.get(f"https://{webhook.config.webhook_listen}/healthz", extensions=NAMED)
+            ).status_code == 200
         except httpx2.HTTPError:
             return False
 
 
 async def test_certificate_files_are_loaded_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("egpu.apps.webhook.certificate.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("egpu.adapters.certificate_files.POLL_SECONDS", 0.05)
     first, second = (issue(["127.0.0.1"], now=datetime.now(UTC)) for _ in range(2))
     paths = tmp_path / "tls.crt", tmp_path / "tls.key"
     for path, content in zip(paths, (first.certificate, first.key), strict=True):

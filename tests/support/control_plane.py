@@ -11,19 +11,21 @@ import httpx2
 import yaml
 
 from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Namespace, Node
+from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, ObjectMeta
-from egpu.apps.controller import Controller, ControllerConfig
+from egpu.apps.controller import Controller, ControllerConfig, webhooks
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.embedded import apiserver
+from egpu.embedded.credentials import ExtenderCredentials, extender_credentials
+from egpu.embedded.installation import install
 from egpu.runtime.supervisor import Supervisor
 from support.objects import card
 from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, until
 
 SYSTEM = "elastic-gpu-system"
-CRDS = Path(__file__).parents[2] / "deploy" / "crds"
+CONFIGURATIONS = (webhooks.mutating(), webhooks.validating())
 
 
 class App(Protocol):
@@ -49,6 +51,10 @@ async def running(app: App) -> AsyncGenerator[asyncio.Task[None]]:
 class ControlPlane:
     client: Client
     kubeconfig: Path
+    server: apiserver.ServerHandle
+    credentials: ExtenderCredentials
+    services: dict[str, tuple[str, int]]
+    """What is behind the Services of the installation."""
 
     async def node(self, name: str, cards: int = 1, memory_mib: int = 16384) -> None:
         await self.client.create(Node, Node(metadata=ObjectMeta(name=name)))
@@ -81,33 +87,28 @@ def physical(node: str, index: int, memory_mib: int = 16384) -> ElasticGPU:
 
 @asynccontextmanager
 async def control_plane(directory: Path) -> AsyncGenerator[ControlPlane]:
+    services: dict[str, tuple[str, int]] = {}
+    config = apiserver.Config(directory=directory, resolve_service=lambda _namespace, name, _port: services.get(name))
     async with (
-        apiserver.serve(apiserver.Config(directory=directory)) as server,
+        apiserver.serve(config) as server,
         Client.from_kubeconfig(server.kubeconfig) as client,
     ):
         await install(client)
-        yield ControlPlane(client, server.kubeconfig)
-
-
-async def install(client: Client) -> None:
-    """Our namespace and CRDs."""
-    await client.create(Namespace, Namespace(metadata=ObjectMeta(name=SYSTEM)))
-    for file in sorted(CRDS.glob("elasticgpu*.yaml")):
-        definition = yaml.safe_load(file.read_text())
-        await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-
-    async def served() -> bool:
-        return list(await client.list(ElasticGPU)) == []
-
-    await until(served)
+        for configuration in CONFIGURATIONS:  # there is no webhook yet
+            await client.delete(type(configuration), configuration.name)
+        credentials = extender_credentials(directory / "extender-pki")
+        yield ControlPlane(client, server.kubeconfig, server, credentials, services)
 
 
 @asynccontextmanager
 async def admission(plane: ControlPlane) -> AsyncGenerator[tuple[Controller, Webhook]]:
     """Controller and webhook together: the controller makes the certificate and configures the API server."""
     port = free_port()
+    plane.services["elastic-gpu-webhook"] = "127.0.0.1", port
+    for configuration in CONFIGURATIONS:
+        await plane.client.create(type(configuration), configuration)
     controller = Controller(
-        ControllerConfig(listen="127.0.0.1:0", webhook_url=f"https://127.0.0.1:{port}"), plane.client
+        ControllerConfig(listen="127.0.0.1:0", webhook_service="elastic-gpu-webhook:443"), plane.client
     )
     webhook = Webhook(WebhookConfig(listen="127.0.0.1:0", webhook_listen=f"127.0.0.1:{port}"), plane.client)
     async with running(controller), running(webhook):
@@ -116,17 +117,40 @@ async def admission(plane: ControlPlane) -> AsyncGenerator[tuple[Controller, Web
 
 @asynccontextmanager
 async def extender(plane: ControlPlane, **config: Any) -> AsyncGenerator[tuple[Extender, httpx2.AsyncClient]]:
-    one = Extender(ExtenderConfig(listen="127.0.0.1:0", **config), plane.client)
-    async with (
-        running(one),
-        httpx2.AsyncClient(base_url=f"http://{one.address}", trust_env=False, timeout=DEADLINE_SECONDS) as http,
-    ):
+    """The extender, and kube-scheduler's way to it."""
+    one = Extender(extender_config(plane, **config), plane.client)
+    async with running(one), asking(f"https://{one.address}", plane.credentials) as http:
         yield one, http
+
+
+def extender_config(plane: ControlPlane, **config: Any) -> ExtenderConfig:
+    """On free ports, with certificates."""
+    usual: dict[str, Any] = {"listen": "127.0.0.1:0", "health_listen": "127.0.0.1:0", **plane.credentials.config()}
+    return ExtenderConfig(**{**usual, **config})
+
+
+def reading(url: str, kubeconfig: Path) -> httpx2.AsyncClient:
+    """A client of health, metrics and explanations, with a user's token."""
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=DEADLINE_SECONDS)
+
+
+def asking(url: str, credentials: ExtenderCredentials) -> httpx2.AsyncClient:
+    """A client with kube-scheduler's certificate."""
+    tls = credentials.client_context()
+    return httpx2.AsyncClient(base_url=url, verify=tls, trust_env=False, timeout=DEADLINE_SECONDS)
 
 
 def binding(pod: dict[str, Any], node: str) -> dict[str, str]:
     meta = pod["metadata"]
     return {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+
+
+async def scheduled(http: httpx2.AsyncClient, pod: dict[str, Any], node: str) -> dict[str, str]:
+    """What a bind answers that follows a filter with this node, as kube-scheduler's do."""
+    await http.post("/filter", json={"Pod": pod, "NodeNames": [node]})
+    return (await http.post("/bind", json=binding(pod, node))).json()
 
 
 async def nodes_known(one: Extender, count: int) -> None:

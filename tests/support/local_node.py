@@ -255,7 +255,8 @@ class LocalNode:
 
     async def agent_page(self, path: str) -> str:
         address = (self.state_dir / "agent.address").read_text().strip()
-        async with httpx2.AsyncClient() as http:
+        token = yaml.safe_load(self.kubeconfig.read_text())["users"][0]["user"]["token"]
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
             return (await http.get(f"http://{address}{path}")).text
 
     async def kill_agent(self, number: signal.Signals = signal.SIGKILL) -> None:

@@ -22,7 +22,7 @@ async def slot_plugin(numa: list[int | None], *, pool_pki: Path | None = None) -
     config = AgentConfig(node="n", slots_per_card=2, pool_pki=pool_pki)
     nobody = cast("Any", None)
     return SlotPlugin(
-        config, inventory=inventory, devices=nobody, owners=nobody, preparer=nobody, pods=nobody, metrics=nobody
+        config, inventory=inventory, devices=nobody, owners=nobody, preparer=nobody, metrics=nobody
     )
 
 

@@ -71,3 +71,17 @@ def test_anything_wrong_is_a_reason_to_renew():
 def test_unusable_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="missing"):
         TLS().load_files(tmp_path / "missing", tmp_path / "key")
+
+
+def test_a_clients_certificate_is_kept_as_long_as_its_authority_is_good() -> None:
+    now = datetime.now(UTC)
+    first = issue(["extender"], now=now, client="kube-scheduler")
+    assert renewal_reason(first, ["extender"], now=now, client="kube-scheduler") is None
+    renewed = issue(["extender"], now=now + timedelta(days=80), previous=first, client="kube-scheduler")
+    assert (renewed.client_certificate, renewed.client_key) == (first.client_certificate, first.client_key)
+    assert renewed.certificate != first.certificate
+    without = issue(["extender"], now=now)
+    assert "client" in str(renewal_reason(without, ["extender"], now=now, client="kube-scheduler"))
+    other = issue(["extender"], now=now, client="kube-scheduler")
+    mixed = replace(first, client_certificate=other.client_certificate, client_key=other.client_key)
+    assert "client" in str(renewal_reason(mixed, ["extender"], now=now, client="kube-scheduler"))

@@ -87,7 +87,7 @@ async def healthy(address: web.Listen, *, tls: bool) -> bool:
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
 async def test_silent_connections_go_when_others_come(monkeypatch: pytest.MonkeyPatch, tls: bool) -> None:
     monkeypatch.setattr(http_server, "MAX_STRANGERS", 8)
-    async with serving(web.health_app(), our_tls() if tls else None) as address:
+    async with serving(Starlette(routes=web.open_routes(lambda: None)), our_tls() if tls else None) as address:
         silent = await opened(address, 40)
         await until(lambda: _at_least(silent, 32))
         assert await healthy(address, tls=tls)
@@ -101,7 +101,7 @@ async def _at_least(connections: list[Connection], count: int) -> bool:
 
 async def test_who_asked_once_and_waits_goes_when_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_STRANGERS", 8)
-    async with serving(web.health_app()) as address:
+    async with serving(Starlette(routes=web.open_routes(lambda: None))) as address:
         idle: list[Connection] = []
         for _ in range(20):
             idle += await opened(address, 1)
@@ -121,7 +121,7 @@ async def test_who_asked_once_and_waits_goes_when_others_come(monkeypatch: pytes
 async def test_a_connection_without_a_request_does_not_stay(monkeypatch: pytest.MonkeyPatch, tls: bool) -> None:
     monkeypatch.setattr(http_server, "HANDSHAKE_SECONDS", 0.2)
     monkeypatch.setattr(http_server, "FIRST_REQUEST_SECONDS", 0.2)
-    async with serving(web.health_app(), our_tls() if tls else None) as address:
+    async with serving(Starlette(routes=web.open_routes(lambda: None)), our_tls() if tls else None) as address:
         ((reader, writer),) = await opened(address, 1)
         with contextlib.suppress(ConnectionError):
             await reader.read()

@@ -14,10 +14,13 @@
     files           files that are there whole or not at all
     mounts          mounts of this process's mount namespace
     private         directories that nobody but us can have put anything into
-    certificates    the webhook's certificates
+    certificates    those of webhook and extender
+    certificate_files   one in files, followed as it changes
+    installation    what deploy/ installs
     strangers       accepting connections whose callers are not known yet
     http_server     uvicorn with its callers counted
     web             serving HTTP beside other work
+    monitoring      health for anybody, metrics for whoever may read them
     traces          workloads as CSV files
 
 NOT here: deciding anything about cards (`egpu.core`), and when something is done (`egpu.apps`).

@@ -1,8 +1,10 @@
-"""Certificates for the webhook: an authority of our own, a serving certificate from it, and when to renew each.
+"""Certificates for the webhook and the extender: an authority of our own, a serving certificate from it, a client's
+where one is wanted, and when to renew each.
 
 The serving certificate lives SERVING_DAYS and is renewed when a third of that is left; the authority lives CA_DAYS and
 is renewed a year before its end. While an authority is being replaced the bundle holds the old and the new one, so that
-a server still holding the old certificate is trusted until it reloads.
+a server still holding the old certificate is trusted until it reloads. A client's certificate lives as long as its
+authority, because somebody carries it to the client by hand.
 """
 
 import ipaddress
@@ -32,10 +34,15 @@ class Certificates:
     ca_key: bytes
     certificate: bytes
     key: bytes
+    client_certificate: bytes = b""
+    client_key: bytes = b""
 
 
-def issue(hosts: Sequence[str], *, now: datetime, previous: Certificates | None = None) -> Certificates:
-    """New certificates for `hosts` (DNS names and IP addresses), keeping the previous authority while it is good.
+def issue(
+    hosts: Sequence[str], *, now: datetime, previous: Certificates | None = None, client: str = ""
+) -> Certificates:
+    """New certificates for `hosts` (DNS names and IP addresses), keeping the previous authority, and the previous
+    certificate of `client` (a common name; "" for none), while the authority is good.
 
     Raises CorruptData when `previous` is not what we wrote.
     """
@@ -48,25 +55,40 @@ def issue(hosts: Sequence[str], *, now: datetime, previous: Certificates | None 
         assert previous is not None
         bundle = [one for one in x509.load_pem_x509_certificates(previous.ca_bundle) if _end(one) > now]
     ca, ca_key = authority
+    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+    serving = _builder(_name(hosts[0]), ca.subject, now, now + timedelta(days=SERVING_DAYS))
+    clients = b"", b""
+    if client:
+        held = None if previous is None else (previous.client_certificate, previous.client_key)
+        if held is not None and _client_reason(*held, ca) is None:
+            clients = held
+        else:
+            clients = _sign(_builder(_name(client), ca.subject, now, _end(ca)), ca_key, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return Certificates(
+        b"".join(one.public_bytes(serialization.Encoding.PEM) for one in bundle),
+        _pem(ca_key),
+        *_sign(serving.add_extension(names, critical=False), ca_key, ExtendedKeyUsageOID.SERVER_AUTH),
+        *clients,
+    )
+
+
+def _sign(
+    builder: x509.CertificateBuilder, ca_key: ec.EllipticCurvePrivateKey, usage: x509.ObjectIdentifier
+) -> tuple[bytes, bytes]:
+    """(certificate, its new key), as PEM texts."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder(_name(hosts[0]), ca.subject, key.public_key(), now, SERVING_DAYS)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        builder.public_key(key.public_key())
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    return Certificates(
-        b"".join(one.public_bytes(serialization.Encoding.PEM) for one in bundle),
-        _pem(ca_key),
-        certificate.public_bytes(serialization.Encoding.PEM),
-        _pem(key),
-    )
+    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
 
 
-def renewal_reason(certificates: Certificates, hosts: Sequence[str], *, now: datetime) -> str | None:
-    """Why these certificates must be replaced now, or None when they need not."""
+def renewal_reason(certificates: Certificates, hosts: Sequence[str], *, now: datetime, client: str = "") -> str | None:
+    """Why these certificates must be replaced now, or None when they need not. Arguments as of `issue`."""
     try:
         ca, _ = _authority(certificates)
         serving = x509.load_pem_x509_certificate(certificates.certificate)
@@ -86,6 +108,18 @@ def renewal_reason(certificates: Certificates, hosts: Sequence[str], *, now: dat
         return f"the certificate ends at {_end(serving):%Y-%m-%d}"
     if _end(ca) - now < timedelta(days=CA_RENEW_DAYS):
         return f"the authority ends at {_end(ca):%Y-%m-%d}"
+    return _client_reason(certificates.client_certificate, certificates.client_key, ca) if client else None
+
+
+def _client_reason(certificate: bytes, key: bytes, ca: x509.Certificate) -> str | None:
+    """Why a client's certificate is of no use; None when it is."""
+    try:
+        held = x509.load_pem_x509_certificate(certificate)
+        if serialization.load_pem_private_key(key, None).public_key() != held.public_key():
+            return "the key is not the client certificate's"
+        held.verify_directly_issued_by(ca)
+    except Exception as error:
+        return f"the client's certificate cannot be used: {error}"
     return None
 
 
@@ -102,13 +136,14 @@ def _authority(certificates: Certificates) -> tuple[x509.Certificate, ec.Ellipti
 
 def _new_authority(now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("elastic-gpu webhook authority")
+    name = _name("elastic-gpu authority")
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
     certificate = (
-        _builder(name, name, key.public_key(), now, CA_DAYS)
+        _builder(name, name, now, now + timedelta(days=CA_DAYS))
+        .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -117,17 +152,14 @@ def _new_authority(now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePri
     return certificate, key
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
-) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, now: datetime, end: datetime) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(end)
     )
 
 

@@ -7,13 +7,14 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -29,6 +30,8 @@ on its way; a POST is then not sent again, and a pod is refused or not placed fo
 BODY_SECONDS = 20.0
 """For a request's body: who sends it drop by drop would keep its place for ever."""
 BACKLOG = 1024
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,21 @@ class TLS:
 
 
 def health_routes(
-    not_ready: Callable[[], str | None] = lambda: None, *, registry: CollectorRegistry = REGISTRY
+    not_ready: Callable[[], str | None] = lambda: None,
+    *,
+    registry: CollectorRegistry = REGISTRY,
+    around: Callable[[Handler], Handler] = lambda handler: handler,
 ) -> list[BaseRoute]:
-    """/healthz (the event loop turns), /readyz (503 with the reason `not_ready` gives), /metrics."""
+    """What `open_routes` has, and /metrics, whose handler `around` may keep from whom it is not for."""
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return [*open_routes(not_ready), Route("/metrics", around(metrics))]
+
+
+def open_routes(not_ready: Callable[[], str | None]) -> list[BaseRoute]:
+    """/healthz (the event loop turns), /readyz (503 with the reason `not_ready` gives): for anybody."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -124,32 +139,26 @@ def health_routes(
         reason = not_ready()
         return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", status_code=503)
 
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
-
-
-def health_app(not_ready: Callable[[], str | None] = lambda: None) -> Starlette:
-    """An application that serves nothing but its health."""
-    return Starlette(routes=health_routes(not_ready))
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
 async def body_within(request: Request, limit_bytes: int) -> bytes:
-    """The request's body. Raises InvalidInput once it is larger than the limit, without reading on, or when it takes
-    longer than BODY_SECONDS to come."""
-    chunks: list[bytes] = []
-    size = 0
+    """The request's body, held once. Raises HTTPException as soon as it says, or shows, that it is larger than the
+    limit (413), without reading on, and when it takes longer than BODY_SECONDS to come (408)."""
+    too_large = HTTPException(413, f"body: larger than {limit_bytes} bytes")
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise too_large
+    body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
-                size += len(chunk)
-                if size > limit_bytes:
-                    raise InvalidInput("body", f"larger than {limit_bytes} bytes")
-                chunks.append(chunk)
+                if len(body) + len(chunk) > limit_bytes:
+                    raise too_large
+                body += chunk
     except TimeoutError as error:
-        raise InvalidInput("body", f"not all here within {BODY_SECONDS:g} s") from error
-    return b"".join(chunks)
+        raise HTTPException(408, f"body: not all here within {BODY_SECONDS:g} s") from error
+    return bytes(body)
 
 
 async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | None = None) -> None:

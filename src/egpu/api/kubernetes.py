@@ -44,6 +44,8 @@ class Container(Wire, frozen=True, kw_only=True):
     args: list[str] | None = None
     working_dir: str = ""
     env: Sequence[EnvVar] | None = None
+    env_from: Sequence[Any] | None = None
+    """Variables from elsewhere, which nobody sees in the pod."""
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
     """"Always" on an init container makes it restartable (a sidecar)."""

@@ -82,7 +82,10 @@ def webhook(
 
 def extender(
     kubeconfig: Kubeconfig = None,
-    listen: Annotated[str, typer.Option(help="HOST:PORT for kube-scheduler, health and metrics.")] = "127.0.0.1:3456",
+    listen: Annotated[str, typer.Option(help="HOST:PORT for kube-scheduler, in TLS.")] = "127.0.0.1:3456",
+    health_listen: Annotated[
+        str, typer.Option(help="HOST:PORT for health, metrics and explanations.")
+    ] = "127.0.0.1:8084",
     node_policy: Annotated[str, typer.Option(help="How nodes are preferred: price, binpack, spread, …")] = "default",
     card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
     tls_cert: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate.")] = None,
@@ -99,6 +102,7 @@ def extender(
     config = ExtenderConfig(
         kubeconfig=kubeconfig,
         listen=listen,
+        health_listen=health_listen,
         node_policy=node_policy,
         card_policy=card_policy,
         tls_cert=tls_cert,
@@ -176,9 +180,13 @@ def controller(
     kubeconfig: Kubeconfig = None,
     listen: Listen = "127.0.0.1:8082",
     namespace: Namespace = NAMESPACE,
-    webhook_url: Annotated[str | None, typer.Option(help="Where the API server finds the webhook, by URL.")] = None,
-    webhook_service: Annotated[str | None, typer.Option(help="…or by service: NAME[:PORT].")] = None,
+    webhook_service: Annotated[
+        str | None, typer.Option(help="Where the API server finds the webhook: NAME[:PORT].")
+    ] = None,
     tls_secret: Annotated[str, typer.Option(help="Secret for the webhook's certificate.")] = "elastic-gpu-webhook-tls",  # noqa: S107
+    extender_tls_secret: Annotated[
+        str | None, typer.Option(help="Secret for the certificates of extender and kube-scheduler.")
+    ] = None,
     leader_elect: LeaderElect = False,
     log_level: LogLevel = "info",
 ) -> None:
@@ -189,9 +197,9 @@ def controller(
         kubeconfig=kubeconfig,
         listen=listen,
         namespace=namespace,
-        webhook_url=webhook_url,
         webhook_service=webhook_service,
         tls_secret=tls_secret,
+        extender_tls_secret=extender_tls_secret,
         leader_elect=leader_elect,
     )
     run_component("controller", run, config, log_level)

@@ -33,8 +33,8 @@ from egpu.cli.components import NAMESPACE, Kubeconfig
 from egpu.cli.output import EXIT_FAILED, Format, Table, show
 from egpu.errors import InvalidInput, NotFound, OutcomeUnknown, Refused, Unavailable
 
-OLDEST_KUBERNETES: Final = (1, 28)
-"""The first whose API server asks a webhook's `matchConditions`."""
+OLDEST_KUBERNETES: Final = (1, 30)
+"""The first with admission policies, and with the node in the tokens of its pods, which one of ours asks for."""
 STALE_AFTER: Final = timedelta(seconds=60)
 """Leases are renewed every few seconds; the rest is room for clocks that disagree."""
 MAX_NAMED: Final = 5
@@ -119,9 +119,7 @@ async def _api_server(cluster: Cluster) -> Finding:
     if version is None or (int(version[1]), int(version[2])) >= OLDEST_KUBERNETES:
         return Finding(State.OK, f"Kubernetes {said}")
     oldest = ".".join(map(str, OLDEST_KUBERNETES))
-    return Finding(
-        State.WRONG, f"Kubernetes {said} does not know what the webhook needs", f"upgrade to {oldest} or newer"
-    )
+    return Finding(State.WRONG, f"Kubernetes {said} knows no admission policies", f"upgrade to {oldest} or newer")
 
 
 async def _definitions(cluster: Cluster) -> Finding:
@@ -159,7 +157,7 @@ async def _webhook(cluster: Cluster) -> Finding:
         await cluster.client.find(ValidatingWebhookConfiguration, webhooks.NAME),
     ]
     if None in found:
-        return Finding(State.WRONG, "the controller has not configured it", cluster.logs("controller"))
+        return Finding(State.WRONG, "it is not configured", "apply deploy/ anew")
     if any(
         not one.client_config.ca_bundle for configuration in found if configuration for one in configuration.webhooks
     ):

@@ -179,7 +179,9 @@ def mutate_pod(
 ) -> JSONPatch:
     """The JSON patch that makes a pod schedulable: its demand as one annotation, per GPU container one slot and what a
     quota counts (`kinds` as in `counted`), requests equal to limits, and the environment by reference to what the
-    Binding will write; its gang as a label. Empty for a pod without GPU demand, and for one that was patched already.
+    Binding will write; its gang as a label. Containers beside those that ask are told to see no card, also in pods
+    without any demand where variables from elsewhere might say otherwise. Empty for other pods without GPU demand, and
+    for one that was patched already.
 
     Raises InvalidDemand with everything that `validate_pod_create` finds.
     """
@@ -189,8 +191,8 @@ def mutate_pod(
         raise InvalidDemand(found[0].field, "; ".join([found[0].reason, *map(str, found[1:])]))
     demand, _ = read_pod(pod, claims, classes)
     if not demand.containers:
-        return []
-    patch: JSONPatch = []
+        return _cover(pod, [one.name for one in pod.all_containers if one.env_from])
+    patch = _cover(pod, [one.name for one in pod.all_containers if one.name not in demand.containers])
     if pod.metadata.annotations is None:
         patch.append(_add({}, "metadata", "annotations"))
     text = encode(demand)
@@ -201,6 +203,21 @@ def mutate_pod(
         for position, container in enumerate(containers):
             if (asked := demand.containers.get(container.name)) is not None:
                 patch += _patch_container(("spec", kind, str(position)), container, asked, kinds)
+    return patch
+
+
+def _cover(pod: Pod, covered: Collection[str]) -> JSONPatch:
+    """Where these containers do not say what they see of the node's cards, nothing: a variable of the container's own
+    counts more than one of its image or from elsewhere."""
+    patch: JSONPatch = []
+    for kind, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
+        for position, container in enumerate(containers):
+            said = {variable.name for variable in container.env or []}
+            if container.name in covered and names.NVIDIA_VISIBLE_DEVICES not in said:
+                path = ("spec", kind, str(position), "env")
+                nothing = {"name": names.NVIDIA_VISIBLE_DEVICES, "value": names.NO_DEVICES}
+                patch += [] if container.env is not None else [_add([], *path)]
+                patch.append(_add(nothing, *path, "-"))
     return patch
 
 

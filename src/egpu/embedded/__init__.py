@@ -2,6 +2,8 @@
 
 cluster      the API server in this process, every component as a process of its own, simulated nodes
 processes    those processes: started, watched, started again, ended
+installation  what deploy/ installs beside workloads
+credentials  by which scheduler and extender know each other
 statedir     where they keep their files, for one cluster at a time
 janitor      ends what a killed cluster left behind
 manifests    objects from YAML files

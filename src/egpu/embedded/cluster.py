@@ -5,6 +5,7 @@
       logs/NAME.log           what each component says
       pids/NAME               `PID START_TIME`, for the janitor
       pki/                    certificates of the nodes, for the pool
+      extender-pki/           certificates of extender and scheduler
       nodes/NODE/machine      the simulated machine: driver directory, device files
                 /kubelet      kubelet's directory: sockets, container runs, logs of containers
                 /agent        the agent's slots
@@ -24,7 +25,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
@@ -33,15 +33,17 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import authority
 from egpu.adapters.simulator import machine as simulator
 from egpu.api import names
-from egpu.api.crds import definitions
-from egpu.api.kubernetes import MutatingWebhookConfiguration, Node, ValidatingWebhookConfiguration
+from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU
 from egpu.core.policies.registry import Policies
 from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.apiserver.access import node_user, service_account
+from egpu.embedded.apiserver.authorization import Listener
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.controllers import Controllers
+from egpu.embedded.credentials import ExtenderCredentials, extender_credentials
+from egpu.embedded.installation import install
 from egpu.embedded.kubelet import end_all
 from egpu.embedded.processes import ChildSpec, Fleet, python_module
 from egpu.embedded.scheduler.extender import Extender
@@ -52,6 +54,9 @@ from egpu.errors import ElasticGPUError, InvalidInput, NotFound, Unavailable
 NAMESPACE = "elastic-gpu-system"
 PKI = "pki"
 """Folder of the pool's certificates: one per node, of an authority that lives and dies with the cluster."""
+EXTENDER_PKI = "extender-pki"
+"""Folder of the certificates of extender and scheduler."""
+WEBHOOK_SERVICE = "elastic-gpu-webhook"
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 MOST_RESTARTS = 3
@@ -83,6 +88,8 @@ class ClusterConfig:
     state_dir: Path | None = None
     kubeconfig: Path | None = None
     log_level: str = "info"
+    listener: Listener | None = None
+    """Told of every request to the API server whether it is allowed."""
 
     def check(self) -> None:
         """Raises InvalidInput naming the field."""
@@ -110,6 +117,7 @@ class Cluster:
     fleet: Fleet
     node_names: tuple[str, ...]
     extender_url: str
+    credentials: ExtenderCredentials
     ready_urls: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -120,6 +128,10 @@ class Cluster:
     def node_dir(self, node: str) -> Path:
         """Everything of one simulated node."""
         return self.state_dir / "nodes" / node
+
+    def extender(self) -> Extender:
+        """The extender as kube-scheduler reaches it."""
+        return Extender(self.extender_url, tls=self.credentials.client_context())
 
     def client(self) -> Client:
         """A client with the admin's rights."""
@@ -140,7 +152,8 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         name: service_account(NAMESPACE, f"elastic-gpu-{name}") for name in ("webhook", "extender", "controller")
     } | {"scheduler": User("system:kube-scheduler", ("system:authenticated",)), "controllers": CONTROLLERS}
     for node in node_names:
-        users |= {f"kubelet-{node}": node_user(node), f"agent-{node}": service_account(NAMESPACE, "elastic-gpu-agent")}
+        agent = service_account(NAMESPACE, "elastic-gpu-agent", node=node)
+        users |= {f"kubelet-{node}": node_user(node), f"agent-{node}": agent}
     async with contextlib.AsyncExitStack() as stack:
         state = stack.enter_context(state_directory(config.state_dir))
         state_dir = state.path
@@ -148,18 +161,28 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         machines = [_machine(stack, state_dir, node, config) for node in node_names]
         stack.enter_context(_janitor(state, [one.state for one in machines]))
         progress("starting the API server")
-        server = await stack.enter_async_context(serve(Config(directory=state_dir, port=config.port, users=users)))
+        services: dict[str, tuple[str, int]] = {}
+        served = Config(
+            directory=state_dir,
+            port=config.port,
+            users=users,
+            resolve_service=lambda _namespace, name, _port: services.get(name),
+        )
+        server = await stack.enter_async_context(serve(served))
+        if config.listener is not None:
+            server.authorizer.listeners.append(config.listener)
         if config.kubeconfig is not None:
             config.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(server.kubeconfig, config.kubeconfig)
         fleet = Fleet(state_dir / janitor.PID_FOLDER)
         stack.push_async_callback(_end_containers, state_dir)
         stack.push_async_callback(fleet.stop)
-        running = Cluster(config, state_dir, server, fleet, node_names, extender_url="")
+        credentials = extender_credentials(state_dir / EXTENDER_PKI)
+        running = Cluster(config, state_dir, server, fleet, node_names, extender_url="", credentials=credentials)
         async with running.client() as client:
-            await _install(client)
+            await install(client)
             progress("starting controller, webhook, extender, and a kubelet and an agent on every node")
-            await fleet.start(_specs(running, machines))
+            await fleet.start(_specs(running, machines, services))
             progress("waiting until every component is ready")
             await _wait_ready(running, client)
         await stack.enter_async_context(_scheduler(running))
@@ -178,27 +201,18 @@ def _machine(stack: contextlib.AsyncExitStack, state_dir: Path, node: str, confi
     return machine
 
 
-async def _install(client: Client) -> None:
-    """Our kinds and our namespace."""
-    await client.raw("POST", "/api/v1/namespaces", body=_named("v1", "Namespace", NAMESPACE))
-    for definition in definitions():
-        await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-
-
-def _named(api_version: str, kind: str, name: str) -> dict[str, Any]:
-    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}
-
-
-def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[ChildSpec]:
-    """What to run, each component exactly as on a real cluster but for its addresses and directories."""
+def _specs(
+    running: Cluster, machines: Sequence[simulator.Machine], services: dict[str, tuple[str, int]]
+) -> list[ChildSpec]:
+    """What to run, each component exactly as on a real cluster but for its addresses and directories. `services` is
+    told what is behind the Services of the installation."""
     config, state_dir = running.config, running.state_dir
-    ports = iter(_free_ports(4 + len(running.node_names)))
-    health = {name: next(ports) for name in ("webhook", "controller")}
+    ports = iter(_free_ports(5 + len(running.node_names)))
+    health = {name: next(ports) for name in ("webhook", "controller", "extender")}
     admission, extender = next(ports), next(ports)
-    running.extender_url = f"http://127.0.0.1:{extender}"
-    webhook_url = f"https://127.0.0.1:{admission}"
+    running.extender_url = f"https://127.0.0.1:{extender}"
+    services[WEBHOOK_SERVICE] = "127.0.0.1", admission
     running.ready_urls = {name: f"http://127.0.0.1:{port}/readyz" for name, port in health.items()}
-    running.ready_urls["extender"] = f"{running.extender_url}/readyz"
 
     def spec(name: str, module: str, *arguments: str) -> ChildSpec:
         kubeconfig = running.server.kubeconfigs[name]
@@ -207,10 +221,11 @@ def _specs(running: Cluster, machines: Sequence[simulator.Machine]) -> list[Chil
 
     specs = [
         spec("controller", "egpu", "controller", "--listen", f"127.0.0.1:{health['controller']}",
-             "--webhook-url", webhook_url),
+             "--webhook-service", f"{WEBHOOK_SERVICE}:443"),
         spec("webhook", "egpu", "webhook", "--listen", f"127.0.0.1:{health['webhook']}",
              "--webhook-listen", f"127.0.0.1:{admission}", "--vocabularies", ",".join(config.vocabularies)),
         spec("extender", "egpu", "extender", "--listen", f"127.0.0.1:{extender}",
+             "--health-listen", f"127.0.0.1:{health['extender']}", *running.credentials.flags(),
              "--node-policy", config.node_policy, "--card-policy", config.card_policy),
     ]  # fmt: skip
     for node, machine in zip(running.node_names, machines, strict=True):
@@ -250,9 +265,6 @@ async def _wait_ready(running: Cluster, client: Client) -> None:
 
 async def _missing(running: Cluster, client: Client) -> str | None:
     """What the API does not show yet."""
-    for kind in (MutatingWebhookConfiguration, ValidatingWebhookConfiguration):
-        if not await client.list(kind):
-            return f"no {kind.__name__}"
     cards = [gpu for gpu in await client.list(ElasticGPU) if gpu.spec.physical_gpu is not None]
     if len(cards) < running.config.nodes * running.config.cards_per_node:
         return f"{len(cards)} cards are published"
@@ -289,7 +301,7 @@ async def _again(running: Cluster, deadline: float, what: str, culprit: str) -> 
 async def _scheduler(running: Cluster) -> AsyncGenerator[None, None]:
     """The scheduler loop, in this process."""
     kubeconfig = running.server.kubeconfigs["scheduler"]
-    async with Client.from_kubeconfig(kubeconfig) as client, Extender(running.extender_url) as extender:
+    async with Client.from_kubeconfig(kubeconfig) as client, running.extender() as extender:
         task = asyncio.create_task(Scheduler(client, extender).run(), name="scheduler")
         try:
             yield

@@ -93,10 +93,22 @@ def test_a_gpu_container_gets_its_slot_its_requests_and_its_environment() -> Non
     assert demand == read_pod(slice_pod("p"), {}, {})[0]
 
 
-def test_other_containers_and_other_pods_are_left_alone() -> None:
+def test_other_containers_see_no_card_and_other_pods_are_left_alone() -> None:
     assert mutate_pod(pod("p", container("app", {"cpu": 1})), CLAIMS, CLASSES) == []
     written = mutated(pod("p", container("plain", {"cpu": 1}), container("app", {"nvidia.com/gpu": 1})))
-    assert written["spec"]["containers"][0] == {"name": "plain", "image": "x", "resources": {"limits": {"cpu": 1}}}
+    nothing = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    plain = {"name": "plain", "image": "x", "resources": {"limits": {"cpu": 1}}, "env": nothing}
+    assert written["spec"]["containers"][0] == plain
+
+
+def test_a_plain_pod_whose_variables_nobody_sees_is_told_to_see_no_card() -> None:
+    elsewhere = [{"configMapRef": {"name": "hidden"}}]
+    what = pod("p", replace(container("app"), env_from=elsewhere), container("other"))
+    (app, other) = mutated(what)["spec"]["containers"]
+    assert environment(app) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert "env" not in other
+    said = [EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="none")]
+    assert mutate_pod(pod("p", replace(container("app"), env_from=elsewhere, env=said)), CLAIMS, CLASSES) == []
 
 
 def test_init_containers_get_slots_too() -> None:

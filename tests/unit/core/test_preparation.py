@@ -98,6 +98,6 @@ def test_the_binding_carries_cards_per_container_and_gpushares_annotations() -> 
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "ALIYUN_COM_GPU_MEM_DEV": "16",
         "ALIYUN_COM_GPU_MEM_POD": "3",
-        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "42",
     }

@@ -106,7 +106,7 @@ def by_extender(workload: Workload, policy: str) -> Places:
     cache = cluster()
     view: Any = SimpleNamespace(cache=cache)
     policies = Policies.named(policy, policy)
-    placing = Placing(view, policies, lambda *_: None)
+    placing = Placing(view, policies)
     names = tuple(f"n{at}" for at in range(NODES))
     chosen: Places = {}
     shown: dict[int, Pod] = {}

@@ -67,7 +67,7 @@ def test_a_pod_whose_class_asks_for_prices_is_not_placed_by_another_policy() -> 
     with pytest.raises(MissingExtra, match=PRICES):
         cache.ranking.choose(cache.request(what), "n0", BINPACK)
     view: Any = SimpleNamespace(cache=cache)
-    scores = Placing(view, BINPACK, lambda *_: None).prioritize(ExtenderArgs(pod=what, node_names=["n0"]))
+    scores = Placing(view, BINPACK).prioritize(ExtenderArgs(pod=what, node_names=["n0"]))
     assert [entry.score for entry in scores] == [0]
 
 

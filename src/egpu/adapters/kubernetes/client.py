@@ -226,6 +226,22 @@ class Client:
         response = await self._send("PATCH", path, body=patch, content_type="application/merge-patch+json")
         return self._decode(kind, response)
 
+    async def patch_json(
+        self,
+        kind: type[T],
+        name: str,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> T:
+        """RFC 6902 patch. Sent once, because an operation such as "add" to a list is not repeatable."""
+        path = path_of(kind, namespace, name, subresource)
+        response = await self._send(
+            "PATCH", path, body=operations, content_type="application/json-patch+json", attempts=1
+        )
+        return self._decode(kind, response)
+
     async def delete(
         self,
         kind: type[T],

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import structlog
-from starlette.applications import Starlette
 
 from egpu.adapters import mounts, web
 from egpu.adapters.executors.confinement import LAYERS, Confinement
@@ -14,6 +13,7 @@ from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
@@ -104,7 +104,6 @@ class Agent:
                 executors=self.executors,
                 bridges=self.bridges,
             ),
-            pods=pods,
             metrics=self.metrics,
         )
         self.registrar = Registrar(self.plugin, config.kubelet_dir)
@@ -143,8 +142,8 @@ class Agent:
         address = str(web.bound(sock))
         write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
         log.info("agent starts", node=self.config.node, listen=address, executors=self.confinement.told)
-        routes = web.health_routes(self.not_ready, registry=self.metrics.registry)
-        supervisor.add("web", web.serve(Starlette(routes=routes), [sock]))
+        shown = monitoring_app(Guard(self.client), self.not_ready, registry=self.metrics.registry)
+        supervisor.add("web", serve_monitoring(shown, sock))
         await self.executors.open()
         if self.serving is not None:
             await self._join_pool(self.serving)

@@ -1,8 +1,8 @@
-"""What the agent reads of pods and writes to them."""
+"""What the agent reads of pods. It writes nothing to them: its account may not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Pod
@@ -20,8 +20,3 @@ class NodePods:
 
     async def on_node(self) -> Sequence[Pod]:
         return await self._client.list(Pod, fields=f"spec.nodeName={self._node}")
-
-    async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
-        """Write these, on this very pod. Raises what the API server answers."""
-        patch = {"metadata": {"uid": pod.uid, "annotations": annotations}}
-        await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace)

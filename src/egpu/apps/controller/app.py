@@ -10,11 +10,11 @@ import structlog
 
 from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.adapters.web import Listen, bound, health_app, open_socket, serve
-from egpu.apps.controller.certificates import WebhookCertificates
+from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
+from egpu.adapters.web import Listen, bound, open_socket
+from egpu.apps.controller.certificates import OurCertificates
 from egpu.apps.controller.claim_controller import ClaimController
 from egpu.apps.controller.config import ControllerConfig
-from egpu.errors import InvalidInput
 from egpu.runtime.supervisor import Supervisor
 
 LEASE = "elastic-gpu-controller"
@@ -26,22 +26,20 @@ class Controller:
     """Every part of one controller. The client comes from outside, so that tests can give another."""
 
     def __init__(self, config: ControllerConfig, client: Client) -> None:
-        if config.webhook_url is not None and config.webhook_service is not None:
-            raise InvalidInput("webhook-url", "give --webhook-url or --webhook-service, not both")
         self.config = config
+        self.guard = Guard(client)
         identity = f"{sockets.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.election = LeaseElection(client, name=LEASE, namespace=config.namespace, identity=identity)
         self.claims = ClaimController(client, EventRecorder(client, component="elastic-gpu-controller"))
-        wanted = config.webhook_url is not None or config.webhook_service is not None
-        self.certificates = WebhookCertificates(client, config) if wanted else None
+        self.certificates = OurCertificates(client, config)
         self._leading = False
 
     def not_ready(self) -> str | None:
         """Why it does not do its work now; a controller that waits for its turn is ready."""
         if not self._leading:
             return None if self.config.leader_elect else "starting"
-        if self.certificates is not None and not self.certificates.ready.is_set():
-            return "the webhook is not configured yet"
+        if not self.certificates.ready.is_set():
+            return "the certificates are not in order yet"
         return self.claims.caches.not_ready()
 
     async def lead(self) -> None:
@@ -53,8 +51,7 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             if self.config.leader_elect:
                 group.create_task(self.election.renew())
-            if self.certificates is not None:
-                group.create_task(self.certificates.run())
+            group.create_task(self.certificates.run())
             group.create_task(self.claims.caches.run())
             await self.claims.caches.synced()  # nothing is gone before everything was listed
             log.info("ready")
@@ -65,7 +62,7 @@ class Controller:
     async def run(self, supervisor: Supervisor) -> None:
         sock = open_socket(Listen.parse(self.config.listen))
         log.info("listening", address=str(bound(sock)))
-        supervisor.add("health", serve(health_app(self.not_ready), [sock]))
+        supervisor.add("health", serve_monitoring(monitoring_app(self.guard, self.not_ready), sock))
         supervisor.add("lead", self.lead())
         try:
             await supervisor.run()

@@ -1,8 +1,9 @@
-"""The two webhook configurations, as values.
+"""The two webhook configurations, as values: scripts/generate_webhooks.py writes them into deploy/, and the controller
+puts the authority of the webhook's certificate into what is installed.
 
 `failurePolicy: Fail`, because a GPU pod that nobody normalised must not start. That can never block a cluster:
-`matchConditions` let the API server send only pods that speak of our resources or annotations, and system namespaces
-and our own are excluded.
+`matchConditions` let the API server send only pods that speak of our resources or annotations, and Kubernetes' own
+namespaces are excluded.
 """
 
 import json
@@ -29,44 +30,53 @@ from egpu.core.admission import FIXED_ANNOTATIONS
 from egpu.errors import InvalidInput
 
 NAME = "elastic-gpu"
+SERVICE = "elastic-gpu-webhook"
+NAMESPACE = "elastic-gpu-system"
+EXCLUDED = ("kube-node-lease", "kube-public", "kube-system")
 TIMEOUT_SECONDS = 10
-LABELS = {"app.kubernetes.io/part-of": "elastic-gpu", "app.kubernetes.io/managed-by": "elastic-gpu-controller"}
+PLAIN_TIMEOUT_SECONDS = 2
+"""How long a pod that wants nothing of us waits at most."""
+ALL_DEVICES = f"{names.GROUP}/all-devices"
+"""Label of namespaces whose pods may see all cards of their node, as in `deploy/admission/visible-devices.yaml`."""
+LABELS = {"app.kubernetes.io/part-of": "elastic-gpu"}
+MANAGED = {**LABELS, "app.kubernetes.io/managed-by": "elastic-gpu-controller"}
 
 
-def client_config(
-    path: str, ca_bundle: str, *, url: str | None, service: str | None, namespace: str
-) -> WebhookClientConfig:
-    """Where the API server finds the webhook. `ca_bundle` is base64 text. Raises InvalidInput for a bad service."""
-    if url is not None:
-        if not url.startswith("https://"):
-            raise InvalidInput("webhook-url", f"{url!r} must begin with https://")
-        return WebhookClientConfig(url=url.rstrip("/") + path, ca_bundle=ca_bundle)
-    if not service:
-        raise InvalidInput("webhook-service", "give --webhook-url or --webhook-service")
+def hosts(service: str, namespace: str) -> list[str]:
+    """The names that the serving certificate must carry, of a service NAME[:PORT]. Raises InvalidInput."""
     name, _, port = service.partition(":")
-    if port and not port.isdigit():
+    if not name or (port and not port.isdigit()):
         raise InvalidInput("webhook-service", f"{service!r} is not NAME or NAME:PORT")
-    reference = ServiceReference(namespace=namespace, name=name, path=path, port=int(port) if port else 443)
-    return WebhookClientConfig(service=reference, ca_bundle=ca_bundle)
-
-
-def hosts(*, url: str | None, service: str | None, namespace: str) -> list[str]:
-    """The names that the serving certificate must carry."""
-    if url is not None:
-        host = url.removeprefix("https://").split("/")[0]
-        return [host.rpartition(":")[0].strip("[]") or host]
-    name = (service or "").partition(":")[0]
     return [f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local", f"{name}.{namespace}"]
 
 
-def mutating(client: WebhookClientConfig, excluded: Sequence[str]) -> MutatingWebhookConfiguration:
-    pods = _of_pods("mutate.pods", client, excluded, operations=["CREATE"], when=_asking())
+def mutating() -> MutatingWebhookConfiguration:
+    pods = _of_pods("mutate.pods", "/mutate", operations=["CREATE"], when=_asking())
     return MutatingWebhookConfiguration(
-        metadata=ObjectMeta(name=NAME, labels=LABELS), webhooks=[replace(pods, reinvocation_policy="IfNeeded")]
+        metadata=ObjectMeta(name=NAME, labels=LABELS),
+        webhooks=[replace(pods, reinvocation_policy="IfNeeded"), _plain_pods()],
     )
 
 
-def validating(client: WebhookClientConfig, excluded: Sequence[str]) -> ValidatingWebhookConfiguration:
+def _plain_pods() -> Webhook:
+    """Pods that ask for nothing, but whose environment may hold, out of sight, what shows them cards. They go on
+    without us when we do not answer."""
+    hidden = MatchCondition(name="hidden-environment", expression=has_hidden_environment())
+    others = MatchCondition(name="asks-for-no-gpu", expression=f"!({asks_for_a_gpu()})")
+    hook = _of_pods("mutate.plain-pods", "/mutate", operations=["CREATE"], when=hidden)
+    exempt = LabelSelectorRequirement(key=ALL_DEVICES, operator="NotIn", values=["true"])
+    assert hook.namespace_selector is not None
+    selector = LabelSelector(match_expressions=[*(hook.namespace_selector.match_expressions or []), exempt])
+    return replace(
+        hook,
+        match_conditions=[hidden, others],
+        namespace_selector=selector,
+        failure_policy="Ignore",
+        timeout_seconds=PLAIN_TIMEOUT_SECONDS,
+    )
+
+
+def validating() -> ValidatingWebhookConfiguration:
     """Bindings of pods without a GPU never come here, so the webhook cannot hold them up."""
     changed = ["CREATE", "UPDATE"]
     ours = RuleWithOperations(
@@ -81,35 +91,30 @@ def validating(client: WebhookClientConfig, excluded: Sequence[str]) -> Validati
     return ValidatingWebhookConfiguration(
         metadata=ObjectMeta(name=NAME, labels=LABELS),
         webhooks=[
-            _of_pods("validate.pods", client, excluded, operations=changed, when=_asking()),
-            _webhook("validate.objects", client, ours),
-            _of_pods("validate.bindings", client, excluded, operations=["CREATE"], resources=where, when=when),
+            _of_pods("validate.pods", "/validate", operations=changed, when=_asking()),
+            _webhook("validate.objects", "/validate", ours),
+            _of_pods("validate.bindings", "/validate", operations=["CREATE"], resources=where, when=when),
         ],
     )
 
 
 def _of_pods(
-    name: str,
-    client: WebhookClientConfig,
-    excluded: Sequence[str],
-    *,
-    operations: list[str],
-    when: MatchCondition,
-    resources: Sequence[str] = ("pods",),
+    name: str, path: str, *, operations: list[str], when: MatchCondition, resources: Sequence[str] = ("pods",)
 ) -> Webhook:
-    """Of what is outside the namespaces `excluded`, and `when` is true of it."""
+    """Of what is outside of Kubernetes' own namespaces, and `when` is true of it."""
     rule = RuleWithOperations(
         operations=operations, api_groups=[""], api_versions=["v1"], resources=list(resources), scope="Namespaced"
     )
-    outside = LabelSelectorRequirement(key="kubernetes.io/metadata.name", operator="NotIn", values=sorted(excluded))
+    outside = LabelSelectorRequirement(key="kubernetes.io/metadata.name", operator="NotIn", values=list(EXCLUDED))
     selector = LabelSelector(match_expressions=[outside])
-    return replace(_webhook(name, client, rule), match_conditions=[when], namespace_selector=selector)
+    return replace(_webhook(name, path, rule), match_conditions=[when], namespace_selector=selector)
 
 
-def _webhook(name: str, client: WebhookClientConfig, rule: RuleWithOperations) -> Webhook:
+def _webhook(name: str, path: str, rule: RuleWithOperations) -> Webhook:
+    service = ServiceReference(namespace=NAMESPACE, name=SERVICE, path=path, port=443)
     return Webhook(
         name=f"{name}.elasticgpu.io",
-        client_config=client,
+        client_config=WebhookClientConfig(service=service),
         rules=[rule],
         side_effects="None",
         admission_review_versions=["v1"],
@@ -139,6 +144,15 @@ def asks_for_a_gpu() -> str:
 
     annotated = _annotated(f"{names.GROUP}/", *names.CLAIM_PREFIXES)
     return " || ".join([any_container("containers"), any_container("initContainers"), f"({annotated})"])
+
+
+def has_hidden_environment() -> str:
+    """The CEL expression that is true for pods with a container that takes variables from elsewhere (`envFrom`)."""
+
+    def any_container(field: str) -> str:
+        return f"(has(object.spec.{field}) && object.spec.{field}.exists(c, has(c.envFrom)))"
+
+    return f"{any_container('containers')} || {any_container('initContainers')}"
 
 
 def gives_out_cards() -> str:

@@ -12,6 +12,7 @@
     view              caches (list + watch) feed the scheduler cache; a restart rebuilds it, there is no other state
     mix               the job mix that prices follow, kept across restarts
     fence             why two extenders never give out one card twice
+    filtered          which nodes a pod may be bound to
     metrics           what it tells Prometheus
     scheduler_config  the KubeSchedulerConfiguration that makes kube-scheduler ask it
 

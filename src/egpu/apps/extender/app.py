@@ -8,14 +8,17 @@ import uuid
 
 import structlog
 
+from egpu.adapters.certificate_files import FileCertificate
 from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.monitoring import Guard, serve_monitoring
 from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
 from egpu.apps.extender.binding import Binder
 from egpu.apps.extender.card_status import CardStatusWriter
 from egpu.apps.extender.claim_writer import ClaimWriter, ImmediateClaims
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.fence import Fence
+from egpu.apps.extender.filtered import Filtered
 from egpu.apps.extender.gangs import GangController
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.mix import JobMix
@@ -49,12 +52,15 @@ class Extender:
         events = EventRecorder(client, component="elastic-gpu-extender")
         self.gangs = GangController(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
+        filtered = Filtered()
         self.waker = Waker(client, self.view, policies, metrics)
         self.card_status = CardStatusWriter(client, self.view)
-        self.placing = Placing(self.view, policies, self.waker.answered)
-        self.server = ExtenderServer(self.placing, self.binder, metrics, self.not_ready)
+        self.placing = Placing(self.view, policies, filtered.note, self.waker.answered)
+        self.server = ExtenderServer(self.placing, self.binder, filtered, metrics=metrics, not_ready=self.not_ready)
+        self.guard = Guard(client)
         self.address: Listen | None = None
-        """Where it listens, once it does."""
+        """Where it listens for kube-scheduler, once it does."""
+        self.health_address: Listen | None = None
         self._leading = False
 
     def not_ready(self) -> str | None:
@@ -95,17 +101,14 @@ class Extender:
 
     async def run(self, supervisor: Supervisor) -> None:
         """Until the supervisor stops. Raises InvalidInput for a bad configuration, LeadershipLost when taken over."""
-        listen, tls = Listen.parse(self.config.listen), _tls(self.config)
-        if not listen.loopback and self.config.client_ca is None:
-            raise InvalidInput(
-                "listen",
-                f"{listen} can be reached from other machines, and whoever reaches an extender can place pods;"
-                " give --tls-cert, --tls-key and --client-ca, or listen on 127.0.0.1",
-            )
-        sock = open_socket(listen)
-        self.address = bound(sock)
-        log.info("listening", address=str(self.address), tls=tls is not None)
+        tls, certificate = _tls(self.config)
+        health = open_socket(Listen.parse(self.config.health_listen))
+        sock = open_socket(Listen.parse(self.config.listen))
+        self.address, self.health_address = bound(sock), bound(health)
+        log.info("listening", address=str(self.address), health=str(self.health_address))
         supervisor.add("http", serve(self.server.app(), [sock], tls=tls))
+        supervisor.add("certificate", certificate.run())
+        supervisor.add("health", serve_monitoring(self.server.monitoring_app(self.guard), health))
         supervisor.add("lead", self.lead())
         try:
             await supervisor.run()
@@ -115,16 +118,17 @@ class Extender:
                     await asyncio.wait_for(self.election.release(), 1.0)
 
 
-def _tls(config: ExtenderConfig) -> TLS | None:
-    if config.tls_cert is None and config.tls_key is None:
-        if config.client_ca is not None:
-            raise InvalidInput("client-ca", "needs --tls-cert and --tls-key too")
-        return None
-    if config.tls_cert is None or config.tls_key is None:
-        raise InvalidInput("tls", "give both --tls-cert and --tls-key, or neither")
+def _tls(config: ExtenderConfig) -> tuple[TLS, FileCertificate]:
+    """Whoever reaches an extender can place pods, and every user of a machine reaches its loopback: only clients with a
+    certificate are let in. Raises InvalidInput."""
+    if config.tls_cert is None or config.tls_key is None or config.client_ca is None:
+        raise InvalidInput(
+            "tls", "give --tls-cert, --tls-key and --client-ca, whose certificate kube-scheduler must have"
+        )
     tls = TLS(client_ca=config.client_ca)
+    certificate = FileCertificate(tls, config.tls_cert, config.tls_key)
     tls.load_files(config.tls_cert, config.tls_key)
-    return tls
+    return tls, certificate
 
 
 async def run(config: ExtenderConfig) -> None:

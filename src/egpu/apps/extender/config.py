@@ -8,13 +8,15 @@ from egpu.core.policies.registry import DEFAULT_POLICY
 
 @dataclass(frozen=True)
 class ExtenderConfig:
-    """`listen` is loopback by default; beyond it give `tls_cert`, `tls_key` and `client_ca` (kube-scheduler's
-    certificate must come from it). `namespace` and `lease` name the Lease that lets one extender write at a time; with
-    `leader_elect` a second one waits for its turn, without it a new one takes over at once and the old one ends.
+    """`listen` is for kube-scheduler, in TLS with `tls_cert` and `tls_key`; its own certificate must come from
+    `client_ca`. `health_listen` serves health, metrics and explanations. `namespace` and `lease` name the Lease that
+    lets one extender write at a time; with `leader_elect` a second one waits for its turn, without it a new one takes
+    over at once and the old one ends.
     """
 
     kubeconfig: Path | None = None
     listen: str = "127.0.0.1:3456"
+    health_listen: str = "127.0.0.1:8084"
     node_policy: str = DEFAULT_POLICY
     card_policy: str = DEFAULT_POLICY
     tls_cert: Path | None = None

@@ -5,6 +5,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from egpu.api.extender import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -35,42 +37,42 @@ _Verdict = tuple[Sequence[str], dict[str, str], dict[str, str]]
 
 
 class Placing:
-    """Answers kube-scheduler's questions from the view. `answered` is told after each filter, by the pod's UID, whether
-    any of the nodes has room for it."""
+    """Answers kube-scheduler's questions from the view. Each listener is told after each filter which nodes have
+    room for a pod, by its UID."""
 
-    def __init__(self, view: View, policies: Policies, answered: Callable[[str, bool], None]) -> None:
+    def __init__(self, view: View, policies: Policies, *listeners: Callable[[str, Sequence[str]], None]) -> None:
         self._view = view
         self._policies = policies
-        self._answered = answered
+        self._listeners = listeners
 
-    def filter(self, args: ExtenderArgs, full_nodes: Sequence[Mapping[str, Any]] = ()) -> ExtenderFilterResult:
+    def filter(self, args: ExtenderArgs, full_nodes: Sequence[msgspec.Raw] = ()) -> ExtenderFilterResult:
         """Only names of the input come back. A pod without a GPU demand passes everywhere.
 
         `full_nodes`: the Node objects as they were sent, for a caller that wants those that fit back, unshortened.
         """
         nodes = args.names()
-        try:
-            request = self._view.cache.request(args.pod)
-            gang = self._view.cache.gangs.of(args.pod)
-        except (InvalidInput, CorruptData) as error:
-            self._answered(args.pod.uid, False)
-            return ExtenderFilterResult(
-                nodes=None if args.nodes is None else {"items": []},
-                node_names=[] if args.nodes is None else None,
-                failed_and_unresolvable_nodes=dict.fromkeys(nodes, str(error)),
-            )
-        self._view.cache.ranking.see(args.pod.uid, request)
-        if gang is not None:
-            fits, failed, unresolvable = self._filter_gang(gang, args.pod, nodes)
-        else:
-            fits, failed, unresolvable = self._filter_one(request, nodes)
-        self._answered(args.pod.uid, bool(fits))
+        fits, failed, unresolvable = self._verdict(args.pod, nodes)
+        for answered in self._listeners:
+            answered(args.pod.uid, fits)
+        chosen = set(fits)
+        kept = [full for name, full in zip(nodes, full_nodes, strict=False) if name in chosen]
         return ExtenderFilterResult(
-            nodes=None if args.nodes is None else {"items": _kept(full_nodes, set(fits))},
+            nodes=None if args.nodes is None else {"items": kept},
             node_names=list(fits) if args.nodes is None else None,
             failed_nodes=failed,
             failed_and_unresolvable_nodes=unresolvable,
         )
+
+    def _verdict(self, pod: Pod, nodes: Sequence[str]) -> _Verdict:
+        try:
+            request = self._view.cache.request(pod)
+            gang = self._view.cache.gangs.of(pod)
+        except (InvalidInput, CorruptData) as error:
+            return (), {}, dict.fromkeys(nodes, str(error))
+        self._view.cache.ranking.see(pod.uid, request)
+        if gang is not None:
+            return self._filter_gang(gang, pod, nodes)
+        return self._filter_one(request, nodes)
 
     def _filter_one(self, request: Request, nodes: Sequence[str]) -> _Verdict:
         filtered = self._view.cache.filter(request, nodes)
@@ -148,10 +150,6 @@ def _without(ledger: Ledger, victims: MetaVictims) -> Generator[None]:
     finally:
         for holder, allocation in held.items():
             ledger.hold(holder, allocation)
-
-
-def _kept(full_nodes: Sequence[Mapping[str, Any]], fits: set[str]) -> list[Mapping[str, Any]]:
-    return [node for node in full_nodes if node["metadata"]["name"] in fits]
 
 
 def _meta_victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:

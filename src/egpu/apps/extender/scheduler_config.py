@@ -5,40 +5,43 @@ from typing import Any
 from egpu.api import names
 
 HTTP_TIMEOUT = "5s"
+SERVER_NAME = "elastic-gpu-extender"
 
 
 def scheduler_config(
     *,
-    url: str = "http://127.0.0.1:3456",
+    address: str = "127.0.0.1:3456",
     kubeconfig: str | None = None,
     scheduler_name: str = "default-scheduler",
     leader_elect: bool = False,
-    ca_file: str | None = None,
-    cert_file: str | None = None,
-    key_file: str | None = None,
+    pki: str = "/etc/kubernetes/elastic-gpu",
 ) -> dict[str, Any]:
     """The configuration as plain values, ready to be written as YAML or JSON.
 
     The extender's timeout leaves room for one binding; `percentageOfNodesToScore: 100` because otherwise an extender
     sees 42 / 10 / 5 % of the nodes at 1,000 / 5,000 / 15,000 nodes; the slot is not `ignoredByScheduler`, which would
-    rule preemption out.
+    rule preemption out. `pki`: a directory of kube-scheduler's, with ca.crt, client.crt and client.key of the Secret
+    that the controller writes. The extender's certificate names the extender, whatever its address is.
     """
     extender: dict[str, Any] = {
-        "urlPrefix": url.rstrip("/"),
+        "urlPrefix": f"https://{address}",
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "bindVerb": "bind",
         "preemptVerb": "preempt",
         "weight": 10,
-        "enableHTTPS": url.startswith("https://"),
+        "enableHTTPS": True,
         "nodeCacheCapable": True,
         "ignorable": False,
         "httpTimeout": HTTP_TIMEOUT,
+        "tlsConfig": {
+            "serverName": SERVER_NAME,
+            "caFile": f"{pki}/ca.crt",
+            "certFile": f"{pki}/client.crt",
+            "keyFile": f"{pki}/client.key",
+        },
         "managedResources": [{"name": names.SLOT, "ignoredByScheduler": False}],
     }
-    files = {"caFile": ca_file, "certFile": cert_file, "keyFile": key_file}
-    if tls := {key: value for key, value in files.items() if value is not None}:
-        extender["tlsConfig"] = tls
     configuration: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,5 +1,6 @@
 """kube-scheduler's extender protocol over HTTP. Source: k8s.io/kube-scheduler/extender/v1 and its caller."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -7,11 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from egpu.adapters.web import body_within, health_routes
+from egpu.adapters.monitoring import Guard, monitoring_app
+from egpu.adapters.web import body_within
 from egpu.api.extender import (
     ExtenderArgs,
     ExtenderBindingArgs,
@@ -22,12 +25,17 @@ from egpu.api.extender import (
     HostPriority,
 )
 from egpu.apps.extender.binding import Binder
+from egpu.apps.extender.filtered import Filtered
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.placing import Placing
 from egpu.errors import ElasticGPUError, InvalidInput
 
-MAX_BODY_BYTES = 256 * 1024 * 1024
-"""Full Node objects of 5,000 nodes are about 100 MB."""
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""15,000 names of nodes, of 253 characters each, and a pod of 3 MiB are 7 MB; the victims of a preemption on 1,500
+nodes are as much again."""
+MAX_BIND_BYTES = 16 * 1024
+MAX_BODIES = 4
+"""Bodies read and answered at once; others wait. A kube-scheduler sends one after the other, but for bindings."""
 
 A = TypeVar("A")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -36,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Items(msgspec.Struct):
-    items: list[dict[str, Any]] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class _FullNodes(msgspec.Struct):
@@ -48,13 +56,24 @@ class _FullNodes(msgspec.Struct):
 class ExtenderServer:
     """The routes; every answer is JSON, every malformed request a 400 that says what is wrong."""
 
-    def __init__(self, placing: Placing, binder: Binder, metrics: Metrics, not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        placing: Placing,
+        binder: Binder,
+        filtered: Filtered,
+        *,
+        metrics: Metrics,
+        not_ready: Callable[[], str | None],
+    ) -> None:
         self._metrics = metrics
+        self._filtered = filtered
         self._placing = placing
         self._binder = binder
         self._not_ready = not_ready
+        self._bodies = asyncio.Semaphore(MAX_BODIES)
 
     def app(self) -> Starlette:
+        """What kube-scheduler asks."""
         verbs: Mapping[str, Handler] = {
             "filter": self.filter,
             "prioritize": self.prioritize,
@@ -65,27 +84,33 @@ class ExtenderServer:
         # The policy file of the vGPU article calls its one verb so.
         paths = {**verbs, **aliases, "predicates": self.filter, "scheduler/predicates": self.filter}
         routes = [Route(f"/{path}", _guarded(handler), methods=["POST"]) for path, handler in paths.items()]
-        explain = Route("/explain", _guarded(self.explain), methods=["GET"])
-        return Starlette(routes=[*routes, explain, *health_routes(self._not_ready, registry=self._metrics.registry)])
+        return Starlette(routes=routes)
+
+    def monitoring_app(self, guard: Guard) -> Starlette:
+        """Health, metrics, and explanations."""
+        explain = Route("/explain", guard.around(_guarded(self.explain)), methods=["GET"])
+        return monitoring_app(guard, self._not_ready, registry=self._metrics.registry, more=[explain])
 
     async def filter(self, request: Request) -> Response:
-        body = await body_within(request, MAX_BODY_BYTES)
-        args = _decode(body, ExtenderArgs)
-        if (reason := self._not_ready()) is not None:
-            return _json(ExtenderFilterResult(error=f"extender not ready: {reason}"))
-        full_nodes = [] if args.nodes is None else msgspec.json.decode(body, type=_FullNodes).nodes.items or []
-        with self._metrics.filter_seconds.time():
-            return _json(self._placing.filter(args, full_nodes))
+        async with self._bodies:
+            body = await body_within(request, MAX_BODY_BYTES)
+            args = _decode(body, ExtenderArgs)
+            if (reason := self._not_ready()) is not None:
+                return _json(ExtenderFilterResult(error=f"extender not ready: {reason}"))
+            full_nodes = [] if args.nodes is None else _decode(body, _FullNodes).nodes.items or []
+            with self._metrics.filter_seconds.time():
+                return _json(self._placing.filter(args, full_nodes))
 
     async def prioritize(self, request: Request) -> Response:
-        args = await _read(request, ExtenderArgs)
-        if self._not_ready() is not None:
-            return _json([HostPriority(host=name, score=0) for name in args.names()])
-        with self._metrics.prioritize_seconds.time():
-            return _json(self._placing.prioritize(args))
+        async with self._bodies:
+            args = await _read(request, ExtenderArgs)
+            if self._not_ready() is not None:
+                return _json([HostPriority(host=name, score=0) for name in args.names()])
+            with self._metrics.prioritize_seconds.time():
+                return _json(self._placing.prioritize(args))
 
     async def bind(self, request: Request) -> Response:
-        args = await _read(request, ExtenderBindingArgs)
+        args = _decode(await body_within(request, MAX_BIND_BYTES), ExtenderBindingArgs)
         empty = [
             name
             for name, value in (
@@ -104,6 +129,7 @@ class ExtenderServer:
         key = f"{args.pod_namespace}/{args.pod_name}"
         try:
             with self._metrics.bind_seconds.time():
+                self._filtered.check(args.pod_uid, args.node)
                 await self._binder.bind(args)
         except ElasticGPUError as error:
             self._metrics.binds.labels(type(error).__name__).inc()
@@ -114,10 +140,11 @@ class ExtenderServer:
         return _json(ExtenderBindingResult())
 
     async def preempt(self, request: Request) -> Response:
-        args = await _read(request, ExtenderPreemptionArgs)
-        if self._not_ready() is not None:
-            return _json(ExtenderPreemptionResult())
-        return _json(self._placing.preempt(args))
+        async with self._bodies:
+            args = await _read(request, ExtenderPreemptionArgs)
+            if self._not_ready() is not None:
+                return _json(ExtenderPreemptionResult())
+            return _json(self._placing.preempt(args))
 
     async def explain(self, request: Request) -> Response:
         name, namespace = request.query_params.get("pod"), request.query_params.get("namespace", "default")
@@ -137,6 +164,8 @@ def _guarded(handler: Handler) -> Handler:
             return await handler(request)
         except InvalidInput as error:
             return _json({"Error": str(error)}, status=400)
+        except HTTPException as error:
+            return _json({"Error": error.detail}, status=error.status_code)
         except RecursionError:
             return _json({"Error": "body: nested too deeply"}, status=400)
         except Exception:

@@ -2,10 +2,12 @@
 
 import structlog
 
+from egpu.adapters.certificate_files import FileCertificate
 from egpu.adapters.kubernetes import Client
-from egpu.adapters.web import TLS, Listen, bound, health_app, open_socket, serve
+from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
+from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
 from egpu.apps.webhook.admission import Admission
-from egpu.apps.webhook.certificate import FileCertificate, SecretCertificate
+from egpu.apps.webhook.certificate import SecretCertificate
 from egpu.apps.webhook.config import WebhookConfig
 from egpu.apps.webhook.server import make_app
 from egpu.errors import InvalidInput
@@ -19,6 +21,7 @@ class Webhook:
 
     def __init__(self, config: WebhookConfig, client: Client) -> None:
         self.config = config
+        self.guard = Guard(client)
         self.tls = TLS()
         self.admission = Admission(client, schedulers=config.schedulers, vocabularies=config.vocabularies)
         self.certificate = _certificate(config, self.tls, client)
@@ -41,7 +44,7 @@ class Webhook:
     async def run(self, supervisor: Supervisor) -> None:
         health = open_socket(Listen.parse(self.config.listen))
         log.info("listening", address=str(bound(health)))
-        supervisor.add("health", serve(health_app(self.not_ready), [health]))
+        supervisor.add("health", serve_monitoring(monitoring_app(self.guard, self.not_ready), health))
         supervisor.add("certificate", self.certificate.run())
         supervisor.add("caches", self.admission.caches.run())
         supervisor.add("admission", self.admit())

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from egpu.adapters.web import body_within, health_routes
+from egpu.adapters.web import body_within, open_routes
 from egpu.api.admission import AdmissionRequest, AdmissionResponse, AdmissionReview, ResponseStatus
 from egpu.errors import InvalidInput, RetryableError
 
@@ -30,7 +30,7 @@ def make_app(*, mutate: Decide, validate: Decide, not_ready: Callable[[], str | 
         routes=[
             Route("/mutate", _reviewer(mutate), methods=["POST"]),
             Route("/validate", _reviewer(validate), methods=["POST"]),
-            *health_routes(not_ready),
+            *open_routes(not_ready),
         ]
     )
 

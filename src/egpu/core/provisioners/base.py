@@ -134,10 +134,6 @@ class Provisioner:
         """What the Binding adds to a pod beside the allocation itself. `assume_time_ns` is now, since the epoch."""
         return {}
 
-    def marks(self, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Annotations to change on a pod that has `annotations`, now that a container of it has been prepared."""
-        return {}
-
     def visible_devices(self, allocation: ContainerAllocation) -> str:
         """What NVIDIA's container runtime is told to give a container of this technology: the cards, by UUID."""
         return ",".join(share.uuid for share in allocation.cards)

@@ -40,7 +40,8 @@ class GPUShare(Provisioner):
         return (*written, Variable(CONTAINER_GIB, value=str(_gib(demand.memory_mib))))
 
     def annotations(self, allocation: PodAllocation, *, assume_time_ns: int) -> dict[str, str]:
-        """They describe one container: index and memory of its first card, but what the whole pod was given."""
+        """They describe one container: index and memory of its first card, but what the whole pod was given. It counts
+        as assigned at once: no device plugin is left to choose a card for it."""
         sharing = [container for container in allocation.containers.values() if container.vocabulary in _SPOKEN]
         if not sharing:
             return {}
@@ -49,12 +50,9 @@ class GPUShare(Provisioner):
             CARD_INDEX: str(first.index),
             CARD_GIB: str(_gib(first.card_memory_mib)),
             POD_GIB: str(_gib(sum(share.memory_mib for container in sharing for share in container.cards))),
-            ASSIGNED: "false",
+            ASSIGNED: "true",
             ASSUME_TIME: str(assume_time_ns),
         }
-
-    def marks(self, annotations: Mapping[str, str]) -> dict[str, str]:
-        return {ASSIGNED: "true"} if annotations.get(ASSIGNED) == "false" else {}
 
 
 def _gib(memory_mib: int) -> int:

@@ -1,5 +1,5 @@
 """A small Kubernetes API server in one process, for trying, developing and testing. Not Kubernetes: it keeps everything
-in memory, and whoever has a token may do everything. docs/apiserver.md says what else it lacks.
+in memory. docs/apiserver.md says what else it lacks.
 
 What can be stored:
 
@@ -40,11 +40,18 @@ What can be done with it:
     workload_columns  the same of the kinds whose controllers make pods
     jsonpath          paths of a CRD's columns
     logs              output of containers
+    authorization     what a user may do, by the roles in the store
+    access_kinds      roles, their bindings, and the kinds that ask what they say
+    default_roles     those that are there from the start
     reviews           kinds that answer a question and store nothing
     admission         webhooks
     priority          priority classes
     quota             resource quotas
-    cel               conditions of webhooks
+    policies          admission policies
+    matching          which writes they are about
+    expressions       what their expressions can speak of
+    cel               reads them
+    cel_values        what they mean
 
 How it is served:
 

@@ -1,4 +1,4 @@
-"""Who may speak to the server: bearer tokens to users. There is no RBAC: whoever has a token may do everything.
+"""Who speaks to the server: bearer tokens to users. What they may do is `authorization`'s to say.
 
 The server listens on loopback and speaks TLS with a CA of its own; tokens and CA live in kubeconfig files that only
 their owner can read.
@@ -21,9 +21,14 @@ def node_user(name: str) -> User:
     return User(f"system:node:{name}", ("system:nodes", "system:authenticated"))
 
 
-def service_account(namespace: str, name: str) -> User:
+NODE_NAME = "authentication.kubernetes.io/node-name"
+"""Key of the node in what is known of a service account whose token was made for a pod (Kubernetes 1.30 and later)."""
+
+
+def service_account(namespace: str, name: str, *, node: str = "") -> User:
+    """`node`: where the pod runs that the token was made for."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-    return User(f"system:serviceaccount:{namespace}:{name}", groups)
+    return User(f"system:serviceaccount:{namespace}:{name}", groups, ((NODE_NAME, node),) if node else ())
 
 
 class Tokens:
@@ -41,7 +46,11 @@ class Tokens:
     def user(self, authorization: str) -> User | None:
         """The user of an `Authorization` header; None when it names none of ours."""
         scheme, _, token = authorization.partition(" ")
-        return self._users.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
+        return self.of(token.strip()) if scheme.lower() == "bearer" else None
+
+    def of(self, token: str) -> User | None:
+        """The user of a token; None when it is none of ours."""
+        return self._users.get(_digest(token))
 
 
 def _digest(token: str) -> bytes:

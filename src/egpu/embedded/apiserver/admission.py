@@ -1,4 +1,4 @@
-"""Admission webhooks: who is asked about a write, and what their answers do to it (admission.k8s.io/v1).
+"""Admission: which webhooks are asked about a write, and what their answers do to it (admission.k8s.io/v1).
 
 Known difference: `matchConditions` may use the part of CEL that `egpu.embedded.apiserver.cel` knows, and no more; a
 configuration that uses more is refused.
@@ -12,27 +12,18 @@ import ssl
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import httpx2
 import msgspec
 import structlog
 
-from egpu.embedded.apiserver import cel, selectors
-from egpu.embedded.apiserver.calls import Call
-from egpu.embedded.apiserver.objects import (
-    Json,
-    as_list,
-    as_object,
-    at,
-    decode,
-    encode,
-    labels_of,
-    name_of,
-    objects_at,
-)
+from egpu.embedded.apiserver import cel, expressions, matching
+from egpu.embedded.apiserver.authorization import Authorizer
+from egpu.embedded.apiserver.calls import Call, Write
+from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, decode, encode, name_of, objects_at
 from egpu.embedded.apiserver.patch import PatchFailed, json_patch
+from egpu.embedded.apiserver.policies import BINDINGS, POLICIES, Policies
 from egpu.embedded.apiserver.status import internal, refused
 from egpu.embedded.apiserver.store import Store
 
@@ -40,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 MUTATING = "mutatingwebhookconfigurations"
 VALIDATING = "validatingwebhookconfigurations"
-_EXEMPT = frozenset({MUTATING, VALIDATING})
+_EXEMPT = frozenset({MUTATING, VALIDATING, POLICIES, BINDINGS})
 CLIENTS_LIMIT = 32
 """TLS clients kept, one per CA bundle and server name."""
 ANSWER_LIMIT = 4 * 1024 * 1024
@@ -50,17 +41,6 @@ ServiceResolver: TypeAlias = Callable[[str, str, int], tuple[str, int] | None]
 """(namespace, name, port) of a Service → (host, port) to dial, or None when nobody knows it."""
 
 
-@dataclass(frozen=True)
-class Write:
-    """A write to be admitted: the objects are in the served version of the call."""
-
-    call: Call
-    operation: str
-    obj: Json | None
-    old: Json | None
-    options: Json
-
-
 class _CallFailed(Exception):
     """The webhook did not answer, or its answer is no AdmissionReview."""
 
@@ -68,8 +48,10 @@ class _CallFailed(Exception):
 class Admission:
     """Calls the webhooks that the store's configurations name."""
 
-    def __init__(self, store: Store, resolve_service: ServiceResolver | None = None) -> None:
+    def __init__(self, store: Store, authorizer: Authorizer, resolve_service: ServiceResolver | None = None) -> None:
         self._store = store
+        self._authorizer = authorizer
+        self._policies = Policies(store, authorizer)
         self._resolve_service = resolve_service
         self._clients: OrderedDict[str, httpx2.AsyncClient] = OrderedDict()
 
@@ -82,8 +64,8 @@ class Admission:
         """Whether any webhook's rule names such writes; where none does, no copies are made for them."""
         if call.resource.shelf in _EXEMPT:
             return False
-        return any(
-            _rule_matches(rule, call, operation)
+        return self._policies.concern(call, operation) or any(
+            matching.names(rule, call, operation)
             for shelf in (MUTATING, VALIDATING)
             for item in self._store.shelf(shelf).items.values()
             for hook in objects_at(item.obj, "webhooks")
@@ -106,7 +88,8 @@ class Admission:
         return obj
 
     async def validate(self, write: Write) -> None:
-        """Ask all validating webhooks at once. Raises RequestRefused for the first that denies."""
+        """Ask the policies, and all validating webhooks at once. Raises RequestRefused for the first that denies."""
+        self._policies.validate(write, reviewed(write, write.obj))
         hooks = self._hooks(VALIDATING, write)
         if hooks:
             await asyncio.gather(*(self._ask(hook, write, write.obj) for hook in hooks))
@@ -128,9 +111,10 @@ class Admission:
     async def _ask(self, hook: Json, write: Write, obj: Json | None) -> Json:
         """The response of one webhook that allows; an empty one when it failed and may be ignored."""
         name = str(hook.get("name"))
-        review = _review(write, obj)
-        if not _conditions_hold(hook, write, review):
+        request = reviewed(write, obj)
+        if not self._conditions_hold(hook, write, request):
             return {"allowed": True}
+        review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
         try:
             async with asyncio.timeout(float(hook.get("timeoutSeconds") or 10)):
                 response = await self._post(hook, review)
@@ -203,66 +187,25 @@ class Admission:
         self._clients.move_to_end(bundle)
         return found
 
+    def _conditions_hold(self, hook: Json, write: Write, request: Json) -> bool:
+        """Whether every condition is true. One that cannot be evaluated counts as the failure policy says."""
+        scope = expressions.scope(write, request, self._authorizer)
+        try:
+            return expressions.all_hold(objects_at(hook, "matchConditions"), scope)
+        except cel.EvaluationError as failed:
+            if hook.get("failurePolicy") == "Ignore":
+                return False
+            name = hook.get("name")
+            raise internal(f'match conditions of webhook "{name}" cannot be evaluated: {failed}') from failed
+
     def _hooks(self, shelf: str, write: Write) -> list[Json]:
         configurations = sorted(self._store.shelf(shelf).items.items())
         hooks = [hook for _, item in configurations for hook in objects_at(item.obj, "webhooks")]
-        return [hook for hook in hooks if self._matches(hook, write)]
-
-    def _matches(self, hook: Json, write: Write) -> bool:
-        call = write.call
-        if not any(_rule_matches(rule, call, write.operation) for rule in objects_at(hook, "rules")):
-            return False
-        selector = selectors.object_selector(as_object(hook.get("namespaceSelector")))
-        if selector is not None and (call.resource.namespaced or call.resource.shelf == "namespaces"):
-            namespace = call.namespace if call.resource.namespaced else call.name
-            item = self._store.get("namespaces", ("", namespace))
-            if not selector(labels_of(item.obj) if item is not None else labels_of(write.obj or {})):
-                return False
-        selector = selectors.object_selector(as_object(hook.get("objectSelector")))
-        if selector is None:
-            return True
-        return any(obj is not None and selector(labels_of(obj)) for obj in (write.obj, write.old))
+        return [hook for hook in hooks if matching.matches(hook, write, self._store)]
 
 
-def _conditions_hold(hook: Json, write: Write, review: Json) -> bool:
-    """Whether every condition is true. One that cannot be evaluated counts as the failure policy says."""
-    request = as_object(review["request"])
-    scope = {"object": request["object"], "oldObject": write.old, "request": request}
-    failed: cel.EvaluationError | None = None
-    for condition in objects_at(hook, "matchConditions"):
-        try:
-            if not cel.compiled(str(condition.get("expression")))(scope):
-                return False
-        except cel.EvaluationError as error:
-            failed = failed or error
-    if failed is None:
-        return True
-    if hook.get("failurePolicy") == "Ignore":
-        return False
-    raise internal(f'match conditions of webhook "{hook.get("name")}" cannot be evaluated: {failed}')
-
-
-def _rule_matches(rule: Json, call: Call, operation: str) -> bool:
-    """Whether a rule names the write. Any served version of the resource counts (matchPolicy Equivalent)."""
-    resource, subresource = call.resource, call.subresource
-
-    def names(key: str, *wanted: str) -> bool:
-        return bool({"*", *wanted} & set(map(str, as_list(rule.get(key)))))
-
-    if not names("operations", operation) or not names("apiGroups", resource.group):
-        return False
-    if resource.custom is False and not names("apiVersions", resource.version):
-        return False
-    scope = rule.get("scope") or "*"
-    if scope != "*" and (scope == "Namespaced") != resource.namespaced:
-        return False
-    patterns = set(map(str, as_list(rule.get("resources"))))
-    if not subresource:
-        return bool(patterns & {"*", "*/*", resource.plural})
-    return bool(patterns & {"*/*", f"{resource.plural}/{subresource}", f"{resource.plural}/*", f"*/{subresource}"})
-
-
-def _review(write: Write, obj: Json | None) -> Json:
+def reviewed(write: Write, obj: Json | None) -> Json:
+    """The `request` of an AdmissionReview."""
     call = write.call
     resource = call.resource
     kind: Json = {"group": resource.group, "version": resource.version, "kind": resource.kind}
@@ -278,7 +221,7 @@ def _review(write: Write, obj: Json | None) -> Json:
         "name": call.name or name_of(obj or {}),
         "namespace": call.namespace,
         "operation": write.operation,
-        "userInfo": {"username": call.user.name, "groups": list(call.user.groups)},
+        "userInfo": call.user.info(),
         "object": obj,
         "oldObject": write.old,
         "dryRun": call.dry_run,
@@ -286,4 +229,4 @@ def _review(write: Write, obj: Json | None) -> Json:
     }
     if call.subresource:
         request["subResource"] = request["requestSubResource"] = call.subresource
-    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    return request

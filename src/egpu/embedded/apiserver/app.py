@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from egpu.embedded.apiserver import discovery, openapi_protobuf
 from egpu.embedded.apiserver.access import Tokens
+from egpu.embedded.apiserver.authorization import Authorizer, Wanted
 from egpu.embedded.apiserver.calls import Call, User
 from egpu.embedded.apiserver.handlers import Answer, Handlers
 from egpu.embedded.apiserver.negotiation import Form, accepted_form
@@ -42,9 +43,10 @@ _UNSAFE_IN_HEADER = re.compile(r"[^\x20-\x7e]")
 class App:
     """One ASGI callable for the whole API."""
 
-    def __init__(self, registry: Registry, handlers: Handlers, tokens: Tokens) -> None:
+    def __init__(self, registry: Registry, handlers: Handlers, tokens: Tokens, authorizer: Authorizer) -> None:
         self._registry = registry
         self._handlers = handlers
+        self._authorizer = authorizer
         self._tokens = tokens
         self._documents = Documents(registry)
 
@@ -77,6 +79,7 @@ class App:
             return await self._api(request, user, parts, warnings)
         if request.method not in ("GET", "HEAD"):
             raise method_not_allowed()
+        self._authorizer.check(user, Wanted("get", path=path))
         return self._document(request, path)
 
     def _document(self, request: Request, path: str) -> Answer:
@@ -102,10 +105,12 @@ class App:
         if len(parts) <= depth:
             if request.method not in ("GET", "HEAD"):
                 raise method_not_allowed()
+            self._authorizer.check(user, Wanted("get", path=f"/{'/'.join(parts)}"))
             return self._discover(request, parts, form)
         group, version = ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2])
         call = self._call(request, user, group, version, parts[depth:])
         call.warnings = warnings
+        self._authorizer.check(user, Wanted.by(call))
         if call.verb in ("get", "list", "watch"):
             return await self._handlers.handle(call, b"", "", form)
         raw = await _read(request)

@@ -6,7 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from egpu.embedded.apiserver import cel, models, pods, podspec, table, workload_columns, workloads
+from egpu.embedded.apiserver import cel, models, pods, podspec, policies, table, workload_columns, workloads
+from egpu.embedded.apiserver.access_kinds import access_kinds
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, metadata, objects_at
 from egpu.embedded.apiserver.priority import PriorityClassRules
 from egpu.embedded.apiserver.quota import QuotaRules
@@ -302,12 +303,14 @@ def _table() -> list[Resource]:
                    kind.lower() + "s", kind.lower(), categories=("api-extensions",), columns=table.WEBHOOKS,
                    rules=WebhookRules(), model=("admissionregistration_v1", kind), generations=True)
           for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")),
-        Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, "",
-                 "selfsubjectaccessreview", verbs=CREATE_ONLY, model=("authorization_v1", "SelfSubjectAccessReview")),
-        Resource("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", False, "",
-                 "selfsubjectrulesreview", verbs=CREATE_ONLY, model=("authorization_v1", "SelfSubjectRulesReview")),
-        Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, "",
-                 "selfsubjectreview", verbs=CREATE_ONLY, model=("authentication_v1", "SelfSubjectReview")),
+        Resource("admissionregistration.k8s.io", "v1", policies.POLICIES, "ValidatingAdmissionPolicy", False,
+                 policies.POLICIES, "validatingadmissionpolicy", categories=("api-extensions",), generations=True,
+                 rules=policies.PolicyRules(), model=("admissionregistration_v1", "ValidatingAdmissionPolicy")),
+        Resource("admissionregistration.k8s.io", "v1", policies.BINDINGS, "ValidatingAdmissionPolicyBinding", False,
+                 policies.BINDINGS, "validatingadmissionpolicybinding", categories=("api-extensions",),
+                 generations=True, rules=policies.PolicyBindingRules(),
+                 model=("admissionregistration_v1", "ValidatingAdmissionPolicyBinding")),
+        *access_kinds(),
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from egpu.embedded.apiserver import status
+from egpu.embedded.apiserver.objects import Json
 from egpu.embedded.apiserver.resources import Resource
 from egpu.embedded.apiserver.status import bad_request
 from egpu.embedded.apiserver.store import Key
@@ -16,6 +17,13 @@ class User:
 
     name: str
     groups: tuple[str, ...] = ("system:authenticated",)
+    extra: tuple[tuple[str, str], ...] = ()
+    """What else is known of the user, each key with its one value (`UserInfo.extra` on the wire)."""
+
+    def info(self) -> Json:
+        """As `authentication.k8s.io` writes it."""
+        extra = {"extra": {key: [value] for key, value in self.extra}} if self.extra else {}
+        return {"username": self.name, "groups": list(self.groups), **extra}
 
 
 @dataclass
@@ -64,3 +72,14 @@ class Call:
     def asks(self, flag: str) -> bool:
         """Whether a truth value in the query is set."""
         return self.query.get(flag, "") in ("true", "1")
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write to be admitted: the objects are in the served version of the call."""
+
+    call: Call
+    operation: str
+    obj: Json | None
+    old: Json | None
+    options: Json

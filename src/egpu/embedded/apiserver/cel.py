@@ -1,40 +1,56 @@
-"""The part of CEL that webhooks' `matchConditions` are usually written in, evaluated on plain JSON.
+"""The part of CEL that conditions of webhooks and admission policies are usually written in, evaluated on plain JSON.
 
-    or    = and { "||" and }            value = string | number | true | false | null | [or, …] | name | (or)
-    and   = not { "&&" not }            step  = .field | ["key"] | .exists(v, or) | .all(v, or)
-    not   = [ "!" ] compared                  | .startsWith(or) | .endsWith(or) | .contains(or)
-    compared = path [ (== | != | in) path ]   path = has(path.field) | size(or) | value { step }
+    any   = or [ "?" or ":" any ]       value = string | number | true | false | null | [any, …] | name | (any)
+    or    = and { "||" and }            step  = .field | [any] | .exists(v, any) | .all(v, any)
+    and   = not { "&&" not }                  | .startsWith(any) | .endsWith(any) | .contains(any)
+    not   = [ "!" ] compared                  | .group(any) | .resource(any) | .check(any) | .allowed()
+    compared = sum [ (== | != | in) sum ]     path = has(path.field) | size(any) | value { step }
+    sum   = path { "+" path }
 
-Anything else is refused, by name, when the webhook configuration is written. As in CEL, a missing field is an error,
-and `||` and `&&` ignore an error on one side when the other side decides. The variables are `object`, `oldObject` and
-`request`.
+Anything else is refused, by name, when the configuration or policy is written. As in CEL, a missing field is an error,
+and `||` and `&&` ignore an error on one side when the other side decides. The variables are `object`, `oldObject`,
+`request` and `authorizer`, of which one asks what the user may do, and in policies `namespaceObject` and `variables`.
 
 Why not a library: cel-python and common-expression-language find an unknown function only when a pod is created, and
 cel-expr-python, which finds it in time, brings 50 MB of C++ for this one page of grammar.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, cast
+from typing import Final
 
 import msgspec
 
-VARIABLES: Final = ("object", "oldObject", "request")
+from egpu.embedded.apiserver import cel_values as values
+from egpu.embedded.apiserver.cel_values import EvaluationError, Expression, Question, Scope
+
+__all__ = [
+    "POLICY_VARIABLES",
+    "VARIABLES",
+    "EvaluationError",
+    "Expression",
+    "NotUnderstood",
+    "Question",
+    "Scope",
+    "compiled",
+    "compiled_value",
+]
+
+VARIABLES: Final = ("object", "oldObject", "request", "authorizer")
+POLICY_VARIABLES: Final = (*VARIABLES, "namespaceObject", "variables")
 MAX_CHARACTERS: Final = 5120
 """Kubernetes' own limit of an expression's text."""
 MAX_DEPTH: Final = 32
 
-Scope: TypeAlias = Mapping[str, Any]
-Expression: TypeAlias = Callable[[Scope], Any]
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
     | (?P<string>"(?:[^"\\]|\\.)*"|'[^'\\]*')
     | (?P<number>\d+(?:\.\d+)?)
     | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-    | (?P<operator>\|\||&&|==|!=|[!().,\[\]])""",
+    | (?P<operator>\|\||&&|==|!=|[!().,\[\]?:+])""",
     re.VERBOSE,
 )
 _WORDS: Final = {"true": True, "false": False, "null": None}
@@ -44,17 +60,18 @@ class NotUnderstood(Exception):
     """The expression is outside of what this server evaluates; the message names what."""
 
 
-class EvaluationError(Exception):
-    """The expression asks for what is not there."""
+@lru_cache(maxsize=128)
+def compiled_value(text: str, variables: tuple[str, ...] = VARIABLES) -> Expression:
+    """The expression as a function of its variables; the function raises EvaluationError. Raises NotUnderstood."""
+    if len(text) > MAX_CHARACTERS:
+        raise NotUnderstood(f"longer than {MAX_CHARACTERS} characters")
+    return _Parser(list(_tokens(text)), variables).whole()
 
 
 @lru_cache(maxsize=128)
-def compiled(text: str) -> Callable[[Scope], bool]:
-    """The condition as a function of its variables; the function raises EvaluationError. Raises NotUnderstood."""
-    if len(text) > MAX_CHARACTERS:
-        raise NotUnderstood(f"longer than {MAX_CHARACTERS} characters")
-    parser = _Parser(list(_tokens(text)))
-    expression = parser.whole()
+def compiled(text: str, variables: tuple[str, ...] = VARIABLES) -> Callable[[Scope], bool]:
+    """Likewise for a condition, which is true or false."""
+    expression = compiled_value(text, variables)
 
     def holds(scope: Scope) -> bool:
         answer = expression(scope)
@@ -86,14 +103,15 @@ def _tokens(text: str) -> Iterator[_Token]:
 class _Parser:
     """Recursive descent, one method a rule of the grammar above."""
 
-    def __init__(self, tokens: list[_Token]) -> None:
+    def __init__(self, tokens: list[_Token], variables: tuple[str, ...]) -> None:
         self._tokens = tokens
         self._position = 0
         self._depth = 0
-        self._names: list[str] = [*VARIABLES]
+        self._variables = variables
+        self._names: list[str] = [*variables]
 
     def whole(self) -> Expression:
-        expression = self._or()
+        expression = self._any()
         if self._next.kind != "end":
             raise NotUnderstood(f"{self._next.text!r} is not supported there")
         return expression
@@ -123,62 +141,76 @@ class _Parser:
             raise NotUnderstood(f"{token.text!r} where a name was expected")
         return token.text
 
-    def _or(self) -> Expression:
+    def _any(self) -> Expression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise NotUnderstood(f"nested deeper than {MAX_DEPTH}")
+        condition = self._or()
+        if self._accept("?"):
+            then = self._or()
+            self._expect(":")
+            condition = values.either(condition, then, self._any())
+        self._depth -= 1
+        return condition
+
+    def _or(self) -> Expression:
         sides = [self._and()]
         while self._accept("||"):
             sides.append(self._and())
-        self._depth -= 1
-        return _decided(sides, by=True)
+        return values.decided(sides, by=True)
 
     def _and(self) -> Expression:
         sides = [self._not()]
         while self._accept("&&"):
             sides.append(self._not())
-        return _decided(sides, by=False)
+        return values.decided(sides, by=False)
 
     def _not(self) -> Expression:
         if self._accept("!"):
             inner = self._compared()
-            return lambda scope: not _truth(inner(scope))
+            return lambda scope: not values.truth(inner(scope))
         return self._compared()
 
     def _compared(self) -> Expression:
-        left = self._path()
+        left = self._sum()
         if self._accept("=="):
-            right = self._path()
+            right = self._sum()
             return lambda scope: left(scope) == right(scope)
         if self._accept("!="):
-            right = self._path()
+            right = self._sum()
             return lambda scope: left(scope) != right(scope)
         if self._accept("in"):
-            right = self._path()
-            return lambda scope: left(scope) in _many(right(scope))
+            right = self._sum()
+            return lambda scope: left(scope) in values.many(right(scope))
         return left
+
+    def _sum(self) -> Expression:
+        total = self._path()
+        while self._accept("+"):
+            total = values.added(total, self._path())
+        return total
 
     def _path(self) -> Expression:
         value = self._value()
         while True:
             if self._accept("."):
                 name = self._name()
-                value = self._call(value, name) if self._accept("(") else _field(value, name)
+                value = self._call(value, name) if self._accept("(") else values.member(value, name)
             elif self._accept("["):
-                key = self._or()
+                key = self._any()
                 self._expect("]")
-                value = _item(value, key)
+                value = values.item(value, key)
             else:
                 return value
 
     def _value(self) -> Expression:
         token = self._take()
         if token.kind == "string":
-            return _constant(_unquoted(token.text))
+            return values.constant(_unquoted(token.text))
         if token.kind == "number":
-            return _constant(float(token.text) if "." in token.text else int(token.text))
+            return values.constant(float(token.text) if "." in token.text else int(token.text))
         if token.text == "(":
-            inner = self._or()
+            inner = self._any()
             self._expect(")")
             return inner
         if token.text == "[":
@@ -186,18 +218,18 @@ class _Parser:
         if token.kind != "name":
             raise NotUnderstood(f"{token.text!r} where a value was expected")
         if token.text in _WORDS:
-            return _constant(_WORDS[token.text])
+            return values.constant(_WORDS[token.text])
         if self._accept("("):
             return self._function(token.text)
         if token.text not in self._names:
-            raise NotUnderstood(f"the variable {token.text!r} is not supported; known are {', '.join(VARIABLES)}")
+            raise NotUnderstood(f"the variable {token.text!r} is not supported; known are {', '.join(self._variables)}")
         name = token.text
         return lambda scope: scope[name]
 
     def _list(self) -> Expression:
         items: list[Expression] = []
         while not self._accept("]"):
-            items.append(self._or())
+            items.append(self._any())
             if not self._accept(","):
                 self._expect("]")
                 break
@@ -208,9 +240,9 @@ class _Parser:
             return self._has()
         if name != "size":
             raise NotUnderstood(f"the function {name}() is not supported")
-        inner = self._or()
+        inner = self._any()
         self._expect(")")
-        return lambda scope: _size(inner(scope))
+        return lambda scope: values.size(inner(scope))
 
     def _has(self) -> Expression:
         """`has(a.b.c)`: whether c is there; a.b itself must be."""
@@ -218,20 +250,22 @@ class _Parser:
         self._expect(".")
         name = self._name()
         while self._accept("."):
-            value, name = _field(value, name), self._name()
+            value, name = values.member(value, name), self._name()
         self._expect(")")
         owner = value
-        return lambda scope: name in _mapping(owner(scope), name)
+        return lambda scope: name in values.mapping(owner(scope), name)
 
     def _call(self, owner: Expression, name: str) -> Expression:
         if name in ("exists", "all"):
             variable = self._name()
             self._expect(",")
             self._names.append(variable)
-            test = self._or()
+            test = self._any()
             self._names.pop()
             self._expect(")")
-            return _each(owner, variable, test, by=name == "exists")
+            return values.each(owner, variable, test, by=name == "exists")
+        if name in ("group", "resource", "check", "allowed"):
+            return self._question(owner, name)
         tests: dict[str, Callable[[str, str], bool]] = {
             "startsWith": str.startswith,
             "endsWith": str.endswith,
@@ -239,59 +273,17 @@ class _Parser:
         }
         if name not in tests:
             raise NotUnderstood(f"the function .{name}() is not supported")
-        argument = self._or()
+        argument = self._any()
         self._expect(")")
-        return lambda scope: tests[name](_text(owner(scope)), _text(argument(scope)))
+        return lambda scope: tests[name](values.text(owner(scope)), values.text(argument(scope)))
 
-
-def _decided(sides: list[Expression], *, by: bool) -> Expression:
-    """`||` (decided by true) or `&&` (by false)."""
-    if len(sides) == 1:
-        return sides[0]
-    return lambda scope: _verdict(((side, scope) for side in sides), by=by)
-
-
-def _each(owner: Expression, variable: str, test: Expression, *, by: bool) -> Expression:
-    """`exists` (decided by true) or `all` (by false) over the items of a list or the keys of a map."""
-    return lambda scope: _verdict(((test, {**scope, variable: item}) for item in _many(owner(scope))), by=by)
-
-
-def _verdict(cases: Iterator[tuple[Expression, Scope]], *, by: bool) -> bool:
-    """`by` if any case says so, else the first error there was, else the opposite."""
-    failed: EvaluationError | None = None
-    for expression, scope in cases:
-        try:
-            if _truth(expression(scope)) is by:
-                return by
-        except EvaluationError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
-    return not by
-
-
-def _constant(value: Any) -> Expression:
-    return lambda _: value
-
-
-def _field(owner: Expression, name: str) -> Expression:
-    def read(scope: Scope) -> Any:
-        tree = _mapping(owner(scope), name)
-        if name not in tree:
-            raise EvaluationError(f"no such key: {name}")
-        return tree[name]
-
-    return read
-
-
-def _item(owner: Expression, key: Expression) -> Expression:
-    def read(scope: Scope) -> Any:
-        try:
-            return owner(scope)[key(scope)]
-        except (LookupError, TypeError) as error:
-            raise EvaluationError(f"no such key: {key(scope)!r}") from error
-
-    return read
+    def _question(self, owner: Expression, name: str) -> Expression:
+        if name == "allowed":
+            self._expect(")")
+            return lambda scope: values.asked(owner(scope))
+        argument = self._any()
+        self._expect(")")
+        return lambda scope: values.more(owner(scope), name, values.text(argument(scope)))
 
 
 def _unquoted(text: str) -> str:
@@ -301,31 +293,3 @@ def _unquoted(text: str) -> str:
         return msgspec.json.decode(text, type=str)
     except msgspec.DecodeError as error:
         raise NotUnderstood(f"the string {text} is not supported: {error}") from error
-
-
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise EvaluationError(f"no such key: {name}")
-    return cast("Mapping[str, Any]", value)
-
-
-def _many(value: Any) -> Any:
-    if not isinstance(value, dict | list):
-        raise EvaluationError(f"{value!r} is neither a list nor a map")
-    return cast("Any", value)
-
-
-def _size(value: Any) -> int:
-    return len(value if isinstance(value, str) else _many(value))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise EvaluationError(f"{value!r} is not a string")
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise EvaluationError(f"{value!r} is neither true nor false")
-    return value

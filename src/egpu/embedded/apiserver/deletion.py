@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from egpu.api.wire import rfc3339
 from egpu.embedded.apiserver import pods
-from egpu.embedded.apiserver.admission import Admission, Write
-from egpu.embedded.apiserver.calls import Call
+from egpu.embedded.apiserver.admission import Admission
+from egpu.embedded.apiserver.calls import Call, Write
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, copy, metadata
 from egpu.embedded.apiserver.status import bad_request, conflict
 from egpu.embedded.apiserver.store import Store, Stored

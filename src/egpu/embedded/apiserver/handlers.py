@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from egpu.embedded.apiserver import applying, reads, reviews, scale, strict
+from egpu.embedded.apiserver import applying, reads, scale, strict
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.deletion import DeleteOptions, Deleter
 from egpu.embedded.apiserver.logs import LogFinder, LogReader
@@ -12,6 +12,7 @@ from egpu.embedded.apiserver.negotiation import Form, read_any, read_body
 from egpu.embedded.apiserver.objects import Json, as_object, encode, metadata
 from egpu.embedded.apiserver.patch import json_patch, merge_patch
 from egpu.embedded.apiserver.patching import JSON_PATCH, Patcher
+from egpu.embedded.apiserver.reviews import Reviews
 from egpu.embedded.apiserver.status import (
     bad_request,
     forbidden_field,
@@ -42,7 +43,15 @@ class Handlers:
     """Carries out calls."""
 
     def __init__(
-        self, store: Store, *, hub: Hub, writer: Writer, deleter: Deleter, patcher: Patcher, logs: LogFinder
+        self,
+        store: Store,
+        *,
+        hub: Hub,
+        writer: Writer,
+        deleter: Deleter,
+        patcher: Patcher,
+        logs: LogFinder,
+        reviews: Reviews,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -50,6 +59,7 @@ class Handlers:
         self._deleter = deleter
         self._patcher = patcher
         self._logs = logs
+        self._reviews = reviews
 
     async def handle(self, call: Call, raw: bytes, content_type: str, form: Form) -> Answer:
         """Raises RequestRefused."""
@@ -95,7 +105,7 @@ class Handlers:
 
     async def _create(self, call: Call, body: Json, form: Form) -> Answer:
         if not call.resource.shelf:
-            return Answer(encode(reviews.answer(call, body)), 201)
+            return Answer(encode(self._reviews.answer(call, body)), 201)
         if call.resource.shelf == "bindings":
             return await self._bind_by_name(call, body)
         return self._answer(call, await self._writer.create(call, body), form, code=201)

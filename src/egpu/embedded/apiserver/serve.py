@@ -18,7 +18,9 @@ from egpu.embedded.apiserver import access, builtin, crd, priority, quota
 from egpu.embedded.apiserver.access import Tokens, write_kubeconfig
 from egpu.embedded.apiserver.admission import Admission, ServiceResolver
 from egpu.embedded.apiserver.app import App
+from egpu.embedded.apiserver.authorization import Authorizer
 from egpu.embedded.apiserver.calls import User
+from egpu.embedded.apiserver.default_roles import default_roles
 from egpu.embedded.apiserver.deletion import Deleter
 from egpu.embedded.apiserver.gc import Housekeeper
 from egpu.embedded.apiserver.handlers import Handlers
@@ -26,6 +28,7 @@ from egpu.embedded.apiserver.logs import LogFinder, annotated_logs
 from egpu.embedded.apiserver.objects import Json, metadata, now
 from egpu.embedded.apiserver.patching import Patcher
 from egpu.embedded.apiserver.resources import Registry
+from egpu.embedded.apiserver.reviews import Reviews
 from egpu.embedded.apiserver.store import LOG_LIMIT, Store
 from egpu.embedded.apiserver.watch import Hub
 from egpu.embedded.apiserver.writes import Writer
@@ -68,6 +71,7 @@ class ServerHandle:
     kubeconfigs: dict[str, Path]
     """All of them by name, `admin` too."""
     store: Store
+    authorizer: Authorizer
     _directory: Path
     _tokens: Tokens
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -144,12 +148,24 @@ async def serve(config: Config) -> AsyncGenerator[ServerHandle, None]:
     registry = Registry()
     builtin.register(registry, crd.DefinitionRules())
     store.listen(crd.Definitions(registry, builtin.metadata_schema()).on_change)
-    admission = Admission(store, config.resolve_service)
+    for shelf, role in default_roles():
+        store.put(
+            shelf, {**role, "metadata": {**role["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now()}}
+        )
+    authorizer, tokens = Authorizer(store), Tokens()
+    admission = Admission(store, authorizer, config.resolve_service)
     writer, deleter = Writer(store, admission), Deleter(store, admission)
     hub, housekeeper = Hub(store), Housekeeper(store, registry, deleter)
     find_log = config.find_log or annotated_logs(store)
-    handlers = Handlers(store, hub=hub, writer=writer, deleter=deleter, patcher=Patcher(registry), logs=find_log)
-    tokens = Tokens()
+    handlers = Handlers(
+        store,
+        hub=hub,
+        writer=writer,
+        deleter=deleter,
+        patcher=Patcher(registry),
+        logs=find_log,
+        reviews=Reviews(authorizer, tokens),
+    )
     housekeeper.start()
     for name in NAMESPACES:
         store.put("namespaces", _namespace(name))
@@ -161,12 +177,11 @@ async def serve(config: Config) -> AsyncGenerator[ServerHandle, None]:
     url = f"https://{host}:{listener.getsockname()[1]}"
     hosts = ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc"]
     certificates = issue(hosts, now=datetime.datetime.now(datetime.UTC))
-    handle = ServerHandle(
-        url, certificates.ca_bundle, config.directory / "admin.kubeconfig", {}, store, config.directory, tokens
-    )
+    kubeconfig = config.directory / "admin.kubeconfig"
+    handle = ServerHandle(url, certificates.ca_bundle, kubeconfig, {}, store, authorizer, config.directory, tokens)
     for name, user in {"admin": access.ADMIN, **config.users}.items():
         handle.add_user(name, user)
-    settings = _loaded_settings(App(registry, handlers, tokens), config.directory, certificates)
+    settings = _loaded_settings(App(registry, handlers, tokens, authorizer), config.directory, certificates)
     server = _Server(settings)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:

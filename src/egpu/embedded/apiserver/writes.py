@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from egpu.embedded.apiserver import checks, ownership, pods, strict
-from egpu.embedded.apiserver.admission import Admission, Write
-from egpu.embedded.apiserver.calls import Call
+from egpu.embedded.apiserver.admission import Admission
+from egpu.embedded.apiserver.calls import Call, Write
 from egpu.embedded.apiserver.deletion import finished
 from egpu.embedded.apiserver.names import generated_name
 from egpu.embedded.apiserver.objects import (
@@ -207,8 +207,7 @@ class Writer:
         """Make the object's namespace that of the URL. Raises RequestRefused when they differ."""
         meta = metadata(body)
         if not call.resource.namespaced:
-            if meta.pop("namespace", None):
-                raise bad_request("namespace is not allowed on an object of a cluster-scoped kind")
+            meta.pop("namespace", None)  # as a real one does: kustomize gives one to kinds that it does not know
             return
         if meta.get("namespace") not in (None, "", call.namespace):
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")

@@ -1,5 +1,6 @@
 """The scheduler's side of the extender protocol: what kube-scheduler would send, over HTTP."""
 
+import ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,9 +34,12 @@ WEIGHT = 10
 class Extender:
     """One extender, `nodeCacheCapable`, that binds the pods that use a managed resource."""
 
-    def __init__(self, url: str, *, managed_resources: frozenset[str] = frozenset({names.SLOT})) -> None:
+    def __init__(
+        self, url: str, *, tls: ssl.SSLContext, managed_resources: frozenset[str] = frozenset({names.SLOT})
+    ) -> None:
+        """`tls` has the scheduler's certificate."""
         self._url = url.rstrip("/")
-        self._http = httpx2.AsyncClient(timeout=TIMEOUT_SECONDS, trust_env=False)
+        self._http = httpx2.AsyncClient(verify=tls, timeout=TIMEOUT_SECONDS, trust_env=False)
         self._managed = managed_resources
 
     async def __aenter__(self) -> Self:

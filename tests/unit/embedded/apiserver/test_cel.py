@@ -6,11 +6,12 @@ import pytest
 
 from egpu.api import names
 from egpu.apps.controller.webhooks import asks_for_a_gpu, gives_out_cards
-from egpu.embedded.apiserver.cel import EvaluationError, NotUnderstood, compiled
+from egpu.embedded.apiserver.cel import EvaluationError, NotUnderstood, Question, compiled
 
 
 def holds(text: str, obj: Any = None, **request: Any) -> bool:
-    return compiled(text)({"object": obj, "oldObject": None, "request": request})
+    may = Question(lambda asked: asked == {"group": "g", "resource": "r", "check": "read"})
+    return compiled(text)({"object": obj, "oldObject": None, "request": request, "authorizer": may})
 
 
 def pod(annotations: dict[str, str] | None = None, **resources: dict[str, str]) -> dict[str, Any]:
@@ -60,6 +61,12 @@ def test_bindings_are_looked_at_only_when_they_bring_annotations_of_ours():
         ("object.missing == 1 && false", False),
         ("oldObject == null", True),
         ("false || (true && !true)", False),
+        ("object.a == 1 ? has(object.b) : object.missing", True),
+        ("has(object.missing) ? true : false ? true : false", False),
+        ('"v" + "1" in object.list && "v3" in object.list + ["v" + "3"]', True),
+        ('object.list[0] == "v1"', True),
+        ('authorizer.group("g").resource("r").check("read").allowed()', True),
+        ('authorizer.group("g").resource("r").check("write").allowed()', False),
     ],
 )
 def test_values_operators_and_the_errors_that_do_not_matter(text: str, expected: bool):
@@ -70,6 +77,7 @@ def test_values_operators_and_the_errors_that_do_not_matter(text: str, expected:
 @pytest.mark.parametrize(
     "text",
     ["object.missing == 1", "object.missing == 1 || false", "has(object.a.b)", "object.a", "!object.a", '1 in "1"',
+     "object.a + object", "object.allowed()", "object.check('a')", "object.a ? true : false",
      "object.a.exists(x, true)", 'object.a.startsWith("x")', 'object["z"] == 1'],
 )  # fmt: skip
 def test_what_is_not_there_is_an_error(text: str):
@@ -82,11 +90,12 @@ def test_what_is_not_there_is_an_error(text: str):
     [
         ("object.a.matches('x')", r"function \.matches\(\)"),
         ("int(object.a) == 1", r"function int\(\)"),
-        ("authorizer.group('').allowed()", "variable 'authorizer'"),
+        ("variables.a", "variable 'variables'"),
+        ("object.a - 1", "'-'"),
         ("object.list.exists(x, true) && x == 1", "variable 'x'"),
         ("object.a > 1", "'>'"),
-        ("object.a ? true : false", r"'\?'"),
-        ("object.a + 1", r"'\+'"),
+        ("object.a ? true", "the end"),
+        ("authorizer.serviceAccount('a', 'b')", r"function \.serviceAccount\(\)"),
         ("object.a == 1)", r"'\)'"),
         ("has(object)", r"'\)' where '\.'"),
         ("", "the end"),

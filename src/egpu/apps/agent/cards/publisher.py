@@ -151,14 +151,17 @@ class Publisher:
         pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
         capacity = node_capacity(cards, pool_slots, self._vocabularies)
         allocatable = node_capacity([card for card in cards if card.healthy], pool_slots, self._vocabularies)
-        if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
-            patch = {"status": {"capacity": capacity, "allocatable": allocatable}}
-            await self._client.patch(Node, self._node, patch, subresource="status")
         labels = node_labels(cards)
         annotations = pool_annotations(self.pool)
         said = {key: node.annotations.get(key) for key in annotations}
+        patch: dict[str, Any] = {}
+        if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):
+            patch["status"] = {"capacity": capacity, "allocatable": allocatable}
         if not _within(labels, node.metadata.labels) or said != annotations:
-            await self._client.patch(Node, self._node, {"metadata": {"labels": labels, "annotations": annotations}})
+            patch["metadata"] = {"labels": labels, "annotations": annotations}
+        if patch:
+            # All of it through the status, from which nobody can change a node's taints: no other right is needed.
+            await self._client.patch(Node, self._node, patch, subresource="status")
 
 
 def card_object(node: str, card: CardReading, node_uid: str) -> ElasticGPU:

@@ -9,23 +9,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 import structlog
 
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
 from egpu.adapters.nvml import CardReading
 from egpu.api import names
-from egpu.api.kubernetes import Pod
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.metrics import AgentMetrics
-from egpu.apps.agent.pods import NodePods
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
-from egpu.apps.agent.slots.owners import Owner, Owners
+from egpu.apps.agent.slots.owners import Owners
 from egpu.apps.agent.slots.preparer import Preparer
-from egpu.core.provisioners import PROVISIONERS
 from egpu.errors import ElasticGPUError, RetryableError, TerminalError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -48,7 +45,6 @@ class SlotPlugin:
         devices: DeviceFiles,
         owners: Owners,
         preparer: Preparer,
-        pods: NodePods,
         metrics: AgentMetrics,
     ) -> None:
         self._config = config
@@ -56,10 +52,8 @@ class SlotPlugin:
         self._devices = devices
         self._owners = owners
         self._preparer = preparer
-        self._pods = pods
         self._metrics = metrics
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._marking: set[asyncio.Task[None]] = set()
 
     def slot_lock(self, slot_id: str) -> asyncio.Lock:
         """Held while the slot of `slot_id` is being changed."""
@@ -106,15 +100,14 @@ class SlotPlugin:
         began = time.monotonic()
         try:
             async with self.slot_lock(slot_id):
-                owner = await self._prepared(slot_id, deadline=began + PRESTART_SECONDS)
+                await self._prepare(slot_id, deadline=began + PRESTART_SECONDS)
         except ElasticGPUError as error:
             self._metrics.refusals.labels(reason=type(error).__name__).inc()
             log.warning("a container may not start", slot_id=slot_id, reason=str(error))
             raise
         self._metrics.prepare_seconds.observe(time.monotonic() - began)
-        self._mark(owner.pod)
 
-    async def _prepared(self, slot_id: str, *, deadline: float) -> Owner:
+    async def _prepare(self, slot_id: str, *, deadline: float) -> None:
         while True:
             try:
                 owner = await self._owners.of(slot_id)
@@ -123,27 +116,6 @@ class SlotPlugin:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return owner
-
-    def _mark(self, pod: Pod) -> None:
-        """Marks are for the tools of some technology, and nobody waits for them."""
-        found = [technology.marks(pod.annotations) for technology in PROVISIONERS.values()]
-        if marks := {key: value for each in found for key, value in each.items()}:
-            task = asyncio.create_task(self._mark_patiently(pod, marks))
-            self._marking.add(task)
-            task.add_done_callback(self._marking.discard)
-
-    async def _mark_patiently(self, pod: Pod, marks: Mapping[str, str], *, attempts: int = 5) -> None:
-        for attempt in range(attempts):
-            try:
-                await self._pods.annotate(pod, marks)
-            except RetryableError as error:
-                log.info("not marked yet", pod=pod.key, reason=str(error))
-                await asyncio.sleep(2**attempt)
-            except ElasticGPUError as error:
-                log.info("not marked", pod=pod.key, reason=str(error))
-                return
             else:
                 return
 

@@ -1,0 +1,143 @@
+"""Who may do what: RBAC (rbac.authorization.k8s.io/v1), answered from the roles and bindings in the store.
+
+Known differences: aggregated roles are not put together, and whoever may write roles may write any role (the real
+server lets nobody give away what he may not do himself).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from egpu.embedded.apiserver.calls import Call, User
+from egpu.embedded.apiserver.objects import Json, as_list, as_object, objects_at
+from egpu.embedded.apiserver.status import refused
+from egpu.embedded.apiserver.store import Store
+from egpu.errors import RequestRefused
+
+MASTERS = "system:masters"
+"""The group that may do everything, whatever the roles say."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One thing that somebody wants to do: a verb on a resource, or on a `path` that is none."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    """With its subresource, as roles name it: `pods` or `pods/status`."""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @staticmethod
+    def by(call: Call) -> "Wanted":
+        """What a call wants. A list or watch of the one object that a field selector names counts as of its name."""
+        resource = call.resource
+        plural = f"{resource.plural}/{call.subresource}" if call.subresource else resource.plural
+        return Wanted(call.verb, resource.group, plural, call.namespace, call.name or _only_name(call))
+
+    def __str__(self) -> str:
+        if self.path:
+            return f'{self.verb} path "{self.path}"'
+        where = f'in the namespace "{self.namespace}"' if self.namespace else "at the cluster scope"
+        return f'{self.verb} resource "{self.resource}" in API group "{self.group}" {where}'
+
+
+Listener: TypeAlias = Callable[[User, Wanted, bool], None]
+"""Told who wanted what, and whether it is allowed."""
+
+
+class Authorizer:
+    """Decides. Roles are read anew for each question: a change counts at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.listeners: list[Listener] = []
+
+    def allows(self, user: User, wanted: Wanted) -> bool:
+        allowed = MASTERS in user.groups or any(covers(rule, wanted) for rule in self.rules(user, wanted.namespace))
+        for listener in self.listeners:
+            listener(user, wanted, allowed)
+        return allowed
+
+    def check(self, user: User, wanted: Wanted) -> None:
+        """Raises RequestRefused (403)."""
+        if not self.allows(user, wanted):
+            raise _forbidden(user, wanted)
+
+    def rules(self, user: User, namespace: str) -> Iterator[Json]:
+        """The rules that hold for a user: those of the cluster and, if one is named, of the namespace."""
+        for binding in self._bindings("clusterrolebindings", user):
+            yield from objects_at(self._role(binding, ""), "rules")
+        for binding in self._bindings("rolebindings", user, namespace) if namespace else ():
+            yield from objects_at(self._role(binding, namespace), "rules")
+
+    def _bindings(self, shelf: str, user: User, namespace: str = "") -> Iterator[Json]:
+        for (found, _), item in list(self._store.shelf(shelf).items.items()):
+            if found == namespace and any(_is(user, subject, found) for subject in objects_at(item.obj, "subjects")):
+                yield item.obj
+
+    def _role(self, binding: Json, namespace: str) -> Json:
+        reference = as_object(binding.get("roleRef"))
+        of_cluster = reference.get("kind") == "ClusterRole"
+        key = ("" if of_cluster else namespace, str(reference.get("name")))
+        item = self._store.get("clusterroles" if of_cluster else "roles", key)
+        return {} if item is None else item.obj
+
+
+def covers(rule: Json, wanted: Wanted) -> bool:
+    """Whether one rule of a role allows it."""
+    if not {"*", wanted.verb} & _texts(rule, "verbs"):
+        return False
+    if wanted.path:
+        return any(_path_matches(pattern, wanted.path) for pattern in _texts(rule, "nonResourceURLs"))
+    if not {"*", wanted.group} & _texts(rule, "apiGroups"):
+        return False
+    _, _, subresource = wanted.resource.partition("/")
+    names = {"*", wanted.resource, f"*/{subresource}" if subresource else "*"}
+    if not names & _texts(rule, "resources"):
+        return False
+    only = _texts(rule, "resourceNames")
+    return not only or wanted.name in only
+
+
+def _texts(rule: Json, key: str) -> set[str]:
+    return set(map(str, as_list(rule.get(key))))
+
+
+def _path_matches(pattern: str, path: str) -> bool:
+    return pattern in ("*", path) or (pattern.endswith("*") and path.startswith(pattern[:-1]))
+
+
+def _is(user: User, subject: Json, namespace: str) -> bool:
+    name = str(subject.get("name"))
+    match subject.get("kind"):
+        case "User":
+            return name == user.name
+        case "Group":
+            return name in user.groups
+        case _:
+            return user.name == f"system:serviceaccount:{subject.get('namespace') or namespace}:{name}"
+
+
+def _only_name(call: Call) -> str:
+    if call.verb not in ("list", "watch", "deletecollection"):
+        return ""
+    for term in call.query.get("fieldSelector", "").split(","):
+        name, equals, value = term.partition("=")
+        if name == "metadata.name" and equals:
+            return value.removeprefix("=")
+    return ""
+
+
+def _forbidden(user: User, wanted: Wanted) -> RequestRefused:
+    if wanted.path:
+        return refused(403, "Forbidden", f'forbidden: User "{user.name}" cannot {wanted}')
+    plural = wanted.resource.partition("/")[0]
+    of = f"{plural}.{wanted.group}" if wanted.group else plural
+    name = f' "{wanted.name}"' if wanted.name else ""
+    details: Json = {"kind": plural, **({"group": wanted.group} if wanted.group else {})}
+    if wanted.name:
+        details["name"] = wanted.name
+    return refused(403, "Forbidden", f'{of}{name} is forbidden: User "{user.name}" cannot {wanted}', details=details)

@@ -1,0 +1,194 @@
+"""Each component runs with exactly the rights that deploy/ gives it: enough for all that it does, and none to spare.
+
+The API server is asked whose requests it let through and whose not, while claims, pods of several technologies, a gang,
+reclaim, metrics and restarts go through it.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import yaml
+
+from egpu.adapters.installation import Site, installation, source
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
+from egpu.embedded import manifests
+from egpu.embedded.apiserver import User
+from egpu.embedded.apiserver.authorization import Wanted, covers
+from egpu.embedded.cluster import NAMESPACE, Cluster, ClusterConfig, cluster
+from support.waiting import until
+
+COMPONENTS = ("agent", "controller", "extender", "webhook")
+SECONDS = 90.0
+
+Used = Counter[tuple[str, Wanted]]
+
+UNUSED = {
+    ("elastic-gpu-agent", "list pods"): "whose slots may be swept, every 15 s",
+    ("elastic-gpu-agent", "patch elasticgpus"): "a card that is another than it was",
+    ("elastic-gpu-controller", "create leases"): "several replicas, one of which leads",
+    ("elastic-gpu-controller", "get leases"): "likewise",
+    ("elastic-gpu-controller", "patch leases"): "likewise",
+    ("elastic-gpu-controller", "get elasticgpuclaims"): "a slice whose claim the cache lacks",
+    ("elastic-gpu-controller", "get nodes"): "a slice whose node the cache lacks",
+    ("elastic-gpu-controller", "patch secrets"): "a certificate that comes to its end",
+    ("elastic-gpu-explain", "get /explain"): "for people",
+    ("elastic-gpu-extender", "create events"): "an immediate claim that fits nowhere",
+    ("elastic-gpu-extender", "delete pods"): "a gang that is bound in part and cannot be completed",
+    ("elastic-gpu-extender", "get elasticgpuclaims"): "a claim that changed while it was being bound",
+    ("elastic-gpu-extender", "get pods"): "a pod that changed while it was being bound",
+    ("elastic-gpu-extender", "patch elasticgpuclaims"): "what waits, when another extender takes over",
+    ("elastic-gpu-extender", "patch pods"): "likewise",
+    ("elastic-gpu-metrics", "get /metrics"): "for Prometheus",
+    ("elastic-gpu-webhook", "get elasticgpuclaims"): "a claim that came just before its pod",
+    ("elastic-gpu-webhook", "get elasticgpuclasses"): "likewise, a class",
+    ("elastic-gpu-webhook", "list pods"): "a pod that names a gang",
+}
+"""Rights that the flow below does not always need, and what needs them."""
+
+
+def a_class(name: str, provisioner: str, **more: str) -> dict[str, Any]:
+    meta = {"apiVersion": "elasticgpu.io/v1alpha1", "kind": "ElasticGPUClass", "metadata": {"name": name}}
+    return {**meta, "provisioner": provisioner, "reclaimPolicy": "Delete", **more}
+
+
+def a_claim(name: str, class_name: str) -> dict[str, Any]:
+    meta = {"apiVersion": "elasticgpu.io/v1alpha1", "kind": "ElasticGPUClaim", "metadata": {"name": name}}
+    requests = {names.GPU_CORE: 10, names.GPU_MEMORY: "1Gi"}
+    return {**meta, "spec": {"elasticGPUClassName": class_name, "resources": {"requests": requests}}}
+
+
+def a_pod(name: str, limits: dict[str, str], *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    container = {"name": "app", "image": "elasticgpu.io/shell", "command": ["sleep", "600"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {"restartPolicy": "Never", "containers": [{**container, "resources": {"limits": limits}}]},
+    }
+
+
+FLOW = [
+    a_class("now", names.VCUDA, eGPUBindingMode="Immediate"),
+    a_class("later", names.QGPU, eGPUBindingMode="WaitForFirstConsumer"),
+    a_claim("bound", "now"),
+    a_claim("waiting", "later"),
+    a_pod("whole", {names.NVIDIA_GPU: "1"}),
+    a_pod("shared", {names.ALIYUN_GPU_MEM: "2"}),
+    a_pod("vcuda", {names.DOCKER_VCUDA_CORE: "10", names.DOCKER_VCUDA_MEMORY: "4"}),
+    a_pod("claims", {}, annotations={f"{names.CLAIM_PREFIXES[0]}app": "bound"}),
+    a_pod("remote", {}, annotations={f"{names.CLAIM_PREFIXES[0]}app": "waiting"}),
+    a_pod("pooled", {names.POOL_CORE: "10", names.POOL_MEMORY: "1024"}),
+]
+
+
+async def test_every_component_has_the_rights_that_it_needs_and_no_others() -> None:
+    used: Used = Counter()
+    denied: Used = Counter()
+
+    def listen(user: User, wanted: Wanted, allowed: bool) -> None:
+        account = user.name.removeprefix(f"system:serviceaccount:{NAMESPACE}:elastic-gpu-")
+        if account in COMPONENTS:
+            (used if allowed else denied)[account, wanted] += 1
+
+    async with (
+        cluster(ClusterConfig(nodes=2, cards_per_node=3, listener=listen)) as running,
+        running.client() as client,
+    ):
+        await manifests.create(client, FLOW)
+        await until(lambda: all_running(client), seconds=SECONDS)
+        await until(lambda: phase_is(client, "bound", "Bound"), seconds=SECONDS)
+        assert "elasticgpu" in await metrics_of(running, client)
+        await everything_starts_again(running, client)
+        for pod in await client.list(Pod, namespace="default"):
+            await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
+        for name in ("bound", "waiting"):
+            await client.delete(ElasticGPUClaim, name, namespace="default")
+        await until(lambda: given_back(client), seconds=SECONDS)
+    assert not denied, "rights that are missing"
+    nobodys = set(spare(used)) - UNUSED.keys()
+    assert not nobodys, "rights that nobody needs"
+    stale = UNUSED.keys() - set(spare(Counter()))
+    assert not stale, "reasons for rights that nobody has"
+
+
+async def all_running(client: Client) -> bool:
+    pods = await client.list(Pod, namespace="default")
+    return len(pods) == 6 and all(pod.status.phase == "Running" for pod in pods)
+
+
+async def phase_is(client: Client, claim: str, phase: str) -> bool:
+    return (await client.get(ElasticGPUClaim, claim, namespace="default")).status.phase == phase
+
+
+async def metrics_of(running: Cluster, client: Client) -> str:
+    """What the controller's metrics say to somebody who may read them, and health to anybody."""
+    token = yaml.safe_load(running.kubeconfig.read_text())["users"][0]["user"]["token"]
+    said = ""
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        for name, url in running.ready_urls.items():
+            metrics = url.replace("readyz", "metrics")
+            assert (await http.get(metrics)).status_code == 401, name
+            said += (await http.get(metrics, headers={"Authorization": f"Bearer {token}"})).text
+    return said
+
+
+async def everything_starts_again(running: Cluster, client: Client) -> None:
+    """All components are killed, and what they keep in order is put out of order meanwhile."""
+    hook = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+    await client.patch_json(MutatingWebhookConfiguration, "elastic-gpu", hook)
+    before = {name: child.pid for name, child in running.fleet.children.items()}
+    for name, child in running.fleet.children.items():
+        if not name.startswith("kubelet"):
+            child.kill()
+
+    async def ready() -> bool:
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            with contextlib.suppress(httpx2.HTTPError):
+                answers = [(await http.get(url)).status_code for url in running.ready_urls.values()]
+                return set(answers) == {200} and all(
+                    child.pid != before[name]
+                    for name, child in running.fleet.children.items()
+                    if not name.startswith("kubelet")
+                )
+        return False
+
+    await until(ready, seconds=SECONDS)
+
+
+async def given_back(client: Client) -> bool:
+    slices = [one for one in await client.list(ElasticGPU) if one.spec.physical_gpu is None]
+    return not slices and not await client.list(ElasticGPUClaim) and not await client.list(Pod, namespace="default")
+
+
+def spare(used: Used) -> Iterator[tuple[str, str]]:
+    """(role, verb and resource) of what deploy/ gives and nobody who has the role used."""
+    documents = installation(source(), Site())
+    holders: dict[str, set[str]] = {}
+    for document in documents:
+        if document["kind"] in ("ClusterRoleBinding", "RoleBinding"):
+            accounts = {subject["name"].removeprefix("elastic-gpu-") for subject in document["subjects"]}
+            holders.setdefault(document["roleRef"]["name"], set()).update(accounts)
+    for document in documents:
+        if document["kind"] not in ("ClusterRole", "Role"):
+            continue
+        role = document["metadata"]["name"]
+        for rule in document["rules"]:
+            for verb, what, narrow in each(rule):
+                for account in sorted(holders.get(role, {""})):
+                    if not any(who == account and covers(narrow, wanted) for who, wanted in used):
+                        yield role, f"{verb} {what}"
+
+
+def each(rule: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """A rule as rules of one verb on one resource, or one path."""
+    for verb in rule["verbs"]:
+        for path in rule.get("nonResourceURLs", []):
+            yield verb, path, {"verbs": [verb], "nonResourceURLs": [path]}
+        for resource in rule.get("resources", []):
+            yield verb, resource, {**rule, "verbs": [verb], "resources": [resource]}

@@ -1,0 +1,50 @@
+"""What the extender remembers of its filters: bits per node, for a while, and only so much."""
+
+import pytest
+
+from egpu.apps.extender import filtered
+from egpu.apps.extender.filtered import REMEMBER_SECONDS, Filtered
+from egpu.errors import Conflict
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_newest_answer_counts_and_no_other_node() -> None:
+    memory = Filtered()
+    memory.note("a", [f"n{number}" for number in range(20)])
+    memory.note("b", ["n17"])
+    for node in ("n0", "n8", "n19"):
+        memory.check("a", node)
+    memory.check("b", "n17")
+    for uid, node in (("b", "n16"), ("b", "n18"), ("a", "n20"), ("c", "n0")):
+        with pytest.raises(Conflict, match="schedule it again"):
+            memory.check(uid, node)
+    memory.note("a", ["n1"])
+    with pytest.raises(Conflict):
+        memory.check("a", "n0")
+
+
+def test_an_answer_is_forgotten_with_time_and_with_too_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    memory = Filtered(clock)
+    memory.note("a", ["n"])
+    clock.now = REMEMBER_SECONDS
+    memory.check("a", "n")
+    clock.now += 1
+    with pytest.raises(Conflict):
+        memory.check("a", "n")
+    monkeypatch.setattr(filtered, "MAX_PODS", 2)
+    for uid in ("b", "c", "d"):
+        memory.note(uid, ["n"])
+    with pytest.raises(Conflict):
+        memory.check("b", "n")
+    monkeypatch.setattr(filtered, "MAX_NODES", 3)
+    memory.note("e", ["x", "y", "z"])
+    memory.check("e", "z")
+    with pytest.raises(Conflict):
+        memory.check("d", "n")
