@@ -16,6 +16,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUSpec, ObjectMeta
+from egpu.api.vocabularies import OPTIONAL
 from egpu.apps.agent.cards.publisher import COUNT_LABEL, node_capacity
 from egpu.core.admission import FIXED_ANNOTATIONS
 from egpu.embedded.apiserver import User, builtin, node_user, service_account
@@ -83,7 +84,9 @@ async def everything_in(admin: Client, namespace: str, user: str) -> None:
 
 def pod(name: str, *, annotations: dict[str, str] | None = None, **container: Any) -> dict[str, Any]:
     containers = [{"name": "app", "image": "x", **container}]
-    return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {"containers": containers}}
+    volumes = [{"name": "v", "emptyDir": {}}]
+    spec = {"containers": containers, "volumes": volumes}
+    return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": spec}
 
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -214,7 +217,9 @@ async def test_a_tenant_cannot_make_ten_percent_a_whole_card(all_of: Everybody) 
     claims = "/apis/elasticgpu.io/v1alpha1/namespaces/default/elasticgpuclaims"
     spec = {"elasticGPUClassName": "c", "resources": {"requests": {names.GPU_CORE: "10"}}}
     await all_of.tenant.raw("POST", claims, body={"metadata": {"name": "c"}, "spec": spec})
-    bound = {"status": {"phase": "Bound", "allocation": {"node": "node-1", "cards": []}}}
+    card = {"uuid": "GPU-1", "index": 0, "minor": 0, "core": 100, "memoryMiB": 1024}
+    container = {"provisioner": names.VCUDA, "mode": "exclusive", "cards": [card]}
+    bound = {"status": {"phase": "Bound", "allocation": {"node": "node-1", "container": container}}}
     with pytest.raises(Refused, match="extender and the controller alone"):
         await all_of.tenant.patch(ElasticGPUClaim, "c", bound, namespace="default", subresource="status")
     phase = {"status": {"phase": "Pending"}}
@@ -278,7 +283,7 @@ def listed(policy: str, variable: str) -> set[str]:
 
 def test_the_policies_know_every_annotation_that_is_fixed_and_every_resource_that_nodes_offer() -> None:
     assert listed("elastic-gpu-allocations", "fixed") == set(FIXED_ANNOTATIONS)
-    assert listed("elastic-gpu-own-node", "ours") == set(node_capacity((), 48))
+    assert listed("elastic-gpu-own-node", "ours") == set(node_capacity((), 48, OPTIONAL))
 
 
 def test_only_extender_and_controller_may_write_allocations() -> None:

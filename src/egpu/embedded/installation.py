@@ -19,36 +19,10 @@ _PLURALS: Final = {
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }
 
-_RBAC: Final = "rbac.authorization.k8s.io"
-_SCHEDULER: Final = "egpu-embedded-scheduler"
-SCHEDULER_READS: Final[tuple[dict[str, Any], ...]] = (
-    {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": _SCHEDULER},
-        "rules": [
-            {
-                "apiGroups": ["elasticgpu.io"],
-                "resources": ["elasticgpus", "elasticgpuclaims"],
-                "verbs": ["list", "watch"],
-            }
-        ],
-    },
-    {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": _SCHEDULER},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": _SCHEDULER},
-        "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": "system:kube-scheduler"}],
-    },
-)
-"""What the embedded scheduler may read that kube-scheduler does not: it looks again at waiting pods when a card or a
-claim changes."""
-
 
 async def install(client: Client, *, namespace: str = "") -> None:
     """Kinds, roles, admission rules and our namespace, as an administrator. Raises what the API server answers."""
-    for document in (*installation(source(), Site(namespace=namespace)), *SCHEDULER_READS):
+    for document in installation(source(), Site(namespace=namespace)):
         if document["kind"] in _PLURALS:
             await client.raw("POST", _path(document), body=document)
 
