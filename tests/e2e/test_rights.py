@@ -29,6 +29,7 @@ SECONDS = 90.0
 Used = Counter[tuple[str, Wanted]]
 
 UNUSED = {
+    ("elastic-gpu-agent", "create events"): "a container that stayed over its memory",
     ("elastic-gpu-agent", "list pods"): "whose slots may be swept, every 15 s",
     ("elastic-gpu-agent", "patch elasticgpus"): "a card that is another than it was",
     ("elastic-gpu-controller", "create leases"): "several replicas, one of which leads",

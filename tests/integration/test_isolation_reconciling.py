@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
+from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.overruns import CONTEXT_BYTES, LOOKS, OVERRUN_SECONDS
@@ -19,6 +20,7 @@ from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
 from egpu.errors import Unavailable
+from support.fake_api import FakeAPI
 from support.slices import LIMIT, MIB, OUT_OF_MEMORY, Slice, slot_record, uuid
 
 CARD = uuid("1")
@@ -147,8 +149,9 @@ async def test_whoever_stays_over_its_limit_is_refused_everything_and_then_ended
     slots: Slots, boxes: dict[str, Slice], claims: int
 ) -> None:
     """Whatever it claims to use: eight bytes of the usage file hide nothing, and the neighbour stays as it is."""
-    nvml = Driver()
-    reconciler = MemoryReconciler(slots, nvml, clock=Clock(OVERRUN_SECONDS / 10))
+    nvml, api = Driver(), FakeAPI()
+    events = EventRecorder(api.client(), component="elastic-gpu-agent")
+    reconciler = MemoryReconciler(slots, nvml, events=events, clock=Clock(OVERRUN_SECONDS / 10))
     one, two = holding(boxes["one"], 16 * MIB), holding(boxes["two"], 16 * MIB)
     with (boxes["one"].directory / "usage").open("r+b") as usage:
         usage.seek(64)
@@ -167,6 +170,9 @@ async def test_whoever_stays_over_its_limit_is_refused_everything_and_then_ended
     await reconciler.end(overruns[0])
     assert one.wait() == -signal.SIGKILL
     assert two.poll() is None
+    (event,) = api.all("events")
+    assert (event["reason"], event["involvedObject"]["kind"]) == ("GPUMemoryLimitExceeded", "Pod")
+    assert told in event["message"]
 
 
 @pytest.mark.parametrize(("beyond", "looks_of_twenty"), [(CONTEXT_BYTES, 20), (CONTEXT_BYTES + MIB, 10)])

@@ -13,6 +13,7 @@ from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
@@ -88,7 +89,8 @@ class Agent:
                 credentials=credentials,
                 listen=config.pool_listen,
             )
-        self.memory = MemoryReconciler(self.slots, cards, watched)
+        events = EventRecorder(client, component="elastic-gpu-agent")
+        self.memory = MemoryReconciler(self.slots, cards, watched, events=events)
         kubelet = PodResources(config.kubelet_dir)
         self.plugin = SlotPlugin(
             config,

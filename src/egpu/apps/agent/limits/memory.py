@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.slices.overruns import (
     INTERVAL_SECONDS,
     Finding,
@@ -23,6 +24,9 @@ from egpu.adapters.slices.overruns import (
     WatchedSlice,
     kill_holders,
 )
+from egpu.api.kubernetes import Pod
+from egpu.api.objects import ObjectMeta
+from egpu.apps.agent.serving.pods import ServedContainer
 from egpu.apps.agent.serving.slots import SlotOwner
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.directories import Slots
@@ -44,9 +48,12 @@ class MemoryReconciler:
         source: ProcessSource,
         executors: Sequence[ExecutorSupervisor[Any]] = (),
         *,
+        events: EventRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`events`: where pods are told why something of theirs was ended."""
         self._slots = slots
+        self._events = events
         self._executors = executors
         self._watch = MemoryWatch(source, clock=clock)
 
@@ -95,6 +102,31 @@ class MemoryReconciler:
                         await supervisor.end(executor)
                     except ElasticGPUError as error:
                         log.warning("an executor does not end", name=executor.name, reason=str(error))
+                    await self._tell(executor.record.owner, overrun)
                     return
         killed = await asyncio.to_thread(kill_holders, overrun)
         log.warning("processes of a container are ended", slot=overrun.slice.key, pids=killed, reason=str(overrun))
+        match overrun.slice.key:
+            case (str(slot_id), int(generation)):
+                await self._tell(SlotOwner(slot=slot_id, generation=generation), overrun)
+            case _:
+                pass
+
+    async def _tell(self, owner: object, overrun: Overrun) -> None:
+        """An event on the pod, where `kubectl describe` shows it."""
+        match owner:
+            case ServedContainer():
+                pod, container = (owner.namespace, owner.pod, owner.uid), owner.container
+            case SlotOwner():
+                records = await asyncio.to_thread(lambda: list(self._slots.records()))
+                found = [one for one in records if SlotOwner.of(one) == owner]
+                if not found:
+                    return  # the slot was given back meanwhile
+                pod, container = (found[0].namespace, found[0].pod, found[0].pod_uid), found[0].container
+            case _:
+                return
+        namespace, name, uid = pod
+        if self._events is not None:
+            subject = Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid))
+            message = f"container {container}: what held its GPU memory was ended: {overrun}"
+            await self._events.warn(subject, "GPUMemoryLimitExceeded", message)
