@@ -26,6 +26,8 @@ SITE: Final = Site(
     image="MARK-IMAGE",
     pull_policy="MARK-PULL-POLICY",
     node_selector={"MARK-NODE-SELECTOR": "x"},
+    runtime_class="MARK-RUNTIME-CLASS",
+    cdi="MARK-CDI",
 )
 EXPRESSIONS: Final = {
     "namespace: MARK-NAMESPACE": "namespace: {{ .Release.Namespace | quote }}",
@@ -35,6 +37,12 @@ EXPRESSIONS: Final = {
         "imagePullPolicy: {{ . }}",
         "{{- end }}",
     ),
+    "runtimeClassName: MARK-RUNTIME-CLASS": (
+        "{{- with .Values.agent.runtimeClass }}",
+        "runtimeClassName: {{ . }}",
+        "{{- end }}",
+    ),
+    "cdi=MARK-CDI": "cdi={{ .Values.agent.cdi }}",
     "MARK-NODE-SELECTOR: x": "{{- toYaml .Values.agent.nodeSelector | nindent INDENT }}",
 }
 CONDITIONS: Final = {"pool.yaml": ".Values.agent.pool", "extender-tls.yaml": ".Values.extender.tls"}

@@ -27,6 +27,9 @@ POOL_ADDRESS: Final = f"{GROUP}/pool-address"
 POOL_LINK: Final = f"{GROUP}/pool-link-mbps"
 """On such a node: how fast its network is, 0 where its kernel does not say."""
 
+INJECTION: Final = f"{GROUP}/injection"
+"""On a node, written by its agent: how slots reach containers there, and why."""
+
 GANG: Final = f"{GROUP}/gang"
 """On a pod, written by its author: the name of the group of pods that run all together or not at all. Also a label,
 which the webhook adds, so that a gang's pods can be listed."""
@@ -37,6 +40,10 @@ GANG_TIMEOUT: Final = f"{GANG}-timeout"
 
 LINKS: Final = f"{GROUP}/links"
 """On a pod, written by its author: how several cards of one container must be joined."""
+
+PRELOAD: Final = f"{GROUP}/preload"
+"""On a pod, written by its author: PRELOAD_ENVIRONMENT where an image cannot take a mounted /etc/ld.so.preload."""
+PRELOAD_ENVIRONMENT: Final = "environment"
 
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 

@@ -35,6 +35,15 @@ ExecutorMemory = Annotated[
 ExecutorCpus = Annotated[float, typer.Option(min=0, help="Processors per lease. 0: shared by the leases' compute.")]
 ExecutorUser = Annotated[str, typer.Option(metavar="UID:GID", help="User of executors. Default: the daemon's own.")]
 
+Cdi = Annotated[
+    Literal["auto", "always", "never"],
+    typer.Option(help="Slots are CDI devices: where kubelet and runtime say that they take those, always or never."),
+]
+CdiDir = Annotated[
+    list[Path] | None,
+    typer.Option(help="Where CDI devices are; ours go into the last. Default: /etc/cdi and /var/run/cdi."),
+]
+
 NAMESPACE = "elastic-gpu-system"
 
 
@@ -129,9 +138,12 @@ def agent(
             "(mountPropagation: Bidirectional).",
         ),
     ] = False,
+    cdi: Cdi = "auto",
+    cdi_dir: CdiDir = None,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
+    from egpu.adapters.cdi import DIRECTORIES
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.apps.agent import AgentConfig, run
 
@@ -153,6 +165,8 @@ def agent(
             cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, user=executor_user
         ),
         mount_usage=mount_usage,
+        cdi=cdi,
+        cdi_directories=tuple(cdi_dir or DIRECTORIES),
     )
     run_component("agent", run, config, log_level)
 

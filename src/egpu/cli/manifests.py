@@ -27,11 +27,15 @@ SOME_IMAGE: Final = "elastic-gpu"
 PATCHES: Final[Mapping[str, str]] = {"pool.yaml": "elastic-gpu-agent", "extender-tls.yaml": "elastic-gpu-extender"}
 """Patches of deploy/, and the workload that each is for."""
 
+AS_DEPLOYED: Final = "--cdi=auto"
+"""How deploy/ starts agents."""
+
 _PACKAGE: Final = Path(egpu.__file__).resolve().parent
 _CLUSTER_SCOPED: Final = frozenset({"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"})
 _WORKLOADS: Final = frozenset({"Deployment", "DaemonSet"})
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
+Cdi = Literal["auto", "always", "never"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
@@ -39,13 +43,16 @@ PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 class Site:
     """What differs from cluster to cluster; empty means as deploy/ has it.
 
-    `image` is a whole reference, `node_selector` chooses the agents' nodes, `patches` are keys of PATCHES.
+    `image` is a whole reference, `node_selector` chooses the agents' nodes, `runtime_class` is the agents', `cdi` their
+    option of that name, `patches` are keys of PATCHES.
     """
 
     namespace: str = ""
     image: str = ""
     pull_policy: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    runtime_class: str = ""
+    cdi: str = ""
     patches: Sequence[str] = ()
 
 
@@ -57,6 +64,10 @@ def manifests(
         list[str],
         typer.Option(metavar="LABEL=VALUE", help="Nodes that get an agent. Default: elasticgpu.io/node=true."),
     ] = [],  # noqa: B006  typer wants a list, and does not change it
+    runtime_class: Annotated[
+        str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' own runtime.")
+    ] = "",
+    cdi: Annotated[Cdi | None, typer.Option(help="Slots are CDI devices. Default: where nodes can.")] = None,
     pool: Annotated[bool, typer.Option("--pool", help="Every agent takes part in the pool.")] = False,
     extender_tls: Annotated[
         bool, typer.Option("--extender-tls", help="kube-schedulers on several nodes ask the extender, in mutual TLS.")
@@ -69,6 +80,8 @@ def manifests(
         image=image,
         pull_policy=pull_policy or "",
         node_selector=dict(_label(text) for text in node_selector),
+        runtime_class=runtime_class,
+        cdi=cdi or "",
         patches=[name for name, wanted in chosen.items() if wanted],
     )
     if not _DNS_LABEL.fullmatch(namespace):
@@ -159,8 +172,18 @@ def _run(workload: Document, images: Mapping[str, str], site: Site) -> None:
         container["image"] = images.get(container["image"], container["image"])
         if site.pull_policy:
             container["imagePullPolicy"] = site.pull_policy
-    if site.node_selector and workload["kind"] == "DaemonSet":
+    if workload["kind"] == "DaemonSet":
+        _agent(pod, site)
+
+
+def _agent(pod: Document, site: Site) -> None:
+    if site.node_selector:
         pod["nodeSelector"] = dict(site.node_selector)
+    if site.runtime_class:
+        pod["runtimeClassName"] = site.runtime_class
+    if site.cdi:
+        arguments = pod["containers"][0]["args"]
+        arguments[arguments.index(AS_DEPLOYED)] = f"--cdi={site.cdi}"
 
 
 def _reference(entry: Mapping[str, str]) -> str:

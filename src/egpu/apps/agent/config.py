@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from egpu.adapters.cdi import DIRECTORIES
 from egpu.adapters.executors.confinement import UNCONFINED, ConfinementConfig
+from egpu.apps.agent.slots.injection import Mode
 
 #: More containers than this never share one card. kubelet is told every slot: 64 cards of 64 stay under 200 kB.
 SLOTS_PER_CARD = 48
@@ -22,6 +24,8 @@ class AgentConfig:
     the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
     listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface. `mount_usage`: what containers may
     write of their slots is a file system of its own each, which cannot grow; kubelet has to see what the agent mounts.
+    `cdi`: slots are CDI devices (auto: where kubelet and runtime take those), written into the last of
+    `cdi_directories`; NVIDIA's are looked for in all of them.
     """
 
     node: str
@@ -42,6 +46,8 @@ class AgentConfig:
     pool_link_mbps: int = 0
     confinement: ConfinementConfig = UNCONFINED
     mount_usage: bool = False
+    cdi: Mode = "auto"
+    cdi_directories: tuple[Path, ...] = DIRECTORIES
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""

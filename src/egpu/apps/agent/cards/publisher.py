@@ -18,7 +18,7 @@ import structlog
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardReading
 from egpu.api import names
-from egpu.api.kubernetes import Node
+from egpu.api.kubernetes import Node, NodeSystemInfo
 from egpu.api.objects import (
     ElasticGPU,
     ElasticGPUSpec,
@@ -54,14 +54,24 @@ class PoolMember:
 
 class Publisher:
     """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
-    before it runs where the node takes part in the pool."""
+    before it runs where the node takes part in the pool. `learn` is told what kubelet says of the node, and answers how
+    slots reach containers there."""
 
-    def __init__(self, client: Client, node: str, inventory: Inventory, *, interval_seconds: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        inventory: Inventory,
+        *,
+        interval_seconds: float,
+        learn: Callable[[NodeSystemInfo], str],
+    ) -> None:
         self.pool: PoolMember | None = None
         self._client = client
         self._node = node
         self._inventory = inventory
         self._interval_seconds = interval_seconds
+        self._learn = learn
         self.published = 0
 
     async def run(self) -> None:
@@ -96,10 +106,11 @@ class Publisher:
     async def publish(self, cards: tuple[CardReading, ...]) -> None:
         """Write everything once. Raises whatever the API server refuses."""
         node = await self._client.get(Node, self._node)
+        injection = self._learn(node.status.node_info)
         for card in cards:
             await self._publish_card(card, node)
         await self._disown({card.uuid for card in cards})
-        await self._publish_node(cards, node)
+        await self._publish_node(cards, node, injection)
 
     async def _publish_card(self, card: CardReading, node: Node) -> None:
         wanted = card_object(self._node, card, node.uid)
@@ -134,7 +145,7 @@ class Publisher:
             gone = ElasticGPUStatus(phase="Failed", healthy=False, reason=GONE, message=message)
             await self._publish_status(found, gone)
 
-    async def _publish_node(self, cards: tuple[CardReading, ...], node: Node) -> None:
+    async def _publish_node(self, cards: tuple[CardReading, ...], node: Node, injection: str) -> None:
         pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
         capacity = node_capacity(cards, pool_slots)
         allocatable = node_capacity([card for card in cards if card.healthy], pool_slots)
@@ -142,7 +153,7 @@ class Publisher:
             patch = {"status": {"capacity": capacity, "allocatable": allocatable}}
             await self._client.patch(Node, self._node, patch, subresource="status")
         labels = node_labels(cards)
-        annotations = pool_annotations(self.pool)
+        annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
         said = {key: node.annotations.get(key) for key in annotations}
         if not _within(labels, node.metadata.labels) or said != annotations:
             await self._client.patch(Node, self._node, {"metadata": {"labels": labels, "annotations": annotations}})

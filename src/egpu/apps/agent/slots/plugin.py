@@ -1,7 +1,8 @@
 """The device plugin of `elasticgpu.io/slot`: a slot per GPU container, filled in when the container starts.
 
-Allocate knows no container, so it answers with paths named by the slot id and with every minor of the node.
-PreStartContainer, called again before every start, finds out whose slot it is and has those paths prepared.
+Allocate knows no container, so it answers with a CDI device named by the slot id, or without CDI with paths named by it
+and every device file of the node. PreStartContainer, called again before every start, finds out whose slot it is and
+has that device or those paths prepared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.pods import NodePods
 from egpu.apps.agent.slots import directories as layout
+from egpu.apps.agent.slots.cdi import PRELOAD_TARGET, SlotSpecs, device_name
 from egpu.apps.agent.slots.devices import DeviceFiles, name
+from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner, Owners
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.core.provisioners import PROVISIONERS
@@ -49,6 +52,8 @@ class SlotPlugin:
         preparer: Preparer,
         pods: NodePods,
         metrics: AgentMetrics,
+        specs: SlotSpecs,
+        injection: Injection,
     ) -> None:
         self._config = config
         self._inventory = inventory
@@ -57,6 +62,8 @@ class SlotPlugin:
         self._preparer = preparer
         self._pods = pods
         self._metrics = metrics
+        self._specs = specs
+        self._injection = injection
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._marking: set[asyncio.Task[None]] = set()
 
@@ -77,25 +84,27 @@ class SlotPlugin:
                 yield slots
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        """Paths of the one slot of a container. Raises TerminalError for any other number of slots."""
+        """How a container gets its one slot. Raises TerminalError for any other number of slots."""
         began = time.monotonic()
-        slot = self._config.slots_dir / _only(ids)
+        slot_id = _only(ids)
         if not self._inventory.version:
             raise Unavailable("the node's cards have not been read yet")
-        target = layout.CONTAINER_DIRECTORY
-        cards = [
-            DeviceNode(f"/dev/{name(minor)}", str(slot / layout.DEVICES / name(minor)))
-            for minor in self._inventory.minors
-        ]
-        control = [DeviceNode(f"/dev/{path.name}", str(path)) for path in self._devices.control()]
+        self._specs.remove(slot_id)
+        answer = ContainerDevices(cdi_devices=(device_name(slot_id),)) if self._injection.cdi else self._paths(slot_id)
         self._metrics.allocate_seconds.observe(time.monotonic() - began)
+        return answer
+
+    def _paths(self, slot_id: str) -> ContainerDevices:
+        slot = self._config.slots_dir / slot_id
+        target = layout.CONTAINER_DIRECTORY
+        files = (*(name(minor) for minor in self._inventory.minors), *(path.name for path in self._devices.control()))
         return ContainerDevices(
             mounts=(
                 Mount(target, str(slot)),
                 Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
-                Mount("/etc/ld.so.preload", str(slot / layout.PRELOAD_FILE)),
+                Mount(PRELOAD_TARGET, str(slot / layout.PRELOAD_FILE)),
             ),
-            devices=(*cards, *control),
+            devices=tuple(DeviceNode(f"/dev/{file}", str(slot / layout.DEVICES / file)) for file in files),
         )
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
@@ -104,6 +113,7 @@ class SlotPlugin:
         began = time.monotonic()
         try:
             async with self.slot_lock(slot_id):
+                self._specs.remove(slot_id)
                 owner = await self._prepared(slot_id, deadline=began + PRESTART_SECONDS)
         except ElasticGPUError as error:
             self._metrics.refusals.labels(reason=type(error).__name__).inc()
