@@ -180,3 +180,13 @@ async def test_nodes_and_cards(tmp_path: Path) -> None:
             State.WRONG,
             "1 of 7 are not healthy: n2-card0 (the driver does not answer)",
         )
+
+
+async def test_how_slots_reach_containers_is_said_by_node(tmp_path: Path) -> None:
+    async with healthy(tmp_path) as w:
+        assert (await examined(w.client))["injection"].state is State.UNSEEN
+        for node, words in {"n0": "CDI: kubelet v1.36.2, containerd 2.1.4", "n1": "paths: --cdi never"}.items():
+            await w.client.patch(Node, node, {"metadata": {"annotations": {names.INJECTION: words}}})
+        found = (await examined(w.client))["injection"]
+        assert found.state is State.OK
+        assert found.found == "by CDI on 1 nodes, as paths on n1 (--cdi never): NVIDIA's runtime is needed there"

@@ -162,8 +162,6 @@ class NodeAddress(Wire, frozen=True, kw_only=True):
 
 
 class NodeSystemInfo(Wire, frozen=True, kw_only=True):
-    """What kubelet says of its node; `container_runtime_version` is such as containerd://2.1.4."""
-
     kubelet_version: str = ""
     container_runtime_version: str = ""
 

@@ -88,7 +88,28 @@ class Agent:
                 listen=config.pool_listen,
             )
         kubelet = PodResources(config.kubelet_dir)
-        self.plugin = SlotPlugin(
+        self.plugin = self._plugin(kubelet, pods)
+        self.registrar = Registrar(self.plugin, config.kubelet_dir)
+        self.publisher = Publisher(
+            client,
+            config.node,
+            self.inventory,
+            interval_seconds=config.publish_seconds,
+            learn=self.injection.learn,
+        )
+        self.sweeper = Sweeper(
+            slots=self.slots,
+            specs=self.specs,
+            holdings=kubelet.pods,
+            pods=pods,
+            slot_lock=self.plugin.slot_lock,
+            interval_seconds=config.sweep_seconds,
+        )
+
+    def _plugin(self, kubelet: PodResources, pods: NodePods) -> SlotPlugin:
+        """What kubelet asks, and who fills its slots."""
+        config = self.config
+        return SlotPlugin(
             config,
             inventory=self.inventory,
             devices=self.devices,
@@ -108,22 +129,6 @@ class Agent:
             metrics=self.metrics,
             specs=self.specs,
             injection=self.injection,
-        )
-        self.registrar = Registrar(self.plugin, config.kubelet_dir)
-        self.publisher = Publisher(
-            client,
-            config.node,
-            self.inventory,
-            interval_seconds=config.publish_seconds,
-            learn=self.injection.learn,
-        )
-        self.sweeper = Sweeper(
-            slots=self.slots,
-            specs=self.specs,
-            holdings=kubelet.pods,
-            pods=pods,
-            slot_lock=self.plugin.slot_lock,
-            interval_seconds=config.sweep_seconds,
         )
 
     def not_ready(self) -> str | None:

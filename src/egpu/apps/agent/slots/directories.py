@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from egpu.adapters import selinux
 from egpu.adapters.private import private_directory
 from egpu.adapters.slices.bounded import create_bounded_usage, unmount_bounded
 from egpu.adapters.slices.pages import create_usage
@@ -142,6 +143,7 @@ class Slots:
         try:
             fill(fresh)
             (fresh / OWNER_FILE).write_bytes(msgspec.json.encode(record))
+            selinux.label(fresh)
             self.remove(record.slot_id)
             fresh.rename(self.path(record.slot_id))
         except BaseException:
