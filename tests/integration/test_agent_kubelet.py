@@ -164,6 +164,7 @@ async def test_slots_come_back_and_carry_nothing_over(node: LocalNode) -> None:
             await node.gone(name)
     assert node.agent is not None
     await until(lambda: not node.agent.slots.ids(), "slots swept")
+    assert list(node.cdi_dir.glob("*")) == [], "and what they were as devices"
 
 
 @both

@@ -73,6 +73,7 @@ class SlotSpecs:
         if driver is not None:
             edits, version = with_driver(own, driver), cdi.newer(cdi.VERSION, driver.cdi_version)
         spec = cdi.Spec(cdi_version=version, kind=KIND, devices=(cdi.Device(name=slot_id, container_edits=edits),))
+        # Renamed within the directory: that is what runtimes watch for, not the appearance of a file.
         write_atomically(self._file(slot_id), msgspec.json.encode(spec), mode=0o600)
 
     def _file(self, slot_id: str) -> Path:

@@ -148,7 +148,7 @@ class Preparer:
             return bool(wanted)
         if not self._injection.cdi:
             raise TerminalError(f"{where}: {names.PRELOAD} needs CDI, and slots of this node are mounted")
-        containers = [each for each in owner.pod.containers if each.name == owner.container]
+        containers = [each for each in owner.pod.all_containers if each.name == owner.container]
         if any(variable.name == "LD_PRELOAD" for each in containers for variable in each.env or ()):
             raise TerminalError(f"{where}: {names.PRELOAD} needs LD_PRELOAD, which the container sets itself")
         log.warning("a program that clears its environment leaves this slice", pod=owner.pod.key)
