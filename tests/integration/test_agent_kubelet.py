@@ -14,8 +14,11 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
+from egpu.apps.agent.slots import plugin
 from egpu.core.provisioners import gpushare
+from egpu.core.provisioners.preparation import Preparation
 from egpu.embedded.kubelet.objects import Pod
+from egpu.errors import ElasticGPUError
 from support.local_node import (
     NODE,
     LocalNode,
@@ -74,6 +77,21 @@ async def test_a_device_that_the_runtime_does_not_find_keeps_a_container_from_st
     assert card(1).uuid in node.log(pod, "main")
 
 
+@pytest.mark.parametrize("node", ["always"], indirect=True)
+async def test_a_runtime_finds_no_device_as_it_was_for_an_earlier_owner(
+    node: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "PRESTART_SECONDS", 0.0)
+    node.agent.specs.write("0", Preparation(minors=(0,)), by_environment=False)
+    answer = await node.agent.plugin.allocate(("0",))
+    assert list(node.cdi_dir.glob("*")) == []
+    assert "/etc/ld.so.preload" in {mount.container_path for mount in answer.mounts}, "limits wait for no CDI"
+    node.agent.specs.write("0", Preparation(minors=(0,)), by_environment=False)
+    with pytest.raises(ElasticGPUError):
+        await node.agent.plugin.pre_start(("0",))
+    assert list(node.cdi_dir.glob("*")) == []
+
+
 async def test_a_pod_may_have_its_libraries_preloaded_by_its_environment(node: LocalNode) -> None:
     script = "echo loads $LD_PRELOAD; cat /etc/ld.so.preload; true"
     annotations = {names.PRELOAD: names.PRELOAD_ENVIRONMENT}
@@ -81,7 +99,8 @@ async def test_a_pod_may_have_its_libraries_preloaded_by_its_environment(node: L
     pod = await node.phase("env", "Succeeded")
     log = node.log(pod, "main")
     assert "loads /opt/egpu/libegpu-interposer.so" in log
-    assert log.count("libegpu-interposer.so") == 1
+    assert log.count("libegpu-interposer.so") == 2, "beside the file that other programs read"
+    assert "elasticgpu_agent_environment_preloads_total 1.0" in await node.agent_page("/metrics")
 
 
 @pytest.mark.parametrize("node", ["never"], indirect=True)

@@ -42,10 +42,6 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.slot = root / "slots/7"
-        self.slot.mkdir(parents=True)
-        for file in ("ld.so.preload", "usage"):
-            (self.slot / file).touch()
         (root / "dev").mkdir()
         for file in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
             (root / "dev" / file).touch()
@@ -55,7 +51,7 @@ class Node:
         self.specs.open()
 
     def write(self, plan: Preparation, *, by_environment: bool = False) -> None:
-        self.specs.write("7", self.slot, plan, by_environment=by_environment)
+        self.specs.write("7", plan, by_environment=by_environment)
 
     @property
     def file(self) -> Path:
@@ -73,11 +69,6 @@ def test_a_slot_is_the_card_that_was_granted_and_its_control_devices(node: Node)
     assert {each.container_path: each.host_path for each in edits.devices} == {
         f"/dev/{file}": str(node.root / "dev" / file) for file in ("nvidia1", "nvidiactl", "nvidia-uvm")
     }
-    assert [(each.container_path, each.read_only) for each in edits.mounts] == [
-        ("/opt/egpu", True),
-        ("/etc/ld.so.preload", True),
-        ("/opt/egpu/usage", False),
-    ]
     assert json.loads(node.file.read_text())["cdiVersion"] == "0.5.0"
 
 
@@ -118,11 +109,10 @@ def test_a_damaged_specification_of_others_stops_nobody(node: Node) -> None:
     assert resolve([device_name("7")], node.directories).devices
 
 
-def test_preloading_by_environment_mounts_no_preload_file(node: Node) -> None:
+def test_preloading_by_environment(node: Node) -> None:
     node.write(Preparation(minors=(0,), libraries=INTERPOSER), by_environment=True)
     edits = resolve([device_name("7")], node.directories)
     assert edits.envs["LD_PRELOAD"] == "/opt/egpu/libegpu-interposer.so"
-    assert "/etc/ld.so.preload" not in {each.container_path for each in edits.mounts}
 
 
 def test_nothing_of_an_earlier_agent_is_believed(node: Node) -> None:

@@ -42,7 +42,7 @@ LINKS: Final = f"{GROUP}/links"
 """On a pod, written by its author: how several cards of one container must be joined."""
 
 PRELOAD: Final = f"{GROUP}/preload"
-"""On a pod, written by its author: PRELOAD_ENVIRONMENT where an image cannot take a mounted /etc/ld.so.preload."""
+"""On a pod, written by its author: PRELOAD_ENVIRONMENT for an image that reads no /etc/ld.so.preload."""
 PRELOAD_ENVIRONMENT: Final = "environment"
 
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"

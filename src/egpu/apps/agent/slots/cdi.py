@@ -32,10 +32,7 @@ log = structlog.get_logger(__name__)
 KIND = names.SLOT
 #: Specifications of NVIDIA's tools, whoever runs them, have a kind that ends so: nvidia.com/gpu, say.
 NVIDIA_KIND = "nvidia.com/gpu"
-PRELOAD_TARGET = "/etc/ld.so.preload"
 _FILE_PREFIX = f"{names.GROUP}-slot_"
-_READ_ONLY = ("ro", "rbind", "nosuid", "nodev")
-_WRITABLE = ("rw", "bind", "nosuid", "nodev", "noexec")
 
 
 def device_name(slot_id: str) -> str:
@@ -60,14 +57,9 @@ class SlotSpecs:
     def remove(self, slot_id: str) -> None:
         self._file(slot_id).unlink(missing_ok=True)
 
-    def write(self, slot_id: str, slot: Path, plan: Preparation, *, by_environment: bool) -> None:
-        """Say what the container of this slot gets. `by_environment`: what is preloaded stands in LD_PRELOAD instead of
-        a mounted /etc/ld.so.preload."""
-        own = cdi.ContainerEdits(
-            env=self._env(plan, by_environment=by_environment),
-            device_nodes=self._nodes(plan),
-            mounts=_mounts(slot, by_environment=by_environment),
-        )
+    def write(self, slot_id: str, plan: Preparation, *, by_environment: bool) -> None:
+        """Say what the container of this slot gets. `by_environment`: what is preloaded stands in LD_PRELOAD, too."""
+        own = cdi.ContainerEdits(env=self._env(plan, by_environment=by_environment), device_nodes=self._nodes(plan))
         driver = nvidia_spec(self._directories) if plan.minors else None
         edits, version = own, cdi.VERSION
         if driver is not None:
@@ -100,18 +92,6 @@ class SlotSpecs:
         )
 
 
-def _mounts(slot: Path, *, by_environment: bool) -> tuple[cdi.Mount, ...]:
-    target = layout.CONTAINER_DIRECTORY
-    usage = cdi.Mount(
-        host_path=str(slot / layout.USAGE_FILE), container_path=f"{target}/{layout.USAGE_FILE}", options=_WRITABLE
-    )
-    whole = cdi.Mount(host_path=str(slot), container_path=target, options=_READ_ONLY)
-    if by_environment:
-        return whole, usage
-    preload = slot / layout.PRELOAD_FILE
-    return whole, usage, cdi.Mount(host_path=str(preload), container_path=PRELOAD_TARGET, options=_READ_ONLY)
-
-
 def nvidia_spec(directories: Sequence[Path]) -> cdi.Spec | None:
     """What NVIDIA's tools wrote for this node, if they did; the last directory counts first."""
     for path in reversed(list(cdi.files(directories))):
@@ -136,7 +116,7 @@ def with_driver(own: cdi.ContainerEdits, driver: cdi.Spec) -> cdi.ContainerEdits
         own,
         # NVIDIA's runtime, should it run as well, has nothing left to do.
         env=(*others, *own.env, f"{names.NVIDIA_VISIBLE_DEVICES}={names.NO_DEVICES}"),
-        mounts=(*edits.mounts, *own.mounts),
+        mounts=edits.mounts,
         hooks=edits.hooks,
         additional_gids=edits.additional_gids,
     )

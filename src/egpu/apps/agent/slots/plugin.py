@@ -1,8 +1,8 @@
 """The device plugin of `elasticgpu.io/slot`: a slot per GPU container, filled in when the container starts.
 
-Allocate knows no container, so it answers with a CDI device named by the slot id, or without CDI with paths named by it
-and every device file of the node. PreStartContainer, called again before every start, finds out whose slot it is and
-has that device or those paths prepared.
+Allocate knows no container, so it answers with paths named by the slot id and, by the same id, a CDI device; without CDI
+with every device file of the node. PreStartContainer, called again before every start, finds out whose slot it is and has
+those paths and that device prepared.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 
 import structlog
 
@@ -22,7 +23,7 @@ from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.pods import NodePods
 from egpu.apps.agent.slots import directories as layout
-from egpu.apps.agent.slots.cdi import PRELOAD_TARGET, SlotSpecs, device_name
+from egpu.apps.agent.slots.cdi import SlotSpecs, device_name
 from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner, Owners
@@ -90,22 +91,23 @@ class SlotPlugin:
         if not self._inventory.version:
             raise Unavailable("the node's cards have not been read yet")
         self._specs.remove(slot_id)
-        answer = ContainerDevices(cdi_devices=(device_name(slot_id),)) if self._injection.cdi else self._paths(slot_id)
-        self._metrics.allocate_seconds.observe(time.monotonic() - began)
-        return answer
-
-    def _paths(self, slot_id: str) -> ContainerDevices:
         slot = self._config.slots_dir / slot_id
         target = layout.CONTAINER_DIRECTORY
-        files = (*(name(minor) for minor in self._inventory.minors), *(path.name for path in self._devices.control()))
-        return ContainerDevices(
-            mounts=(
-                Mount(target, str(slot)),
-                Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
-                Mount(PRELOAD_TARGET, str(slot / layout.PRELOAD_FILE)),
-            ),
-            devices=tuple(DeviceNode(f"/dev/{file}", str(slot / layout.DEVICES / file)) for file in files),
+        # What holds a program to its slice is mounted in any case: a runtime whose configuration has CDI off ignores
+        # names silently, and NVIDIA's may then bring the card all the same.
+        mounts = (
+            Mount(target, str(slot)),
+            Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
+            Mount("/etc/ld.so.preload", str(slot / layout.PRELOAD_FILE)),
         )
+        self._metrics.allocate_seconds.observe(time.monotonic() - began)
+        if self._injection.cdi:
+            return ContainerDevices(mounts=mounts, cdi_devices=(device_name(slot_id),))
+        return ContainerDevices(mounts=mounts, devices=self._links(slot))
+
+    def _links(self, slot: Path) -> tuple[DeviceNode, ...]:
+        files = (*(name(minor) for minor in self._inventory.minors), *(path.name for path in self._devices.control()))
+        return tuple(DeviceNode(f"/dev/{file}", str(slot / layout.DEVICES / file)) for file in files)
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Make the slot what its container was given; raises, and so keeps it from starting, otherwise."""
@@ -120,6 +122,8 @@ class SlotPlugin:
             log.warning("a container may not start", slot_id=slot_id, reason=str(error))
             raise
         self._metrics.prepare_seconds.observe(time.monotonic() - began)
+        if names.PRELOAD in owner.pod.annotations:
+            self._metrics.environment_preloads.inc()
         self._mark(owner.pod)
 
     async def _prepared(self, slot_id: str, *, deadline: float) -> Owner:

@@ -140,26 +140,26 @@ class Preparer:
         return partial(link_into, executor=await self._executors.start(record))
 
     def _by_environment(self, where: str, owner: Owner, plan: Preparation) -> bool:
-        """Whether the pod wants its libraries preloaded by LD_PRELOAD. Raises TerminalError where that cannot be."""
+        """Whether the pod wants LD_PRELOAD beside /etc/ld.so.preload. Raises TerminalError where that cannot be."""
         wanted = owner.pod.annotations.get(names.PRELOAD, "")
         if wanted not in ("", names.PRELOAD_ENVIRONMENT):
             raise TerminalError(f"{where}: {names.PRELOAD} is {wanted!r}; it may be {names.PRELOAD_ENVIRONMENT}")
         if not wanted or not plan.libraries:
             return bool(wanted)
         if not self._injection.cdi:
-            raise TerminalError(f"{where}: {names.PRELOAD} needs CDI, and slots of this node are mounted")
+            raise TerminalError(f"{where}: {names.PRELOAD} needs CDI, which this node has not")
         containers = [each for each in owner.pod.all_containers if each.name == owner.container]
         if any(variable.name == "LD_PRELOAD" for each in containers for variable in each.env or ()):
             raise TerminalError(f"{where}: {names.PRELOAD} needs LD_PRELOAD, which the container sets itself")
-        log.warning("a program that clears its environment leaves this slice", pod=owner.pod.key)
+        log.warning("preloaded by environment: a program that clears it is not held", pod=owner.pod.key)
         return True
 
     def _make(
         self, record: SlotRecord, plan: Preparation, link: Callable[[Path], None] | None, *, by_environment: bool
     ) -> None:
-        slot = self._slots.replace(record, lambda fresh: self._fill(fresh, plan, link))
+        self._slots.replace(record, lambda fresh: self._fill(fresh, plan, link))
         if self._injection.cdi:
-            self._specs.write(record.slot_id, slot, plan, by_environment=by_environment)
+            self._specs.write(record.slot_id, plan, by_environment=by_environment)
 
     def _fill(self, slot: Path, plan: Preparation, link: Callable[[Path], None] | None) -> None:
         if link is not None:
