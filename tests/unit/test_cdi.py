@@ -16,7 +16,7 @@ from egpu.apps.agent.slots.devices import CONTROL_DEVICES, DeviceFiles
 from egpu.apps.agent.slots.injection import Injection, Mode, choose
 from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_DRIVER, Preparation
 from egpu.embedded.kubelet.cdi import resolve
-from egpu.errors import CorruptData, TerminalError, Unavailable
+from egpu.errors import CorruptData, NotSupported, TerminalError, Unavailable
 
 NVIDIA: dict[str, Any] = {
     "cdiVersion": "0.6.0",
@@ -121,6 +121,13 @@ def test_nothing_of_an_earlier_agent_is_believed(node: Node) -> None:
     others.write_text(yaml.safe_dump(NVIDIA))
     SlotSpecs(node.directories, node.devices).open()
     assert (node.file.exists(), others.exists()) == (False, True)
+
+
+def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    specs = SlotSpecs([tmp_path / "file/cdi"], DeviceFiles(tmp_path, tmp_path))
+    with pytest.raises(NotSupported, match="--cdi never"):
+        specs.open()
 
 
 # ---- the runtime's side

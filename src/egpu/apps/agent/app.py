@@ -143,7 +143,7 @@ class Agent:
 
     async def run(self, supervisor: Supervisor) -> None:
         """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart, or nothing
-        can be mounted where it should be."""
+        can be mounted or written where it should be."""
         await asyncio.to_thread(self.devices.nowhere)
         if self.config.cdi != "never":
             await asyncio.to_thread(self.specs.open)

@@ -84,8 +84,8 @@ class AgentMetrics(Collector):
         )
         self.environment_preloads = Counter(
             "elasticgpu_agent_environment_preloads",
-            "Containers started with LD_PRELOAD, for images that read no /etc/ld.so.preload: a cleared environment frees "
-            "a program.",
+            "Containers started with LD_PRELOAD, for images that read no /etc/ld.so.preload: a cleared environment "
+            "frees a program.",
             registry=self.registry,
         )
 

@@ -25,12 +25,12 @@ from egpu.api import names
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.core.provisioners.preparation import Preparation
-from egpu.errors import CorruptData
+from egpu.errors import CorruptData, NotSupported
 
 log = structlog.get_logger(__name__)
 
 KIND = names.SLOT
-#: Specifications of NVIDIA's tools, whoever runs them, have a kind that ends so: nvidia.com/gpu, say.
+#: The kind of specifications of NVIDIA's tools, or its end: GPU Operator has them write management.nvidia.com/gpu, say.
 NVIDIA_KIND = "nvidia.com/gpu"
 _FILE_PREFIX = f"{names.GROUP}-slot_"
 
@@ -49,10 +49,15 @@ class SlotSpecs:
         self._devices = devices
 
     def open(self) -> None:
-        """Make the directory, and remove what an earlier agent has left."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        for left in self._directory.glob(f"{_FILE_PREFIX}*.json"):
-            left.unlink(missing_ok=True)
+        """Make the directory, and remove what an earlier agent has left. Raises NotSupported: we may not."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            for left in self._directory.glob(f"{_FILE_PREFIX}*.json"):
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            raise NotSupported(
+                f"{self._directory}: no CDI device can be made here ({error}); go --cdi never"
+            ) from error
 
     def remove(self, slot_id: str) -> None:
         self._file(slot_id).unlink(missing_ok=True)
@@ -102,7 +107,7 @@ def nvidia_spec(directories: Sequence[Path]) -> cdi.Spec | None:
         except (CorruptData, OSError) as error:
             log.warning("a CDI specification cannot be read", reason=str(error))
             continue
-        if spec.kind.endswith(NVIDIA_KIND) and spec.container_edits.mounts:
+        if f".{spec.kind}".endswith(f".{NVIDIA_KIND}") and spec.container_edits.mounts:
             return spec
     return None
 

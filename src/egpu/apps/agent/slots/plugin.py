@@ -1,8 +1,8 @@
 """The device plugin of `elasticgpu.io/slot`: a slot per GPU container, filled in when the container starts.
 
-Allocate knows no container, so it answers with paths named by the slot id and, by the same id, a CDI device; without CDI
-with every device file of the node. PreStartContainer, called again before every start, finds out whose slot it is and has
-those paths and that device prepared.
+Allocate knows no container, so it answers with paths named by the slot id, and with a CDI device of that name, or
+without CDI with every device file of the node. PreStartContainer, called again before every start, finds out whose slot
+it is and has those paths and that device prepared.
 """
 
 from __future__ import annotations
