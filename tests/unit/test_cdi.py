@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,13 @@ def test_control_devices_lead_nowhere_without_a_card(tmp_path: Path) -> None:
 def test_what_a_node_can_decides(mode: Mode, kubelet: str, runtime: str, expected: str) -> None:
     node = NodeSystemInfo(kubelet_version=kubelet, container_runtime_version=runtime)
     assert str(choose(mode, node)).startswith(expected)
+
+
+async def test_what_the_administrator_chose_waits_for_no_api_server() -> None:
+    injection = Injection("always")
+    async with asyncio.timeout(5):
+        await injection.known()
+    assert injection.cdi
 
 
 def test_nothing_is_chosen_before_kubelet_has_said_its_version() -> None:

@@ -57,12 +57,14 @@ def _version(text: str) -> tuple[int, int]:
 
 
 class Injection:
-    """The choice for this node. Before `learn` was called there is none, and kubelet is told of no slots."""
+    """The choice for this node. Unless it is given there is none before `learn`, and kubelet hears of no slots."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode: Mode = mode
         self._choice: Choice | None = None
         self._known = asyncio.Event()
+        if mode != "auto":
+            self.learn(NodeSystemInfo())
 
     @property
     def cdi(self) -> bool:
