@@ -163,6 +163,11 @@ class NodeAddress(Wire, frozen=True, kw_only=True):
     address: str
 
 
+class NodeSystemInfo(Wire, frozen=True, kw_only=True):
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+
+
 class Taint(Wire, frozen=True, kw_only=True):
     key: str
     effect: str
@@ -179,6 +184,7 @@ class NodeStatus(Wire, frozen=True, kw_only=True):
     allocatable: dict[str, Quantity] | None = None
     conditions: list[Condition] | None = None
     addresses: list[NodeAddress] | None = None
+    node_info: NodeSystemInfo = field(default_factory=NodeSystemInfo)
 
 
 class Node(Object, frozen=True, kw_only=True, tag_field="kind", tag="Node"):

@@ -9,6 +9,7 @@ import structlog
 
 from egpu.adapters.kubelet.podresources import PodHoldings
 from egpu.api import names
+from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import PodReader
 from egpu.errors import CorruptData, ElasticGPUError
@@ -24,12 +25,14 @@ class Sweeper:
         self,
         *,
         slots: Slots,
+        specs: SlotSpecs,
         holdings: Callable[[], Awaitable[Sequence[PodHoldings]]],
         pods: PodReader,
         slot_lock: Callable[[str], asyncio.Lock],
         interval_seconds: float,
     ) -> None:
         self._slots = slots
+        self._specs = specs
         self._holdings = holdings
         self._pods = pods
         self._slot_lock = slot_lock
@@ -61,6 +64,7 @@ class Sweeper:
                 continue
             async with self._slot_lock(slot_id):
                 if self._record(slot_id) == record:
+                    self._specs.remove(slot_id)
                     await asyncio.to_thread(self._slots.remove, slot_id)
                     removed.append(slot_id)
         if removed:
