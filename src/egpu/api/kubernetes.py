@@ -155,9 +155,6 @@ class Pod(Object, frozen=True, kw_only=True, tag_field="kind", tag="Pod"):
         return not any(status.state is not None and status.state.running is not None for status in statuses)
 
 
-# --- Node -----------------------------------------------------------------------------------------------------------
-
-
 class NodeAddress(Wire, frozen=True, kw_only=True):
     type: str
     address: str
