@@ -1,6 +1,7 @@
 """Bind under every race we can think of, against a pretend API server: nothing over-committed, nothing left behind."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -354,8 +355,8 @@ async def test_many_binds_at_once_never_over_commit_and_fill_the_cards():
 async def test_losing_the_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("egpu.adapters.kubernetes.election.RENEW_SECONDS", 0.01)
     api = cluster()
-    files = extender_credentials(tmp_path / "tls").config()
-    config = ExtenderConfig(listen="127.0.0.1:0", health_listen="127.0.0.1:0", **files)
+    config = ExtenderConfig(listen="127.0.0.1:0", health_listen="127.0.0.1:0")
+    config = dataclasses.replace(config, **extender_credentials(tmp_path / "tls").config())
     one = Extender(config, api.client())
     supervisor = Supervisor()
     running = asyncio.create_task(one.run(supervisor))
