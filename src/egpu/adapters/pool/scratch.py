@@ -67,9 +67,10 @@ def _locked(path: Path) -> int:
     """Raises BlockingIOError when it is in use, OSError when it is none of ours: root could open and remove another
     user's too, at whatever cost that user has arranged."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.fstat(lock).st_uid != os.geteuid():
+        os.close(lock)
+        raise PermissionError(errno.EPERM, "another user's directory", str(path))
     try:
-        if os.fstat(lock).st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "another user's directory", str(path))
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(lock)
