@@ -202,6 +202,8 @@ async def test_a_tenant_cannot_free_a_card_that_is_in_use(all_of: Everybody) -> 
     assert await all_of.kubelet.patch(
         Pod, "p", {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status"
     )
+    with pytest.raises(Refused, match="for its node to say"):
+        await tenant.patch(Pod, "p", running, namespace="default", subresource="status")
 
 
 async def test_a_tenant_cannot_give_himself_cards(all_of: Everybody) -> None:
@@ -279,7 +281,8 @@ async def test_a_container_that_is_added_later_cannot_name_cards_either(all_of: 
     old = await all_of.tenant.raw("POST", PODS, body=pod("p"))
     hidden = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
     for variables, denied in (
-        (sees(value="all"), True), (sees(value="void"), False), (hidden, True), ({**hidden, **sees(value="void")}, False),
+        (sees(value="all"), True), (sees(value="void"), False),
+        (hidden, True), ({**hidden, **sees(value="void")}, False),
     ):  # fmt: skip
         new = {**old, "spec": {**old["spec"], "ephemeralContainers": [{"name": "e", **variables}]}}
         write = Write(call, "UPDATE", new, old, {})
