@@ -27,6 +27,8 @@ SITE: Final = Site(
     pull_policy="MARK-PULL-POLICY",
     node_selector={"MARK-NODE-SELECTOR": "x"},
     vocabularies=["MARK-VOCABULARIES"],
+    runtime_class="MARK-RUNTIME-CLASS",
+    cdi="MARK-CDI",
 )
 EXPRESSIONS: Final = {
     "namespace: MARK-NAMESPACE": "namespace: {{ .Release.Namespace | quote }}",
@@ -37,6 +39,12 @@ EXPRESSIONS: Final = {
         "{{- end }}",
     ),
     "vocabularies=MARK-VOCABULARIES": 'vocabularies={{ .Values.vocabularies | join "," }}',
+    "runtimeClassName: MARK-RUNTIME-CLASS": (
+        "{{- with .Values.agent.runtimeClass }}",
+        "runtimeClassName: {{ . }}",
+        "{{- end }}",
+    ),
+    "cdi=MARK-CDI": "cdi={{ .Values.agent.cdi }}",
     "MARK-NODE-SELECTOR: x": "{{- toYaml .Values.agent.nodeSelector | nindent INDENT }}",
 }
 CONDITIONS: Final = {"pool.yaml": ".Values.agent.pool", "extender-remote.yaml": ".Values.extender.remote"}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest_asyncio
 
 from egpu.adapters.kubernetes import Client
+from egpu.api.vocabularies import OPTIONAL
 from egpu.embedded.cluster import ClusterConfig, cluster
 from support.target import Target
 
@@ -40,7 +41,7 @@ async def target() -> AsyncIterator[Target]:
             finally:
                 await client.raw("DELETE", f"{path}/{namespace}")
         return
-    config = ClusterConfig(nodes=2, cards_per_node=2, profiles=("A100-80G", "T4"))
+    config = ClusterConfig(nodes=2, cards_per_node=2, profiles=("A100-80G", "T4"), vocabularies=OPTIONAL)
     async with cluster(config) as running, running.client() as client:
         yield Target(client, "default", "any", sys.executable, real=False)
 

@@ -14,7 +14,10 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU, card_name
+from egpu.apps.agent.slots import plugin
+from egpu.core.provisioners.preparation import Preparation
 from egpu.embedded.kubelet.objects import Pod
+from egpu.errors import ElasticGPUError
 from support.local_node import (
     NODE,
     LocalNode,
@@ -34,13 +37,19 @@ MIB = 1024 * 1024
 
 
 @pytest_asyncio.fixture
-async def node() -> AsyncGenerator[LocalNode]:
+async def node(request: pytest.FixtureRequest) -> AsyncGenerator[LocalNode]:
+    """A node that chooses by itself how slots reach containers, unless a test is for `both`."""
     # A short path: a unix socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="egn-") as directory:
-        async with local_node(Path(directory)) as here:
+        async with local_node(Path(directory), cdi=getattr(request, "param", "auto")) as here:
             yield here
 
 
+both = pytest.mark.parametrize("node", ["always", "never"], indirect=True)
+"""By CDI and by paths."""
+
+
+@both
 async def test_a_container_gets_its_slice(node: LocalNode) -> None:
     script = "cat /etc/ld.so.preload; wc -c < /opt/egpu/policy; cat /dev/nvidia0; echo; cat /dev/nvidia1; echo $X"
     pod = await node.create("one", [shell("main", script)], {"main": vcuda(share(1, core=30, memory_mib=2048))})
@@ -51,6 +60,58 @@ async def test_a_container_gets_its_slice(node: LocalNode) -> None:
     assert f"EGPUSIM1 {card(1).uuid}" in log
     assert card(0).uuid not in log
     assert pod.status.phase == "Succeeded", log
+
+
+@pytest.mark.parametrize("node", ["always"], indirect=True)
+async def test_a_device_that_the_runtime_does_not_find_keeps_a_container_from_starting(
+    node: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it finds it: kubelet asks the agent again."""
+    with monkeypatch.context() as broken:
+        broken.setattr(node.agent.specs, "write", lambda *_, **__: None)
+        await node.create("late", [shell("main", "cat /dev/nvidia1")], {"main": vcuda(share(1))})
+        message = await waiting_message(node, "late", "unresolvable CDI devices elasticgpu.io/slot=")
+        assert "CDI device injection failed" in message
+    pod = await node.phase("late", "Succeeded")
+    assert card(1).uuid in node.log(pod, "main")
+
+
+@pytest.mark.parametrize("node", ["always"], indirect=True)
+async def test_a_runtime_finds_no_device_as_it_was_for_an_earlier_owner(
+    node: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "PRESTART_SECONDS", 0.0)
+    node.agent.specs.write("0", Preparation(minors=(0,)), by_environment=False)
+    answer = await node.agent.plugin.allocate(("0",))
+    assert list(node.cdi_dir.glob("*")) == []
+    assert "/etc/ld.so.preload" in {mount.container_path for mount in answer.mounts}, "limits wait for no CDI"
+    node.agent.specs.write("0", Preparation(minors=(0,)), by_environment=False)
+    with pytest.raises(ElasticGPUError):
+        await node.agent.plugin.pre_start(("0",))
+    assert list(node.cdi_dir.glob("*")) == []
+
+
+async def test_a_pod_may_have_its_libraries_preloaded_by_its_environment(node: LocalNode) -> None:
+    script = "echo loads $LD_PRELOAD; cat /etc/ld.so.preload; true"
+    annotations = {names.PRELOAD: names.PRELOAD_ENVIRONMENT}
+    await node.create("env", [shell("main", script)], {"main": vcuda(share(1))}, annotations=annotations)
+    pod = await node.phase("env", "Succeeded")
+    log = node.log(pod, "main")
+    assert "loads /opt/egpu/libegpu-interposer.so" in log
+    assert log.count("libegpu-interposer.so") == 2, "beside the file that other programs read"
+    assert "elasticgpu_agent_environment_preloads_total 1.0" in await node.agent_page("/metrics")
+
+
+@pytest.mark.parametrize("node", ["never"], indirect=True)
+async def test_where_paths_are_mounted_no_environment_can_preload(node: LocalNode) -> None:
+    annotations = {names.PRELOAD: names.PRELOAD_ENVIRONMENT}
+    await node.create("env", [shell("main", "true")], {"main": vcuda(share(1))}, annotations=annotations)
+    assert "needs CDI" in await waiting_message(node, "env", names.PRELOAD)
+
+
+async def test_the_node_says_how_slots_reach_its_containers(node: LocalNode) -> None:
+    found = await node.client.get(Node, NODE)
+    assert found.annotations[names.INJECTION].startswith("CDI: kubelet v1.36.0")
 
 
 async def test_a_container_cannot_grow_what_it_may_write(node: LocalNode) -> None:
@@ -100,6 +161,7 @@ async def test_equal_pods_at_once_get_exactly_their_own(node: LocalNode) -> None
     assert len(slot_ids) == 6
 
 
+@both
 async def test_slots_come_back_and_carry_nothing_over(node: LocalNode) -> None:
     """Eight slots, twenty-four pods: slots are used again, by whole cards too, which have no policy at all."""
     for wave in range(3):
@@ -120,8 +182,10 @@ async def test_slots_come_back_and_carry_nothing_over(node: LocalNode) -> None:
             await node.gone(name)
     assert node.agent is not None
     await until(lambda: not node.agent.slots.ids(), "slots swept")
+    assert list(node.cdi_dir.glob("*")) == [], "and what they were as devices"
 
 
+@both
 async def test_init_containers_get_their_own_slice_on_a_shared_slot(node: LocalNode) -> None:
     look = "wc -c < /opt/egpu/policy; cat /dev/nvidia0 /dev/nvidia1"
     pod = await node.create(
@@ -209,6 +273,7 @@ async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: Local
     assert node.slot_of(late, "main") is None or node.slot_of(late, "main").slot_id != before.slot_id
 
 
+@both
 async def test_a_restarted_agent_goes_on(node: LocalNode) -> None:
     pod = await node.create("runs", [shell("main", "sleep 100")], {"main": vcuda(share(0, core=30))})
     await node.phase("runs", "Running")
@@ -267,6 +332,7 @@ async def test_an_unhealthy_card_holds_a_container_until_it_is_back(node: LocalN
     await until(lambda: published(True), "published as healthy")
 
 
+@both
 async def test_a_card_under_another_minor_is_found_by_uuid(node: LocalNode) -> None:
     (node.directory / "dev/nvidia0").write_text(f"EGPUSIM1 {card(1).uuid}")
     (node.directory / "dev/nvidia1").write_text(f"EGPUSIM1 {card(0).uuid}")

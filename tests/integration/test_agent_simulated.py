@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from egpu.adapters import native
@@ -28,11 +29,11 @@ GPU = {"limits": {names.SLOT: "1"}}
 
 
 @pytest_asyncio.fixture
-async def simulated() -> AsyncGenerator[tuple[LocalNode, Machine]]:
+async def simulated(request: pytest.FixtureRequest) -> AsyncGenerator[tuple[LocalNode, Machine]]:
     with tempfile.TemporaryDirectory(prefix="egn-") as directory:
         machine = create_machine(Path(directory) / "m", "T4", 2, NODE)
         try:
-            async with local_node(Path(directory), machine=machine) as here:
+            async with local_node(Path(directory), machine=machine, cdi=getattr(request, "param", "auto")) as here:
                 yield here, machine
         finally:
             destroy(machine)
@@ -65,6 +66,21 @@ async def test_a_container_sees_only_its_slice_of_its_card(simulated: tuple[Loca
     assert log.count(machine.cards[1].uuid.removeprefix("GPU-")) >= 2, log
     assert machine.cards[0].uuid.removeprefix("GPU-") not in log
     assert "2048" in log or str(2048 * MIB) in log, log
+
+
+@pytest.mark.parametrize("simulated", ["always", "never"], indirect=True)
+async def test_a_container_without_a_card_has_no_control_device_either(simulated: tuple[LocalNode, Machine]) -> None:
+    node, machine = simulated
+    (machine.device_dir / "nvidiactl").write_text("the control device")
+    script = "cat /dev/nvidiactl /dev/nvidia0; true"
+    for name, technology in {"without": names.QGPU, "with": names.VCUDA}.items():
+        slice_ = given(machine, 0, technology, core=30, memory_mib=512)
+        await node.create(name, [shell("main", script)], {"main": slice_})
+    shown = {name: node.log(await node.phase(name, "Succeeded"), "main") for name in ("without", "with")}
+    assert "the control device" in shown["with"], shown
+    assert machine.cards[0].uuid in shown["with"], shown
+    assert "the control device" not in shown["without"], shown
+    assert machine.cards[0].uuid not in shown["without"], shown
 
 
 async def test_over_its_limit_and_no_further(simulated: tuple[LocalNode, Machine]) -> None:

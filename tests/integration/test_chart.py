@@ -12,9 +12,10 @@ from egpu.adapters.installation import PATCHES, Document, Site, installation
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "chart"
+AGENT = {"runtimeClass": "nvidia", "cdi": "always"}
 CHOICES = {
     "image": {"repository": "registry.example/elastic-gpu", "tag": "dev", "pullPolicy": "Always"},
-    "agent": {"nodeSelector": {"elasticgpu.io/node": None, "example.com/gpu": "true"}, "pool": True},
+    "agent": {"nodeSelector": {"elasticgpu.io/node": None, "example.com/gpu": "true"}, "pool": True} | AGENT,
     "extender": {"remote": True},
     "vocabularies": ["hami"],
 }
@@ -24,6 +25,8 @@ CHOSEN = Site(
     pull_policy="Always",
     node_selector={"example.com/gpu": "true"},
     vocabularies=["hami"],
+    runtime_class="nvidia",
+    cdi="always",
     patches=list(PATCHES),
 )
 
@@ -74,6 +77,7 @@ def test_helm_finds_nothing_to_say(values: dict[str, Any], version: str) -> None
     [
         {"image": {"pullPolicy": "Sometimes"}},
         {"agent": {"nodeSelector": {"a": True}}},
+        {"agent": {"cdi": "sometimes"}},
         {"extender": {"remote": "yes"}},
         {"extendr": {}},
     ],

@@ -52,6 +52,10 @@ async def offers(client: Client, node: str, slots: str) -> None:
     await client.patch(Node, node, {"status": {"allocatable": {names.SLOT: slots}}}, subresource="status")
 
 
+async def injects(client: Client, node: str, words: str | None) -> None:
+    await client.patch(Node, node, {"metadata": {"annotations": {names.INJECTION: words}}})
+
+
 @asynccontextmanager
 async def healthy(folder: Path) -> AsyncGenerator[ControlPlane]:
     """The control plane and two nodes with a card each."""
@@ -59,6 +63,7 @@ async def healthy(folder: Path) -> AsyncGenerator[ControlPlane]:
         for node in ("n0", "n1"):
             await w.node(node)
             await offers(w.client, node, "48")
+            await injects(w.client, node, "CDI: kubelet v1.36.2, containerd 2.1.4")
         yield w
 
 
@@ -180,3 +185,15 @@ async def test_nodes_and_cards(tmp_path: Path) -> None:
             State.WRONG,
             "1 of 7 are not healthy: n2-card0 (the driver does not answer)",
         )
+
+
+async def test_how_slots_reach_containers_is_said_by_node(tmp_path: Path) -> None:
+    async with healthy(tmp_path) as w:
+        assert (await examined(w.client))["injection"] == Finding(State.OK, "by CDI on 2 nodes")
+        await injects(w.client, "n1", "paths: --cdi never")
+        found = (await examined(w.client))["injection"]
+        assert found.state is State.OK
+        assert found.found == "by CDI on 1 nodes, as paths on n1 (--cdi never): NVIDIA's runtime is needed there"
+        for node in ("n0", "n1"):
+            await injects(w.client, node, None)
+        assert (await examined(w.client))["injection"].state is State.UNSEEN

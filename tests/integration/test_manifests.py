@@ -73,3 +73,10 @@ def test_what_cannot_be_is_refused(option: str, said: str) -> None:
     assert done.exit_code != 0
     assert done.stdout == ""
     assert said in f"{done.exception}{done.output}"
+
+
+def test_the_agents_runtime_class_and_cdi() -> None:
+    agent = printed("--runtime-class=nvidia", "--cdi=never")["DaemonSet elastic-gpu-system/elastic-gpu-agent"]
+    pod = agent["spec"]["template"]["spec"]
+    assert pod["runtimeClassName"] == "nvidia"
+    assert [text for text in pod["containers"][0]["args"] if text.startswith("--cdi")] == ["--cdi=never"]

@@ -23,6 +23,7 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
 from egpu.api.kubernetes import ContainerStateTerminated
 from egpu.apps.agent import Agent, AgentConfig
+from egpu.apps.agent.slots.injection import Mode
 from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
@@ -95,6 +96,7 @@ class LocalNode:
     _agent_task: asyncio.Task[None] | None = None
     _agent_supervisor: Supervisor | None = None
     kubelet_flags: list[str] = field(default_factory=list[str])
+    cdi: Mode = "auto"
 
     @property
     def kubelet_dir(self) -> Path:
@@ -103,6 +105,10 @@ class LocalNode:
     @property
     def state_dir(self) -> Path:
         return self.directory / "s"
+
+    @property
+    def cdi_dir(self) -> Path:
+        return self.directory / "cdi"
 
     @property
     def agent(self) -> Agent:
@@ -122,6 +128,8 @@ class LocalNode:
             inventory_seconds=0.1,
             sweep_seconds=0.3,
             mount_usage=mounts.allowed(self.directory),
+            cdi=self.cdi,
+            cdi_directories=(self.cdi_dir,),
         )
         agent = self._agent = Agent(config, client=self.client, cards=self.cards)
         self._agent_supervisor = Supervisor(signals=())
@@ -143,7 +151,8 @@ class LocalNode:
 
     async def start_kubelet(self) -> None:
         command = [sys.executable, "-m", "egpu.embedded.kubelet", "--kubeconfig", str(self.kubeconfig), "--node", NODE]
-        command += ["--kubelet-dir", str(self.kubelet_dir), "--backoff-seconds", "0.2", *self.kubelet_flags]
+        command += ["--kubelet-dir", str(self.kubelet_dir), "--cdi-dir", str(self.cdi_dir)]
+        command += ["--backoff-seconds", "0.2", *self.kubelet_flags]
         with (self.directory / "kubelet.log").open("ab") as output:
             self.kubelet = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
         await until((self.kubelet_dir / "device-plugins/kubelet.sock").exists, "kubelet listens")
@@ -164,13 +173,14 @@ class LocalNode:
         *,
         inits: list[dict[str, Any]] | None = None,
         bind: bool = True,
+        annotations: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> objects.Pod:
         """Make a pod and bind it here with `allocation` (None: without), as the extender does."""
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default"},
+            "metadata": {"name": name, "namespace": "default", "annotations": dict(annotations or {})},
             "spec": {
                 "containers": containers,
                 "initContainers": inits or [],
@@ -183,13 +193,13 @@ class LocalNode:
         pod = await self.read(name)
         plain = tuple(each["name"] for each in inits or [] if each.get("restartPolicy") != "Always")
         if bind:
-            annotations = {}
+            written: dict[str, str] = {}
             if allocation is not None:
                 given = PodAllocation(
                     node=NODE, containers=dict(allocation), init=tuple(n for n in plain if n in allocation)
                 )
-                annotations = {names.ALLOCATION: encode(given)}
-            await self.client.bind(name, NODE, namespace="default", uid=pod.uid, annotations=annotations)
+                written = {names.ALLOCATION: encode(given)}
+            await self.client.bind(name, NODE, namespace="default", uid=pod.uid, annotations=written)
         return pod
 
     async def read(self, name: str) -> objects.Pod:
@@ -238,7 +248,7 @@ class LocalNode:
         program = "from egpu.cli import main; main()"
         command = [sys.executable, "-c", program, "agent", "--node", NODE, "--kubeconfig", str(self.kubeconfig)]
         command += ["--kubelet-dir", str(self.kubelet_dir), "--state-dir", str(self.state_dir)]
-        command += ["--device-root", str(machine.device_dir)]
+        command += ["--device-root", str(machine.device_dir), "--cdi", self.cdi, "--cdi-dir", str(self.cdi_dir)]
         command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
         command += ["--mount-usage"] if mounts.allowed(self.directory) else []
         with (self.directory / "agent.log").open("ab") as output:
@@ -282,7 +292,7 @@ def ended(pod: objects.Pod) -> ContainerStateTerminated:
 
 @contextlib.asynccontextmanager
 async def local_node(
-    directory: Path, *, cards: int = 2, agent: bool = True, machine: Machine | None = None
+    directory: Path, *, cards: int = 2, agent: bool = True, machine: Machine | None = None, cdi: Mode = "auto"
 ) -> AsyncGenerator[LocalNode]:
     """A node whose kubelet runs, and its agent too unless told otherwise."""
     devices = directory / "dev"
@@ -293,7 +303,7 @@ async def local_node(
         for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
             definition = yaml.safe_load(path.read_text())
             await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-        here = LocalNode(directory, client, api.kubeconfig, Cards(cards))
+        here = LocalNode(directory, client, api.kubeconfig, Cards(cards), cdi=cdi)
         try:
             if machine is not None:
                 here.kubelet_flags += ["--driver-dir", str(machine.driver_dir)]

@@ -21,7 +21,16 @@ async def slot_plugin(numa: list[int | None], *, pool_pki: Path | None = None) -
     await inventory.refresh()
     config = AgentConfig(node="n", slots_per_card=2, pool_pki=pool_pki)
     nobody = cast("Any", None)
-    return SlotPlugin(config, inventory=inventory, devices=nobody, owners=nobody, preparer=nobody, metrics=nobody)
+    return SlotPlugin(
+        config,
+        inventory=inventory,
+        devices=nobody,
+        owners=nobody,
+        preparer=nobody,
+        metrics=nobody,
+        specs=nobody,
+        injection=nobody,
+    )
 
 
 async def hints(numa: list[int | None], *, pool_pki: Path | None = None) -> set[tuple[int, ...]]:

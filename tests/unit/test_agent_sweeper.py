@@ -15,6 +15,8 @@ from egpu.api import names
 from egpu.api.allocation import CardShare
 from egpu.api.kubernetes import Pod, PodStatus
 from egpu.api.objects import ObjectMeta
+from egpu.apps.agent.slots.cdi import SlotSpecs
+from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import POLICY_FILE, Slots
 from egpu.apps.agent.slots.sweeper import Sweeper
 from support.slices import slot_record
@@ -54,7 +56,11 @@ def sweeper(slots: Slots, pods: Pods, *held: str) -> Sweeper:
         return [PodHoldings(namespace="default", name=one.pod, containers=(one,)) for one in containers]
 
     lock = asyncio.Lock()
-    return Sweeper(slots=slots, holdings=holdings, pods=pods, slot_lock=lambda _: lock, interval_seconds=1.0)
+    root = slots.path(".").parent
+    specs = SlotSpecs([root / "cdi"], DeviceFiles(root / "dev", root))
+    return Sweeper(
+        slots=slots, specs=specs, holdings=holdings, pods=pods, slot_lock=lambda _: lock, interval_seconds=1.0
+    )
 
 
 def page_into(slot: Path) -> None:

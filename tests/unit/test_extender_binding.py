@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -13,6 +14,7 @@ from egpu.api.allocation import decode_allocation
 from egpu.api.extender import ExtenderBindingArgs
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.fence import FENCE
+from egpu.embedded.credentials import extender_credentials
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from support.fake_api import FakeAPI, Fault, Json, status
@@ -349,13 +351,15 @@ async def test_many_binds_at_once_never_over_commit_and_fill_the_cards():
         await until(lambda: one.view.cache.ledger.holders() == {})
 
 
-async def test_losing_the_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch):
+async def test_losing_the_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("egpu.adapters.kubernetes.election.RENEW_SECONDS", 0.01)
     api = cluster()
-    one = Extender(ExtenderConfig(listen="127.0.0.1:0"), api.client())
+    files = extender_credentials(tmp_path / "tls").config()
+    config = ExtenderConfig(listen="127.0.0.1:0", health_listen="127.0.0.1:0", **files)
+    one = Extender(config, api.client())
     supervisor = Supervisor()
     running = asyncio.create_task(one.run(supervisor))
-    await until(lambda: one.not_ready() is None)
+    await until(lambda: one.not_ready() is None or running.done())
     async with extender(api):
         with pytest.raises(ElasticGPUError, match="lease"):
             await asyncio.wait_for(running, DEADLINE_SECONDS)

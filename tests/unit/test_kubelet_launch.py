@@ -16,7 +16,7 @@ from egpu.embedded.kubelet.runtime import Bind, RunSpec
 from egpu.errors import NotSupported
 
 
-def launch(tmp_path: Path, *, private_mounts: bool, **spec: object) -> RunSpec:
+def launch(tmp_path: Path, *, private_mounts: bool, edits: ContainerDevices | None = None, **spec: object) -> RunSpec:
     slot = tmp_path / "slot"
     (slot / "dev").mkdir(parents=True)
     (tmp_path / "real0").write_text("card")
@@ -42,6 +42,7 @@ def launch(tmp_path: Path, *, private_mounts: bool, **spec: object) -> RunSpec:
         directory=tmp_path / "run",
         number=2,
         answers=[answer],
+        edits=edits or ContainerDevices(),
         sources=Sources(),
         private_mounts=private_mounts,
     )
@@ -61,6 +62,14 @@ def test_with_private_mounts(tmp_path: Path) -> None:
 def test_without_private_mounts_the_environment_has_to_do(tmp_path: Path) -> None:
     spec = launch(tmp_path, private_mounts=False)
     assert spec.env["LD_PRELOAD"] == f"{tmp_path}/slot/lib.so"
+
+
+def test_what_cdi_devices_mean_is_applied_last(tmp_path: Path) -> None:
+    container = [{"name": "main", "command": ["run"], "env": [{"name": "WHO", "value": "the pod"}]}]
+    edits = ContainerDevices(envs={"WHO": "CDI"}, mounts=(Mount("/opt/cdi", "/tmp"),))
+    spec = launch(tmp_path, private_mounts=True, edits=edits, containers=container)
+    assert spec.env["WHO"] == "CDI"
+    assert Bind("/tmp", "/opt/cdi", read_only=True) in spec.binds
 
 
 def test_a_volume_that_is_not_supported_says_so(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@
     enter           how `egpu-enter` is started: a command inside a slice
     processes       processes that cannot be mistaken for one another
     files           files that are there whole or not at all
+    cdi             the Container Device Interface: files that say what a device of a container is
+    selinux         labels of what containers get to see
     mounts          mounts of this process's mount namespace
     private         directories that nobody but us can have put anything into
     certificates    those of webhook and extender

@@ -24,6 +24,9 @@ SOME_IMAGE: Final = "elastic-gpu"
 PATCHES: Final[Mapping[str, str]] = {"pool.yaml": "elastic-gpu-agent", "extender-remote.yaml": "elastic-gpu-extender"}
 """Patches of deploy/, and the workload that each is for."""
 
+AS_DEPLOYED: Final = "--cdi=auto"
+"""How deploy/ starts agents."""
+
 _PACKAGE: Final = Path(egpu.__file__).resolve().parent
 _CLUSTER_SCOPED: Final = frozenset(
     {
@@ -44,14 +47,16 @@ _WORKLOADS: Final = frozenset({"Deployment", "DaemonSet"})
 class Site:
     """What differs from cluster to cluster; empty means as deploy/ has it.
 
-    `image` is a whole reference, `node_selector` chooses the agents' nodes, `patches` are keys of PATCHES,
-    `vocabularies` are the optional ones that are turned on.
+    `image` is a whole reference, `node_selector` chooses the agents' nodes, `runtime_class` is the agents', `cdi` their
+    option of that name, `patches` are keys of PATCHES, `vocabularies` are the optional ones that are turned on.
     """
 
     namespace: str = ""
     image: str = ""
     pull_policy: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    runtime_class: str = ""
+    cdi: str = ""
     patches: Sequence[str] = ()
     vocabularies: Sequence[str] = ()
 
@@ -144,8 +149,18 @@ def _run(workload: Document, images: Mapping[str, str], site: Site) -> None:
             container["args"] = [_taking(argument, site.vocabularies) for argument in container["args"]]
         if site.pull_policy:
             container["imagePullPolicy"] = site.pull_policy
-    if site.node_selector and workload["kind"] == "DaemonSet":
+    if workload["kind"] == "DaemonSet":
+        _agent(pod, site)
+
+
+def _agent(pod: Document, site: Site) -> None:
+    if site.node_selector:
         pod["nodeSelector"] = dict(site.node_selector)
+    if site.runtime_class:
+        pod["runtimeClassName"] = site.runtime_class
+    if site.cdi:
+        arguments = pod["containers"][0]["args"]
+        arguments[arguments.index(AS_DEPLOYED)] = f"--cdi={site.cdi}"
 
 
 def _taking(argument: str, vocabularies: Sequence[str]) -> str:

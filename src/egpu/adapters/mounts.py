@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from egpu.adapters import selinux
 from egpu.errors import NotSupported
 
 _NOSUID_NODEV_NOEXEC: Final = 2 | 4 | 8
@@ -21,7 +22,7 @@ def mount_tmpfs(at: Path, *, size_bytes: int, files: int) -> None:
 
     Raises NotSupported: this process may not mount.
     """
-    room = f"size={size_bytes},nr_inodes={files + 1},mode=700"  # the root directory is one, too
+    room = f"size={size_bytes},nr_inodes={files + 1},mode=700{selinux.mount_option()}"  # the root directory is one, too
     _call("mount", b"tmpfs", os.fsencode(at), b"tmpfs", ctypes.c_ulong(_NOSUID_NODEV_NOEXEC), room.encode())
 
 

@@ -155,12 +155,14 @@ class Pod(Object, frozen=True, kw_only=True, tag_field="kind", tag="Pod"):
         return not any(status.state is not None and status.state.running is not None for status in statuses)
 
 
-# --- Node -----------------------------------------------------------------------------------------------------------
-
-
 class NodeAddress(Wire, frozen=True, kw_only=True):
     type: str
     address: str
+
+
+class NodeSystemInfo(Wire, frozen=True, kw_only=True):
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
 
 
 class Taint(Wire, frozen=True, kw_only=True):
@@ -179,6 +181,7 @@ class NodeStatus(Wire, frozen=True, kw_only=True):
     allocatable: dict[str, Quantity] | None = None
     conditions: list[Condition] | None = None
     addresses: list[NodeAddress] | None = None
+    node_info: NodeSystemInfo = field(default_factory=NodeSystemInfo)
 
 
 class Node(Object, frozen=True, kw_only=True, tag_field="kind", tag="Node"):

@@ -27,6 +27,9 @@ POOL_ADDRESS: Final = f"{GROUP}/pool-address"
 POOL_LINK: Final = f"{GROUP}/pool-link-mbps"
 """On such a node: how fast its network is, 0 where its kernel does not say."""
 
+INJECTION: Final = f"{GROUP}/injection"
+"""On a node, written by its agent: how slots reach containers there, and why."""
+
 GANG: Final = f"{GROUP}/gang"
 """On a pod, written by its author: the name of the group of pods that run all together or not at all. Also a label,
 which the webhook adds, so that a gang's pods can be listed."""
@@ -42,6 +45,9 @@ CARD_SELECTOR: Final = f"{GROUP}/card-selector"
 """On a pod, written by its author: what the cards must be of containers that ask by their own resources."""
 CARD_PREFERENCE: Final = f"{GROUP}/card-preference"
 """Likewise: which of the cards that fit they would rather have."""
+PRELOAD: Final = f"{GROUP}/preload"
+"""On a pod, written by its author: PRELOAD_ENVIRONMENT for an image that reads no /etc/ld.so.preload."""
+PRELOAD_ENVIRONMENT: Final = "environment"
 
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 

@@ -46,6 +46,15 @@ Vocabularies = Annotated[
     ),
 ]
 
+Cdi = Annotated[
+    Literal["auto", "always", "never"],
+    typer.Option(help="Slots are CDI devices: where kubelet and runtime say that they take those, always or never."),
+]
+CdiDir = Annotated[
+    list[Path] | None,
+    typer.Option(help="Where CDI devices are; ours go into the last. Default: /etc/cdi and /var/run/cdi."),
+]
+
 NAMESPACE = "elastic-gpu-system"
 
 
@@ -147,9 +156,12 @@ def agent(
             "(mountPropagation: Bidirectional).",
         ),
     ] = False,
+    cdi: Cdi = "auto",
+    cdi_dir: CdiDir = None,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
+    from egpu.adapters.cdi import DIRECTORIES
     from egpu.adapters.executors.confinement import ConfinementConfig
     from egpu.apps.agent import AgentConfig, run
 
@@ -172,6 +184,8 @@ def agent(
             cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
         ),
         mount_usage=mount_usage,
+        cdi=cdi,
+        cdi_directories=tuple(cdi_dir or DIRECTORIES),
     )
     run_component("agent", run, config, log_level)
 

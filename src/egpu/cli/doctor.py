@@ -40,6 +40,8 @@ STALE_AFTER: Final = timedelta(seconds=60)
 MAX_NAMED: Final = 5
 NODE_LABEL: Final = f"{names.GROUP}/node"
 PART_OF: Final = ("app.kubernetes.io/part-of", "elastic-gpu")
+WITHOUT_PLUGIN: Final = "nvidia.com/gpu.deploy.device-plugin=false"
+"""Keeps the device plugin of NVIDIA's GPU Operator, and no other part of it, away from a node."""
 NVIDIA_PLUGINS: Final = frozenset({"nvidia-device-plugin", "nvidia-device-plugin-ds"})
 INSTALL: Final = "egpu manifests | kubectl apply -f -"
 
@@ -258,13 +260,31 @@ async def _agents(cluster: Cluster) -> Finding:
         if NVIDIA_PLUGINS & {(pod.metadata.labels or {}).get(label, "") for label in ("name", "app.kubernetes.io/name")}
     }
     if both := sorted({node.name for node in wanted} & rivals):
-        mend = "keep NVIDIA's device plugin away from these nodes"
+        mend = f"kubectl label node NODE {WITHOUT_PLUGIN} where GPU Operator runs it, else keep it away by its selector"
         return Finding(State.WRONG, f"two answer for nvidia.com/gpu on {_some(both)}", mend)
     silent = [node.name for node in wanted if str((node.status.allocatable or {}).get(names.SLOT, 0)) == "0"]
     if silent:
         found = f"{len(silent)} of {len(wanted)} nodes offer no slots: {_some(silent)}"
         return Finding(State.WRONG, found, cluster.logs("agent"))
     return Finding(State.OK, f"{len(wanted)} nodes offer slots")
+
+
+async def _injection(cluster: Cluster) -> Finding:
+    """What agents say of how slots reach containers: by CDI, or as paths, which is why."""
+    said = {
+        node.name: node.annotations[names.INJECTION] for node in cluster.nodes if names.INJECTION in node.annotations
+    }
+    if not said:
+        return Finding(State.UNSEEN, "no agent has said how slots reach containers")
+    by_paths = [
+        f"{node} ({words.removeprefix('paths: ')})" for node, words in said.items() if words.startswith("paths")
+    ]
+    by_cdi = len(said) - len(by_paths)
+    if not by_paths:
+        return Finding(State.OK, f"by CDI on {by_cdi} nodes")
+    return Finding(
+        State.OK, f"by CDI on {by_cdi} nodes, as paths on {_some(by_paths)}: NVIDIA's runtime is needed there"
+    )
 
 
 async def _cards(cluster: Cluster) -> Finding:
@@ -294,5 +314,6 @@ CHECKS: Final[Mapping[str, Callable[[Cluster], Awaitable[Finding]]]] = {
     "kube-scheduler": _scheduler,
     "components": _components,
     "agents": _agents,
+    "injection": _injection,
     "cards": _cards,
 }

@@ -12,6 +12,7 @@ from egpu.errors import InvalidInput
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
+Cdi = Literal["auto", "always", "never"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
@@ -23,6 +24,10 @@ def manifests(
         list[str],
         typer.Option(metavar="LABEL=VALUE", help="Nodes that get an agent. Default: elasticgpu.io/node=true."),
     ] = [],  # noqa: B006  typer wants a list, and does not change it
+    runtime_class: Annotated[
+        str, typer.Option(help="Runtime class of the agents, such as nvidia. Default: the nodes' own runtime.")
+    ] = "",
+    cdi: Annotated[Cdi | None, typer.Option(help="Slots are CDI devices. Default: where nodes can.")] = None,
     pool: Annotated[bool, typer.Option("--pool", help="Every agent takes part in the pool.")] = False,
     extender_remote: Annotated[
         bool, typer.Option("--extender-remote", help="kube-schedulers on several nodes ask the extender.")
@@ -36,6 +41,8 @@ def manifests(
         image=image,
         pull_policy=pull_policy or "",
         node_selector=dict(_label(text) for text in node_selector),
+        runtime_class=runtime_class,
+        cdi=cdi or "",
         patches=[name for name, wanted in chosen.items() if wanted],
         vocabularies=optional_vocabularies(vocabularies),
     )

@@ -236,10 +236,11 @@ def _specs(
         mounting = ["--mount-usage"] if mounts.allowed(state_dir) else []
         specs += [
             spec(f"kubelet-{node}", "egpu.embedded.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
-                 "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory),
+                 "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory,
+                 "--cdi-dir", str(home / "cdi")),
             spec(f"agent-{node}", "egpu", "agent", "--node", node, "--node-ip", "127.0.0.1",
                  "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"), "--cgroup", "none",
-                 "--device-root", str(machine.device_dir), "--nvml-library", str(nvml),
+                 "--device-root", str(machine.device_dir), "--nvml-library", str(nvml), "--cdi-dir", str(home / "cdi"),
                  "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI), *mounting,
                  "--vocabularies", ",".join(config.vocabularies)),
         ]  # fmt: skip

@@ -14,8 +14,10 @@ from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.api.allocation import ContainerDemand, PodAllocation
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.cards.publisher import node_capacity
+from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.core.admission import mutate_pod, validate_claim, validate_class
@@ -123,7 +125,14 @@ async def test_the_node_publishes_it_and_prepares_its_containers(tmp_path: Path)
     await inventory.refresh()
     slots = Slots(tmp_path / "slots")
     devices = DeviceFiles(tmp_path / "dev", tmp_path)
-    preparer = Preparer(slots=slots, state_dir=tmp_path, devices=devices, inventory=inventory)
+    preparer = Preparer(
+        slots=slots,
+        state_dir=tmp_path,
+        devices=devices,
+        inventory=inventory,
+        specs=SlotSpecs([tmp_path / "cdi"], devices),
+        injection=Injection("never"),
+    )
     await preparer.prepare("7", owner)
     assert (slots.path("7") / "dev" / "nvidia3").readlink() == tmp_path / "dev" / "nvidia3"
     assert (slots.path("7") / "ld.so.preload").read_text() == ""

@@ -53,12 +53,13 @@ class DeviceNode:
 
 @dataclass(frozen=True)
 class ContainerDevices:
-    """What a plugin answers to Allocate for one container."""
+    """What a plugin answers to Allocate for one container; `cdi_devices` are names, as VENDOR/CLASS=NAME."""
 
     envs: dict[str, str] = field(default_factory=dict[str, str])
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
     annotations: dict[str, str] = field(default_factory=dict[str, str])
+    cdi_devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,7 @@ def _answer_out(answer: ContainerDevices) -> pb.ContainerAllocateResponse:
             for device in answer.devices
         ],
         annotations=answer.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in answer.cdi_devices],
     )
 
 
@@ -246,4 +248,5 @@ def _answer_in(answer: pb.ContainerAllocateResponse) -> ContainerDevices:
         mounts=tuple(Mount(each.container_path, each.host_path, each.read_only) for each in answer.mounts),
         devices=tuple(DeviceNode(each.container_path, each.host_path, each.permissions) for each in answer.devices),
         annotations=dict(answer.annotations),
+        cdi_devices=tuple(each.name for each in answer.cdi_devices),
     )

@@ -50,7 +50,7 @@ def from_response(response: httpx2.Response, what: str) -> ElasticGPUError:
     try:
         status = msgspec.json.decode(response.content, type=Status)
     except (msgspec.DecodeError, msgspec.ValidationError):
-        status = Status(message=response.text[:500])
+        status = Status(message=response.text[:500].strip())
     status.code = response.status_code
     return from_status(status, what, method=response.request.method)
 

@@ -28,8 +28,10 @@ from egpu.apps.agent.pods import NodePods
 from egpu.apps.agent.serving.bridges import SlotBridges
 from egpu.apps.agent.serving.pods import PodService, ServedContainer
 from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
+from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import Slots
+from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owners
 from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
@@ -51,6 +53,8 @@ class Agent:
         self.client = client
         self.slots = Slots(config.slots_dir, mount_usage=config.mount_usage)
         self.devices = DeviceFiles(config.device_root, config.state_dir)
+        self.specs = SlotSpecs(config.cdi_directories, self.devices)
+        self.injection = Injection(config.cdi)
         credentials = pool_credentials(config)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
         self.compute = ComputeSharing(self.slots)
@@ -92,7 +96,29 @@ class Agent:
         events = EventRecorder(client, component="elastic-gpu-agent")
         self.memory = MemoryReconciler(self.slots, cards, watched, events=events)
         kubelet = PodResources(config.kubelet_dir)
-        self.plugin = SlotPlugin(
+        self.plugin = self._plugin(kubelet, pods)
+        self.registrar = Registrar(self.plugin, config.kubelet_dir)
+        self.publisher = Publisher(
+            client,
+            config.node,
+            self.inventory,
+            interval_seconds=config.publish_seconds,
+            learn=self.injection.learn,
+            vocabularies=config.vocabularies,
+        )
+        self.sweeper = Sweeper(
+            slots=self.slots,
+            specs=self.specs,
+            holdings=kubelet.pods,
+            pods=pods,
+            slot_lock=self.plugin.slot_lock,
+            interval_seconds=config.sweep_seconds,
+        )
+
+    def _plugin(self, kubelet: PodResources, pods: NodePods) -> SlotPlugin:
+        """What kubelet asks, and who fills its slots."""
+        config = self.config
+        return SlotPlugin(
             config,
             inventory=self.inventory,
             devices=self.devices,
@@ -105,23 +131,12 @@ class Agent:
                 node=config.node,
                 executors=self.executors,
                 bridges=self.bridges,
+                specs=self.specs,
+                injection=self.injection,
             ),
             metrics=self.metrics,
-        )
-        self.registrar = Registrar(self.plugin, config.kubelet_dir)
-        self.publisher = Publisher(
-            client,
-            config.node,
-            self.inventory,
-            interval_seconds=config.publish_seconds,
-            vocabularies=config.vocabularies,
-        )
-        self.sweeper = Sweeper(
-            slots=self.slots,
-            holdings=kubelet.pods,
-            pods=pods,
-            slot_lock=self.plugin.slot_lock,
-            interval_seconds=config.sweep_seconds,
+            specs=self.specs,
+            injection=self.injection,
         )
 
     def not_ready(self) -> str | None:
@@ -136,8 +151,10 @@ class Agent:
 
     async def run(self, supervisor: Supervisor) -> None:
         """Run until the supervisor is stopped. Raises NotSupported when this node cannot keep cards apart, or nothing
-        can be mounted where it should be."""
+        can be mounted or written where it should be."""
         await asyncio.to_thread(self.devices.nowhere)
+        if self.config.cdi != "never":
+            await asyncio.to_thread(self.specs.open)
         if self.config.mount_usage and not await asyncio.to_thread(mounts.allowed, self.config.slots_dir):
             raise NotSupported(f"{self.config.slots_dir}: nothing can be mounted here; go without --mount-usage")
         sock = web.open_socket(web.Listen.parse(self.config.listen))
@@ -151,7 +168,7 @@ class Agent:
             await self._join_pool(self.serving)
         supervisor.add("inventory", self.inventory.run())
         supervisor.add("publisher", self.publisher.run())
-        supervisor.add("registrar", self.registrar.run())
+        supervisor.add("registrar", self._register())
         supervisor.add("sweeper", self.sweeper.run())
         supervisor.add("compute", self.compute.run())
         supervisor.add("memory", self.memory.run())
@@ -161,6 +178,11 @@ class Agent:
             supervisor.add("serving", self.serving.run())
             supervisor.add("bridges", self.bridges.run())
         await supervisor.run()
+
+    async def _register(self) -> None:
+        """kubelet asks as soon as it knows us, and keeps what it is answered for as long as the pod is there."""
+        await self.injection.known()
+        await self.registrar.run()
 
     async def _join_pool(self, serving: PodService) -> None:
         """Listen before anybody is told that we do."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from egpu.adapters.cdi import DIRECTORIES
 from egpu.adapters.executors.confinement import UNGROUPED, ConfinementConfig
+from egpu.apps.agent.slots.injection import Mode
 
 #: More containers than this never share one card. kubelet is told every slot: 64 cards of 64 stay under 200 kB.
 SLOTS_PER_CARD = 48
@@ -22,8 +24,9 @@ class AgentConfig:
     the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
     listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface. `mount_usage`: what containers may
     write of their slots is a file system of its own each, which cannot grow; kubelet has to see what the agent mounts.
-    `vocabularies` are the optional ones
-    that are turned on, in whose names the node publishes its cards too.
+    `vocabularies` are the optional ones that are turned on, in whose names the node publishes its cards too. `cdi`:
+    slots are CDI devices (auto: where kubelet and runtime take those), written into the last of `cdi_directories`;
+    NVIDIA's are looked for in all of them.
     """
 
     node: str
@@ -45,6 +48,8 @@ class AgentConfig:
     vocabularies: tuple[str, ...] = ()
     confinement: ConfinementConfig = UNGROUPED
     mount_usage: bool = False
+    cdi: Mode = "auto"
+    cdi_directories: tuple[Path, ...] = DIRECTORIES
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""

@@ -90,6 +90,12 @@ class AgentMetrics(Collector):
         self.refusals = Counter(
             "elasticgpu_agent_refusals", "Containers kept from starting.", ["reason"], registry=self.registry
         )
+        self.environment_preloads = Counter(
+            "elasticgpu_agent_environment_preloads",
+            "Containers started with LD_PRELOAD, for images that read no /etc/ld.so.preload: a cleared environment "
+            "frees a program.",
+            registry=self.registry,
+        )
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -9,6 +9,7 @@
     worker       one pod's life: init containers, restarts, deletion
     containers   what is known of one container and its runs
     starter      one start: plugins asked, process started
+    cdi          what CDI names mean, as a container runtime looks them up
     launch       what a start needs: paths, libraries, environment
     environment  variables
     images       the program of an image

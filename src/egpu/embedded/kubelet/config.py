@@ -13,7 +13,8 @@ class KubeletConfig:
     `driver_dir` is the driver directory of the node's simulated machine (see `egpu.adapters.simulator.machine`); None
     is a node without one, whose containers get no CUDA libraries. A crashed container waits `backoff_seconds`, doubled
     at each crash up to `backoff_limit_seconds`: far less than a real kubelet's 10 s to 5 min, so that people who try
-    things do not wait. `seed` makes the random choices repeatable.
+    things do not wait. `seed` makes the random choices repeatable. `cdi_directories` are where the runtime looks CDI
+    devices up, the last one first; none of the machine's own, because its cards are not this node's.
     """
 
     node: str
@@ -29,6 +30,7 @@ class KubeletConfig:
     backoff_limit_seconds: float = 60.0
     heartbeat_seconds: float = 10.0
     seed: int | None = None
+    cdi_directories: tuple[Path, ...] = ()
 
     @property
     def run_dir(self) -> Path:

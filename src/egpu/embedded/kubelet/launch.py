@@ -42,10 +42,12 @@ def run_spec(
     directory: Path,
     number: int,
     answers: Sequence[ContainerDevices],
+    edits: ContainerDevices,
     sources: Sources,
     private_mounts: bool,
 ) -> RunSpec:
-    """Everything for one run; makes what it needs under `directory` (its own) and the pod's scratch directory.
+    """Everything for one run; makes what it needs under `directory` (its own) and the pod's scratch directory. `edits`
+    are what the CDI devices of `answers` mean now; the runtime applies them last.
 
     Raises:
         InvalidInput: a reference of the environment or a volume cannot be resolved.
@@ -53,11 +55,12 @@ def run_spec(
     """
     argv = images.argv(container)
     devices = {key: value for answer in answers for key, value in answer.envs.items()}
-    env = environment(pod, container, node_ip=config.node_ip, devices=devices, sources=sources)
-    binds = [Bind(m.host_path, m.container_path, m.read_only) for answer in answers for m in answer.mounts]
+    env = environment(pod, container, node_ip=config.node_ip, devices=devices, sources=sources) | edits.envs
+    given = (*answers, edits)
+    binds = [Bind(m.host_path, m.container_path, m.read_only) for answer in given for m in answer.mounts]
     preload_files = [bind.source for bind in binds if bind.target == PRELOAD]
     preload = [line for path in preload_files for line in _lines(path)]
-    nodes = [node for answer in answers for node in answer.devices]
+    nodes = [node for answer in given for node in answer.devices]
     if nodes and config.driver_dir is not None and env.get(names.NVIDIA_VISIBLE_DEVICES) != names.NO_DEVICES:
         driver = driver_dir(config.driver_dir, directory, nodes)
         preload += [str(driver / library) for library in simulator.LIBRARIES]

@@ -11,7 +11,7 @@ import structlog
 
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Secret
-from egpu.embedded.kubelet import images
+from egpu.embedded.kubelet import cdi, images
 from egpu.embedded.kubelet.config import KubeletConfig
 from egpu.embedded.kubelet.containers import ContainerRecord, Run
 from egpu.embedded.kubelet.devices import DeviceManager
@@ -20,20 +20,24 @@ from egpu.embedded.kubelet.events import Events
 from egpu.embedded.kubelet.launch import run_spec
 from egpu.embedded.kubelet.objects import ConfigMap, Pod
 from egpu.embedded.kubelet.runtime import Runtime
-from egpu.errors import ElasticGPUError, InvalidInput, NativeMissing, NotSupported
+from egpu.errors import ElasticGPUError, InvalidInput, NativeMissing, NotSupported, TerminalError
 
 log = structlog.get_logger(__name__)
 
 #: Whatever keeps a container from starting (an agent that is away, a card that is unhealthy) is asked this often.
 RETRY_LIMIT_SECONDS = 5.0
 
-Reason = Literal["ErrImagePull", "CreateContainerConfigError", "RunContainerError"]
+Reason = Literal["ErrImagePull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"]
 
 
 class _CannotStart(Exception):
     def __init__(self, reason: Reason, error: ElasticGPUError) -> None:
         super().__init__(str(error))
         self.reason: Reason = reason
+
+
+def _ours(error: ElasticGPUError | OSError) -> ElasticGPUError:
+    return error if isinstance(error, ElasticGPUError) else InvalidInput("container", str(error))
 
 
 class Starter:
@@ -74,6 +78,16 @@ class Starter:
         try:
             sources = await self._sources(pod)
             await self._ask_plugins(pod, record)
+            answers = self._devices.answers(pod.uid, record.name)
+        except (ElasticGPUError, OSError) as error:
+            raise _CannotStart("CreateContainerConfigError", _ours(error)) from error
+        try:
+            # From here on it is the runtime that acts, on what kubelet passes to it.
+            wanted = [name for answer in answers for name in answer.cdi_devices]
+            edits = await asyncio.to_thread(cdi.resolve, wanted, self._config.cdi_directories)
+        except TerminalError as error:
+            raise _CannotStart("CreateContainerError", error) from error
+        try:
             spec = await asyncio.to_thread(
                 lambda: run_spec(
                     self._config,
@@ -81,14 +95,14 @@ class Starter:
                     container,
                     directory=self._config.run_dir / pod.uid / record.name / f".{run.number}",
                     number=run.number,
-                    answers=self._devices.answers(pod.uid, record.name),
+                    answers=answers,
+                    edits=edits,
                     sources=sources,
                     private_mounts=self._runtime.private_mounts,
                 )
             )
         except (ElasticGPUError, OSError) as error:
-            wrapped = error if isinstance(error, ElasticGPUError) else InvalidInput("container", str(error))
-            raise _CannotStart("CreateContainerConfigError", wrapped) from error
+            raise _CannotStart("CreateContainerConfigError", _ours(error)) from error
         if spec.binds and not self._runtime.private_mounts:
             weaker = "this machine allows no private mounts: the container's slice is held by its environment only"
             self._events.record(pod, "Warning", "NoPrivateMounts", weaker, record.name)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardReading
 from egpu.api import names
-from egpu.api.kubernetes import Node
+from egpu.api.kubernetes import Node, NodeSystemInfo
 from egpu.api.objects import (
     ElasticGPU,
     ElasticGPUSpec,
@@ -55,7 +55,8 @@ class PoolMember:
 
 class Publisher:
     """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
-    before it runs where the node takes part in the pool; `vocabularies` are the optional ones that are turned on."""
+    before it runs where the node takes part in the pool. `learn` is told what kubelet says of the node, and answers how
+    slots reach containers there; `vocabularies` are the optional ones that are turned on."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Publisher:
         inventory: Inventory,
         *,
         interval_seconds: float,
+        learn: Callable[[NodeSystemInfo], str],
         vocabularies: Collection[str] = (),
     ) -> None:
         self.pool: PoolMember | None = None
@@ -72,6 +74,7 @@ class Publisher:
         self._inventory = inventory
         self._interval_seconds = interval_seconds
         self._vocabularies = vocabularies
+        self._learn = learn
         self.published = 0
 
     async def run(self) -> None:
@@ -106,10 +109,11 @@ class Publisher:
     async def publish(self, cards: tuple[CardReading, ...]) -> None:
         """Write everything once. Raises whatever the API server refuses."""
         node = await self._client.get(Node, self._node)
+        injection = self._learn(node.status.node_info)
         for card in cards:
             await self._publish_card(card, node)
         await self._disown({card.uuid for card in cards})
-        await self._publish_node(cards, node)
+        await self._publish_node(cards, node, injection)
 
     async def _publish_card(self, card: CardReading, node: Node) -> None:
         wanted = card_object(self._node, card, node.uid)
@@ -147,12 +151,12 @@ class Publisher:
             gone = replace(found.status, phase="Failed", healthy=False, reason=GONE, message=message)
             await self._publish_status(found, gone)
 
-    async def _publish_node(self, cards: tuple[CardReading, ...], node: Node) -> None:
+    async def _publish_node(self, cards: tuple[CardReading, ...], node: Node, injection: str) -> None:
         pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
         capacity = node_capacity(cards, pool_slots, self._vocabularies)
         allocatable = node_capacity([card for card in cards if card.healthy], pool_slots, self._vocabularies)
         labels = node_labels(cards)
-        annotations = pool_annotations(self.pool)
+        annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
         said = {key: node.annotations.get(key) for key in annotations}
         patch: dict[str, Any] = {}
         if not _within(capacity, node.status.capacity) or not _within(allocatable, node.status.allocatable):

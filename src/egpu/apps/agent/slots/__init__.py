@@ -1,11 +1,13 @@
 """Slots: one for each GPU container, registered with kubelet as `elasticgpu.io/slot`, and the directory that it sees.
 
-    plugin       the device plugin: Allocate answers with paths named by slot id, PreStartContainer has them filled
+    plugin       the device plugin: Allocate answers with what is named by slot id, PreStartContainer has it filled
     registrar    keeps the plugin known to kubelet, also when that starts anew
     owners       whose slot is it? from pod-resources and the pod
     preparer     makes a slot what its owner was given, knowing nothing of who asks
     directories  the slot directories: complete or absent, and whose each is
     devices      the device files: which a container may open
+    cdi          the CDI devices: what a slot's name means to the container runtime
+    injection    CDI or paths? from what the node can
     sweeper      removes slots that nobody holds any more
 
 Not here: what a technology needs in a slot (`egpu.core.provisioners`), executors (`egpu.apps.agent.serving`).

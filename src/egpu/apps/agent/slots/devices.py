@@ -1,6 +1,6 @@
-"""Device files: which a container may open. A granted minor is a link to the real file, any other one leads nowhere.
+"""Device files: which a container may open. What was granted is a link to the real file, anything else leads nowhere.
 
-Allocate has to name every `nvidia<minor>` of the node before anybody knows whose slot it is, so each name is a link
+Without CDI, Allocate has to name every file of the node before anybody knows whose slot it is, so each name is a link
 that is filled in when the container starts. "Nowhere" is a device number that no driver serves: opening it is ENXIO.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from egpu.errors import NotSupported
@@ -34,6 +35,18 @@ class DeviceFiles:
     def control(self) -> tuple[Path, ...]:
         """Those of CONTROL_DEVICES that this node has."""
         return tuple(path for each in CONTROL_DEVICES if (path := self._root / each).exists())
+
+    def links(self, granted: Collection[int], minors: Iterable[int]) -> dict[str, Path]:
+        """Where each name leads in a container that was granted some of the node's minors. Without any it needs no
+        control device either: whoever can open that one can ask the driver about every card of the node.
+
+        Raises NotSupported as `nowhere` does.
+        """
+        control = {path.name: path for path in self.control()} if granted else {}
+        cards = {name(minor): self.card(minor) for minor in granted}
+        nowhere = self.nowhere()
+        names = {*CONTROL_DEVICES, *(name(minor) for minor in minors), *cards}
+        return {each: cards.get(each) or control.get(each) or nowhere for each in sorted(names)}
 
     def nowhere(self) -> Path:
         """The file that nothing serves: a device node on a real node, a plain file on a simulated one.

@@ -5,7 +5,7 @@
         usage                           mounted read-write at /opt/egpu/usage; of a file system of its own, or plain
         libegpu-interposer.so           hard link to the node's copy; absent likewise
         ld.so.preload                   mounted at /etc/ld.so.preload; empty where nothing is preloaded
-        dev/nvidia<minor>               link to the real device, or to a file that leads nowhere
+        dev/nvidia*                     link to the real device, or to a file that leads nowhere
         executor-policy, executor-usage hard links to those of its executor, where it has one: what limits it then
         owner.json                      whose it is (`SlotRecord`)
 
@@ -22,10 +22,12 @@ from pathlib import Path
 
 import msgspec
 
+from egpu.adapters import selinux
 from egpu.adapters.private import private_directory
 from egpu.adapters.slices.bounded import create_bounded_usage, unmount_bounded
 from egpu.adapters.slices.pages import create_usage
 from egpu.api.allocation import ContainerAllocation
+from egpu.core.provisioners.preparation import Preparation
 from egpu.errors import CorruptData
 
 CONTAINER_DIRECTORY = "/opt/egpu"
@@ -37,6 +39,11 @@ EXECUTOR_USAGE_FILE = "executor-usage"
 DEVICES = "dev"
 OWNER_FILE = "owner.json"
 _SCRATCH_PREFIX = "."
+
+
+def preloaded(plan: Preparation) -> list[str]:
+    """What every program of the container loads, by its path there."""
+    return [f"{CONTAINER_DIRECTORY}/{file}" for file in plan.libraries]
 
 
 class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -136,6 +143,7 @@ class Slots:
         try:
             fill(fresh)
             (fresh / OWNER_FILE).write_bytes(msgspec.json.encode(record))
+            selinux.label(fresh)
             self.remove(record.slot_id)
             fresh.rename(self.path(record.slot_id))
         except BaseException:

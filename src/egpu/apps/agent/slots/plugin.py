@@ -1,7 +1,8 @@
 """The device plugin of `elasticgpu.io/slot`: a slot per GPU container, filled in when the container starts.
 
-Allocate knows no container, so it answers with paths named by the slot id and with every minor of the node.
-PreStartContainer, called again before every start, finds out whose slot it is and has those paths prepared.
+Allocate knows no container, so it answers with paths named by the slot id, and with a CDI device of that name, or
+without CDI with every device file of the node. PreStartContainer, called again before every start, finds out whose slot
+it is and has those paths and that device prepared.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 
 import structlog
 
@@ -20,8 +22,10 @@ from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots import directories as layout
+from egpu.apps.agent.slots.cdi import SlotSpecs, device_name
 from egpu.apps.agent.slots.devices import DeviceFiles, name
-from egpu.apps.agent.slots.owners import Owners
+from egpu.apps.agent.slots.injection import Injection
+from egpu.apps.agent.slots.owners import Owner, Owners
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.errors import ElasticGPUError, RetryableError, TerminalError, Unavailable
 
@@ -46,6 +50,8 @@ class SlotPlugin:
         owners: Owners,
         preparer: Preparer,
         metrics: AgentMetrics,
+        specs: SlotSpecs,
+        injection: Injection,
     ) -> None:
         self._config = config
         self._inventory = inventory
@@ -53,6 +59,8 @@ class SlotPlugin:
         self._owners = owners
         self._preparer = preparer
         self._metrics = metrics
+        self._specs = specs
+        self._injection = injection
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def slot_lock(self, slot_id: str) -> asyncio.Lock:
@@ -73,26 +81,29 @@ class SlotPlugin:
                 yield slots
 
     async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
-        """Paths of the one slot of a container. Raises TerminalError for any other number of slots."""
+        """How a container gets its one slot. Raises TerminalError for any other number of slots."""
         began = time.monotonic()
-        slot = self._config.slots_dir / _only(ids)
+        slot_id = _only(ids)
         if not self._inventory.version:
             raise Unavailable("the node's cards have not been read yet")
+        self._specs.remove(slot_id)
+        slot = self._config.slots_dir / slot_id
         target = layout.CONTAINER_DIRECTORY
-        cards = [
-            DeviceNode(f"/dev/{name(minor)}", str(slot / layout.DEVICES / name(minor)))
-            for minor in self._inventory.minors
-        ]
-        control = [DeviceNode(f"/dev/{path.name}", str(path)) for path in self._devices.control()]
-        self._metrics.allocate_seconds.observe(time.monotonic() - began)
-        return ContainerDevices(
-            mounts=(
-                Mount(target, str(slot)),
-                Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
-                Mount("/etc/ld.so.preload", str(slot / layout.PRELOAD_FILE)),
-            ),
-            devices=(*cards, *control),
+        # What holds a program to its slice is mounted in any case: a runtime whose configuration has CDI off ignores
+        # names silently, and NVIDIA's may then bring the card all the same.
+        mounts = (
+            Mount(target, str(slot)),
+            Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
+            Mount("/etc/ld.so.preload", str(slot / layout.PRELOAD_FILE)),
         )
+        self._metrics.allocate_seconds.observe(time.monotonic() - began)
+        if self._injection.cdi:
+            return ContainerDevices(mounts=mounts, cdi_devices=(device_name(slot_id),))
+        return ContainerDevices(mounts=mounts, devices=self._links(slot))
+
+    def _links(self, slot: Path) -> tuple[DeviceNode, ...]:
+        files = (*(name(minor) for minor in self._inventory.minors), *(path.name for path in self._devices.control()))
+        return tuple(DeviceNode(f"/dev/{file}", str(slot / layout.DEVICES / file)) for file in files)
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Make the slot what its container was given; raises, and so keeps it from starting, otherwise."""
@@ -100,14 +111,17 @@ class SlotPlugin:
         began = time.monotonic()
         try:
             async with self.slot_lock(slot_id):
-                await self._prepare(slot_id, deadline=began + PRESTART_SECONDS)
+                self._specs.remove(slot_id)
+                owner = await self._prepared(slot_id, deadline=began + PRESTART_SECONDS)
         except ElasticGPUError as error:
             self._metrics.refusals.labels(reason=type(error).__name__).inc()
             log.warning("a container may not start", slot_id=slot_id, reason=str(error))
             raise
         self._metrics.prepare_seconds.observe(time.monotonic() - began)
+        if names.PRELOAD in owner.pod.annotations:
+            self._metrics.environment_preloads.inc()
 
-    async def _prepare(self, slot_id: str, *, deadline: float) -> None:
+    async def _prepared(self, slot_id: str, *, deadline: float) -> Owner:
         while True:
             try:
                 owner = await self._owners.of(slot_id)
@@ -117,7 +131,7 @@ class SlotPlugin:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                return
+                return owner
 
 
 def _numa_nodes(cards: Iterable[CardReading]) -> tuple[int, ...]:

@@ -19,14 +19,17 @@ from egpu.adapters.files import write_atomically
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.processes import boot_id
 from egpu.adapters.slices import pages
+from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.serving import bridges
 from egpu.apps.agent.serving.bridges import SlotBridges
 from egpu.apps.agent.serving.slots import SlotExecutors, link_into
 from egpu.apps.agent.slots import directories as layout
-from egpu.apps.agent.slots.devices import DeviceFiles, name
+from egpu.apps.agent.slots.cdi import SlotSpecs
+from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner
 from egpu.core.provisioners import provisioner
 from egpu.core.provisioners.preparation import DeviceLimit, Preparation
@@ -37,7 +40,8 @@ log = structlog.get_logger(__name__)
 
 class Preparer:
     """Fills slot directories. `state_dir` also keeps this node's copy of the interposer; `bridges` lead to executors of
-    other nodes, on a node that takes part in the pool."""
+    other nodes, on a node that takes part in the pool; `specs` are written while `injection` says that slots are CDI
+    devices."""
 
     def __init__(
         self,
@@ -49,11 +53,15 @@ class Preparer:
         node: str = "",
         executors: SlotExecutors | None = None,
         bridges: SlotBridges | None = None,
+        specs: SlotSpecs,
+        injection: Injection,
     ) -> None:
         self._slots = slots
         self._node = node
         self._executors = executors
         self._bridges = bridges
+        self._specs = specs
+        self._injection = injection
         self._library_dir = state_dir / "lib"
         self._devices = devices
         self._inventory = inventory
@@ -83,9 +91,10 @@ class Preparer:
         )
         technology = provisioner(owner.allocation.provisioner)
         plan = technology.prepare(where, owner.allocation, None if record.server else record.minors)
+        by_environment = self._by_environment(where, owner, plan)
         try:
             link = await self._executor(record, plan)
-            await asyncio.to_thread(self._slots.replace, record, lambda slot: self._fill(slot, plan, link))
+            await asyncio.to_thread(self._make, record, plan, link, by_environment=by_environment)
         except OSError as error:
             raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
         finally:
@@ -130,6 +139,28 @@ class Preparer:
             raise TerminalError("this agent runs no executors")
         return partial(link_into, executor=await self._executors.start(record))
 
+    def _by_environment(self, where: str, owner: Owner, plan: Preparation) -> bool:
+        """Whether the pod wants LD_PRELOAD beside /etc/ld.so.preload. Raises TerminalError where that cannot be."""
+        wanted = owner.pod.annotations.get(names.PRELOAD, "")
+        if wanted not in ("", names.PRELOAD_ENVIRONMENT):
+            raise TerminalError(f"{where}: {names.PRELOAD} is {wanted!r}; it may be {names.PRELOAD_ENVIRONMENT}")
+        if not wanted or not plan.libraries:
+            return bool(wanted)
+        if not self._injection.cdi:
+            raise TerminalError(f"{where}: {names.PRELOAD} needs CDI, which this node has not")
+        containers = [each for each in owner.pod.all_containers if each.name == owner.container]
+        if any(variable.name == "LD_PRELOAD" for each in containers for variable in each.env or ()):
+            raise TerminalError(f"{where}: {names.PRELOAD} needs LD_PRELOAD, which the container sets itself")
+        log.warning("preloaded by environment: a program that clears it is not held", pod=owner.pod.key)
+        return True
+
+    def _make(
+        self, record: SlotRecord, plan: Preparation, link: Callable[[Path], None] | None, *, by_environment: bool
+    ) -> None:
+        self._slots.replace(record, lambda fresh: self._fill(fresh, plan, link))
+        if self._injection.cdi:
+            self._specs.write(record.slot_id, plan, by_environment=by_environment)
+
     def _fill(self, slot: Path, plan: Preparation, link: Callable[[Path], None] | None) -> None:
         if link is not None:
             link(slot)
@@ -137,15 +168,12 @@ class Preparer:
             pages.write_policy(slot / layout.POLICY_FILE, [_policy_line(limit) for limit in plan.policy])
         for file, artefact in plan.libraries.items():
             os.link(self._library(artefact), slot / file)
-        preloaded = "".join(f"{layout.CONTAINER_DIRECTORY}/{file}\n" for file in plan.libraries)
-        (slot / layout.PRELOAD_FILE).write_text(preloaded)
+        (slot / layout.PRELOAD_FILE).write_text("".join(f"{path}\n" for path in layout.preloaded(plan)))
         self._slots.create_usage(slot)
         devices = slot / layout.DEVICES
         devices.mkdir()
-        nowhere = self._devices.nowhere()
-        for minor in {*self._inventory.minors, *plan.minors}:
-            target = self._devices.card(minor) if minor in plan.minors else nowhere
-            (devices / name(minor)).symlink_to(target)
+        for file, target in self._devices.links(plan.minors, self._inventory.minors).items():
+            (devices / file).symlink_to(target)
 
     def _library(self, artefact: str) -> Path:
         """A library of ours, copied once per build beside the slots: a hard link cannot leave its file system."""

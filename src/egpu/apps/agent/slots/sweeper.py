@@ -9,6 +9,7 @@ import structlog
 
 from egpu.adapters.kubelet.podresources import PodHoldings
 from egpu.api import names
+from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import PodReader
 from egpu.apps.agent.slots.remains import end_remains
@@ -26,12 +27,14 @@ class Sweeper:
         self,
         *,
         slots: Slots,
+        specs: SlotSpecs,
         holdings: Callable[[], Awaitable[Sequence[PodHoldings]]],
         pods: PodReader,
         slot_lock: Callable[[str], asyncio.Lock],
         interval_seconds: float,
     ) -> None:
         self._slots = slots
+        self._specs = specs
         self._holdings = holdings
         self._pods = pods
         self._slot_lock = slot_lock
@@ -65,6 +68,7 @@ class Sweeper:
                 continue
             async with self._slot_lock(slot_id):
                 if self._record(slot_id) == record:
+                    self._specs.remove(slot_id)
                     if record is not None and gone:
                         await self._end_remains(record)
                     await asyncio.to_thread(self._slots.remove, slot_id)
