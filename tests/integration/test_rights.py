@@ -202,6 +202,8 @@ async def test_a_tenant_cannot_free_a_card_that_is_in_use(all_of: Everybody) -> 
     assert await all_of.kubelet.patch(
         Pod, "p", {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status"
     )
+    with pytest.raises(Refused, match="for its node to say"):
+        await tenant.patch(Pod, "p", running, namespace="default", subresource="status")
 
 
 async def test_a_tenant_cannot_give_himself_cards(all_of: Everybody) -> None:
@@ -211,6 +213,18 @@ async def test_a_tenant_cannot_give_himself_cards(all_of: Everybody) -> None:
     for path in (f"{PODS}/p/binding", "/api/v1/namespaces/default/bindings"):
         with pytest.raises(Refused, match="extender alone"):
             await all_of.tenant.raw("POST", path, body=binding)
+
+
+async def test_who_took_a_node_over_cannot_give_himself_cards_by_a_mirror_pod(all_of: Everybody) -> None:
+    """In the namespaces that no webhook is asked about; a kubelet may make pods that are bound to its node."""
+    for namespace in ("kube-system", "kube-public", "kube-node-lease"):
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        for given in (GIVEN, {names.cards_annotation("app"): "GPU-1"}):
+            mirror = pod("mirror", annotations={"kubernetes.io/config.mirror": "x", **given})
+            mirror["spec"]["nodeName"] = "node-1"
+            for whoever in (all_of.kubelet, all_of.admin):
+                with pytest.raises(Refused, match="given out by the scheduler's extender alone"):
+                    await whoever.raw("POST", path, body=mirror)
 
 
 async def test_a_tenant_cannot_make_ten_percent_a_whole_card(all_of: Everybody) -> None:
@@ -235,7 +249,8 @@ async def test_a_plain_pod_cannot_name_cards(all_of: Everybody) -> None:
     reference = {"fieldRef": {"fieldPath": "metadata.annotations['elasticgpu.io/cards-app']"}}
     forbidden = [sees(value="all"), sees(value="GPU-1"), sees(value="$(X)"), sees(valueFrom=reference)]
     forbidden += [sees(valueFrom={"configMapKeyRef": {"name": "c", "key": "k"}})]
-    forbidden += [{"volumeMounts": [{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}]}]
+    for path in ("/var/run/nvidia-container-devices/all", "var/run//nvidia-container-devices/all"):
+        forbidden += [{"volumeMounts": [{"name": "v", "mountPath": path}]}]
     for what in forbidden:
         with pytest.raises(Refused, match="did not ask for"):
             await all_of.tenant.raw("POST", PODS, body=pod("p", **what))
@@ -264,10 +279,14 @@ async def test_a_container_that_is_added_later_cannot_name_cards_either(all_of: 
     assert pods is not None
     call = Call("update", pods, User("tenant"), "default", "p", "ephemeralcontainers")
     old = await all_of.tenant.raw("POST", PODS, body=pod("p"))
-    for variables, denied in ((sees(value="all"), True), (sees(value="void"), False)):
+    hidden = {"envFrom": [{"configMapRef": {"name": "says-all"}}]}
+    for variables, denied in (
+        (sees(value="all"), True), (sees(value="void"), False),
+        (hidden, True), ({**hidden, **sees(value="void")}, False),
+    ):  # fmt: skip
         new = {**old, "spec": {**old["spec"], "ephemeralContainers": [{"name": "e", **variables}]}}
         write = Write(call, "UPDATE", new, old, {})
-        with pytest.raises(RequestRefused, match="did not ask for") if denied else nullcontext():
+        with pytest.raises(RequestRefused, match="it did not ask for") if denied else nullcontext():
             Policies(server.store, server.authorizer).validate(write, reviewed(write, new))
 
 

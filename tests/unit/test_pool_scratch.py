@@ -9,6 +9,7 @@ import pytest
 
 from egpu.adapters.pool import scratch
 from egpu.errors import Unavailable
+from support.strangers import only_root, owned_by_stranger
 
 HOLDING = """
 import sys
@@ -50,6 +51,16 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_what_is_in_use_is
         for pipe in (killed.stdin, killed.stdout):
             pipe.close()  # type: ignore[union-attr]
     assert not used.exists()
+
+
+@only_root
+def test_what_another_user_left_is_not_touched(tmp_path: Path) -> None:
+    """Root could remove it, and would break on one that is nested deeper than Python calls itself."""
+    theirs = tmp_path / "egpu-run-theirs"
+    (theirs / "below").mkdir(parents=True)
+    owned_by_stranger(theirs)
+    with scratch.directory("egpu-run-", tmp_path):
+        assert (theirs / "below").is_dir()
 
 
 def test_a_directory_that_is_swept_before_it_is_locked_is_made_again(

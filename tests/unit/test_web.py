@@ -14,6 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from egpu.adapters import certificates, http_server, web
+from egpu.api.admission import AdmissionRequest, AdmissionResponse
+from egpu.apps.webhook import server
 from support.waiting import until
 
 GO_CLIENT_IDLE_SECONDS: Final = 90
@@ -167,3 +169,30 @@ async def test_a_body_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: pyt
         writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\na")
         assert (await reader.readline()).startswith(b"HTTP/1.1 408")
         writer.close()
+
+
+async def test_reviews_that_are_still_coming_take_no_more_than_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may send the webhook some. The oldest goes, and who sends his at once is answered."""
+    monkeypatch.setattr(server, "MAX_HELD_BYTES", 4096)
+
+    async def pass_all(asked: AdmissionRequest) -> AdmissionResponse:
+        return AdmissionResponse(uid=asked.uid, allowed=True)
+
+    app = server.make_app(mutate=pass_all, validate=pass_all, not_ready=lambda: None)
+    async with serving(app) as address:
+        slow: list[Connection] = []
+        for _ in range(6):
+            slow += await opened(address, 1)
+            slow[-1][1].write(b"POST /mutate HTTP/1.1\r\nHost: here\r\nContent-Length: 1800\r\n\r\n" + b" " * 1000)
+            await slow[-1][1].drain()
+        for reader, _ in slow[:2]:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        resource = {"group": "", "version": "v1", "kind": "Pod", "resource": "pods"}
+        asked = {"uid": "u", "kind": resource, "resource": resource, "operation": "CREATE", "object": {}}
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
+        async with httpx2.AsyncClient() as client:
+            for _ in range(3):
+                answer = await client.post(f"http://{address}/mutate", json=review)
+                assert (answer.status_code, answer.json()["response"]["allowed"]) == (200, True)
+        for _, writer in slow:
+            writer.close()

@@ -22,6 +22,7 @@
     strangers       accepting connections whose callers are not known yet
     http_server     uvicorn with its callers counted
     web             serving HTTP beside other work
+    bodies          what requests' bodies take of memory, all together
     monitoring      health for anybody, metrics for whoever may read them
     traces          workloads as CSV files
 

@@ -142,22 +142,30 @@ def open_routes(not_ready: Callable[[], str | None]) -> list[BaseRoute]:
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
-async def body_within(request: Request, limit_bytes: int) -> bytes:
+async def body_within(
+    request: Request,
+    limit_bytes: int,
+    *,
+    on_chunk: Callable[[int, asyncio.Timeout], None] = lambda size, deadline: None,
+) -> bytes:
     """The request's body, held once. Raises HTTPException as soon as it says, or shows, that it is larger than the
-    limit (413), without reading on, and when it takes longer than BODY_SECONDS to come (408)."""
+    limit (413), without reading on, and when it takes longer than BODY_SECONDS to come (408). `on_chunk` hears of every
+    part before it is kept, and may raise, or put the deadline forward."""
     too_large = HTTPException(413, f"body: larger than {limit_bytes} bytes")
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit_bytes:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS) as deadline:
             async for chunk in request.stream():
                 if len(body) + len(chunk) > limit_bytes:
                     raise too_large
+                if on_chunk is not None:
+                    on_chunk(len(chunk), deadline)
                 body += chunk
     except TimeoutError as error:
-        raise HTTPException(408, f"body: not all here within {BODY_SECONDS:g} s") from error
+        raise HTTPException(408, f"body: not all here within {BODY_SECONDS:g} s, or sooner where many come") from error
     return bytes(body)
 
 

@@ -17,6 +17,7 @@ from egpu.adapters.pool import messages, scratch
 from egpu.adapters.pool.bridge import Bridge, Target, fill
 from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
+from egpu.adapters.private import private_directory
 from egpu.adapters.web import Listen
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError
@@ -80,9 +81,13 @@ async def run_in_pool(
 
 
 def _short_directory() -> Path:
-    """Socket paths are short: not below a long TMPDIR."""
+    """Socket paths are short: not below a long TMPDIR. The user's own runtime directory, where there is one: after `su`
+    the variable may name that of somebody else, who could put libraries in the place of ours."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return Path(runtime if 0 < len(runtime) < 60 and os.access(runtime, os.W_OK) else "/tmp")  # noqa: S108  ours alone
+    if 0 < len(runtime) < 60 and Path(runtime).is_dir():
+        with contextlib.suppress(ElasticGPUError):
+            return private_directory(Path(runtime))
+    return Path("/tmp")  # noqa: S108  where nobody can take away another's names
 
 
 def _places(lease: messages.LeaseView) -> str:

@@ -8,6 +8,7 @@ knows that nobody uses it, also from another container, where process numbers sa
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -63,8 +64,12 @@ def _made(prefix: str, below: Path) -> tuple[Path, int]:
 
 
 def _locked(path: Path) -> int:
-    """Raises BlockingIOError when it is in use, OSError when it is none of ours."""
+    """Raises BlockingIOError when it is in use, OSError when it is none of ours: root could open and remove another
+    user's too, at whatever cost that user has arranged."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.fstat(lock).st_uid != os.geteuid():
+        os.close(lock)
+        raise PermissionError(errno.EPERM, "another user's directory", str(path))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:

@@ -37,6 +37,13 @@ def pages_of(pid: int, page: str) -> set[PageIdentity]:
     return {each for each in found if each is not None}
 
 
+def in_pod(pid: int, uid: str) -> bool:
+    """Whether kubelet put the process into the control group of the pod with that UID, with either of its drivers."""
+    groups = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
+    parts = (part for line in _lines(_PROC / str(pid) / "cgroup") for part in line.split("/"))
+    return any(part in groups or part.rpartition("-")[2] in groups for part in parts)
+
+
 def name_of(pid: int) -> Name | None:
     """None when it is gone, or hidden from us."""
     try:

@@ -10,12 +10,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from egpu.adapters.web import body_within, open_routes
+from egpu.adapters.bodies import Bodies
+from egpu.adapters.web import open_routes
 from egpu.api.admission import AdmissionRequest, AdmissionResponse, AdmissionReview, ResponseStatus
 from egpu.errors import InvalidInput, RetryableError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """An API server accepts objects of 3 MiB; a review holds two of them."""
+MAX_HELD_BYTES = 4 * MAX_BODY_BYTES
+"""Of all reviews at one time: the API server shows no certificate, so anybody in the cluster may send some."""
 
 Decide = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
 
@@ -26,20 +29,24 @@ log = structlog.get_logger(__name__)
 
 
 def make_app(*, mutate: Decide, validate: Decide, not_ready: Callable[[], str | None]) -> Starlette:
+    bodies = Bodies(at_most_bytes=MAX_HELD_BYTES)
     return Starlette(
         routes=[
-            Route("/mutate", _reviewer(mutate), methods=["POST"]),
-            Route("/validate", _reviewer(validate), methods=["POST"]),
+            Route("/mutate", _reviewer(mutate, bodies), methods=["POST"]),
+            Route("/validate", _reviewer(validate, bodies), methods=["POST"]),
             *open_routes(not_ready),
         ]
     )
 
 
-def _reviewer(decide: Decide) -> Callable[[Request], Awaitable[Response]]:
+def _reviewer(decide: Decide, bodies: Bodies) -> Callable[[Request], Awaitable[Response]]:
     async def review(request: Request) -> Response:
-        path = request.url.path
+        async with bodies.read(request, MAX_BODY_BYTES) as body:
+            return await answered(request.url.path, body)
+
+    async def answered(path: str, body: bytes) -> Response:
         try:
-            asked = await _read(request)
+            asked = _read(body)
         except InvalidInput as error:
             reviews.labels(path, "malformed").inc()
             return PlainTextResponse(f"{error}\n", status_code=400)
@@ -55,8 +62,7 @@ def _reviewer(decide: Decide) -> Callable[[Request], Awaitable[Response]]:
                 operation=asked.operation,
                 reason=answer.status.message,
             )
-        body = msgspec.json.encode(AdmissionReview(response=answer))
-        return Response(body, media_type="application/json")
+        return Response(msgspec.json.encode(AdmissionReview(response=answer)), media_type="application/json")
 
     return review
 
@@ -80,8 +86,7 @@ def refuse(asked: AdmissionRequest, message: str, *, code: int = 422) -> Admissi
     )
 
 
-async def _read(request: Request) -> AdmissionRequest:
-    body = await body_within(request, MAX_BODY_BYTES)
+def _read(body: bytes) -> AdmissionRequest:
     try:
         review = msgspec.json.decode(body, type=AdmissionReview)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -9,6 +9,7 @@
     cdi          the CDI devices: what a slot's name means to the container runtime
     injection    CDI or paths? from what the node can
     sweeper      removes slots that nobody holds any more
+    remains      what is left of a pod whose object is gone
 
 Not here: what a technology needs in a slot (`egpu.core.provisioners`), executors (`egpu.apps.agent.serving`).
 """

@@ -12,6 +12,7 @@ from egpu.api import names
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import PodReader
+from egpu.apps.agent.slots.remains import end_remains
 from egpu.errors import CorruptData, ElasticGPUError
 
 log = structlog.get_logger(__name__)
@@ -19,7 +20,8 @@ log = structlog.get_logger(__name__)
 
 class Sweeper:
     """A slot stays while kubelet lists it, or its pod is on this node and has not finished: init containers'
-    slots are not listed, and a restarted kubelet lists nothing at first."""
+    slots are not listed, and a restarted kubelet lists nothing at first. When the pod's object is gone it goes, with
+    whatever of the pod still runs: its cards may be others' by now."""
 
     def __init__(
         self,
@@ -57,19 +59,29 @@ class Sweeper:
             for container in pod.containers
             for slot_id in container.devices.get(names.SLOT, ())
         }
-        alive = {pod.uid for pod in await self._pods.on_node() if not pod.finished}
+        pods = {pod.uid: pod for pod in await self._pods.on_node()}
         removed: list[str] = []
         for slot_id, record in before.items():
-            if slot_id in held or (record is not None and record.pod_uid in alive):
+            pod = None if record is None else pods.get(record.pod_uid)
+            gone = record is not None and pod is None
+            if (slot_id in held and not gone) or (pod is not None and not pod.finished):
                 continue
             async with self._slot_lock(slot_id):
                 if self._record(slot_id) == record:
                     self._specs.remove(slot_id)
+                    if record is not None and gone:
+                        await self._end_remains(record)
                     await asyncio.to_thread(self._slots.remove, slot_id)
                     removed.append(slot_id)
         if removed:
             log.info("slots swept", slot_ids=removed)
         return tuple(removed)
+
+    async def _end_remains(self, record: SlotRecord) -> None:
+        killed = await asyncio.to_thread(end_remains, record.pod_uid, self._slots.policy_file(record.slot_id))
+        if killed:
+            where = f"{record.namespace}/{record.pod}"
+            log.warning("processes of a pod that was deleted by force are ended", pod=where, pids=killed)
 
     def _record(self, slot_id: str) -> SlotRecord | None:
         try:
