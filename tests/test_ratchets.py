@@ -10,10 +10,10 @@ from support.repository import listed, of, text, tree
 RATCHETS: Final = {
     "lines of the longest function in src": 76,
     "lines of the longest module in src": 390,
-    "lines of Python wider than 120 columns": 141,
+    "lines of Python wider than 120 columns": 139,
     "lines of C wider than 100 columns": 58,
     "columns of the widest line of Markdown": 379,
-    "noqa in src": 27,
+    "noqa in src": 26,
     "type: ignore in src": 5,
     "cast( in src": 62,
     "noqa in tests, benchmarks and scripts": 20,
