@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help fuzz mutants sanitize demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
+.PHONY: help fuzz mutants sanitize storm demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -97,6 +97,12 @@ fuzz: $(VENV)/.dev
 $(VENV)/.mutants: requirements/mutants.txt $(VENV)/.dev
 	@$(PIP) install --require-hashes -r requirements/mutants.txt
 	@touch $@
+
+# Tenants on simulated cards, half of them hostile, round after round; not part of `make test`, which has a short one. As root.
+# Other ones, or from where a run stopped: make storm STORM="--tenants 20 --rounds 50 --seed 7 --first-round 30"
+STORM ?=
+storm: $(VENV)/.dev $(VENV)/.installed
+	@cd tests && ../$(BIN)/python -m support.hostile_storm $(STORM)
 
 mutants: $(VENV)/.mutants $(VENV)/.installed
 	@$(BIN)/python scripts/mutants.py $(MUTANTS)

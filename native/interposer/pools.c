@@ -105,8 +105,10 @@ static bool pool_enter(struct pool *pool, uint64_t bytes) {
     lock_take(&pool->lock);
     uint64_t held, wanted = pool->used + pool->pending + bytes;
     if (reserved_by(pool->handle, &held)) wanted = round_up(wanted, PHYSICAL_PAGE);
-    bool room = wanted <= pool->charged ||
-                account_reserve(pool->device, EGPU_MEMORY_POOL, wanted - pool->charged);
+    /* What a refused allocation has left with the pool may be beyond the limit: nothing comes out
+     * of that, and asking for no byte more says so. */
+    uint64_t more = wanted > pool->charged ? wanted - pool->charged : 0;
+    bool room = account_reserve(pool->device, EGPU_MEMORY_POOL, more);
     if (room) {
         if (wanted > pool->charged) pool->charged = wanted;
         pool->pending += bytes;

@@ -22,10 +22,10 @@ SCRIPT = """
 import concurrent.futures.thread, os, subprocess, sys
 from pathlib import Path
 from egpu.adapters.executors.confinement import Confinement
+from support.raw_session import Raw
 from support.simulated_gpu import machine
 from support.waiting import wait_until
 from test_confinement import start, supervisor
-from test_remote import Raw
 
 state, source, user = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 if os.geteuid() == 0 and user:  # after everything is imported: the interpreter may be root's alone

@@ -1,6 +1,5 @@
 """The agent's part of sharing: idle time handed out and taken back, and usage files that hold anything at all."""
 
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -10,13 +9,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from egpu.adapters.nvml import CardProcess, CardReading
-from egpu.adapters.slices.pages import Mode, Policy, UsageReader, create_usage, read_policy
+from egpu.adapters.slices.pages import Mode, Policy, UsageReader, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
+from support.hostile_files import damage
 from support.slices import LIMIT, Slice, slot_record, uuid
 from support.waiting import wait_until
 
@@ -78,40 +78,6 @@ def test_idle_time_is_handed_out_and_taken_back(
     worker.wait()
     for box in (sharing, capped):
         box.close()
-
-
-def damage(path: Path, random_source: random.Random) -> None:
-    """Whatever a container can do to its own usage file."""
-    how = random_source.randrange(8)
-    if path.is_dir():
-        path.rmdir()
-    if how == 0:
-        path.unlink(missing_ok=True)
-    elif how == 1 and path.is_file():
-        os.truncate(path, random_source.randrange(300_000))
-    elif how == 2:
-        path.unlink(missing_ok=True)
-        path.symlink_to("/dev/zero")
-    elif how == 5:
-        path.unlink(missing_ok=True)
-        os.mkfifo(path)
-    elif how == 6:
-        path.unlink(missing_ok=True)
-        path.mkdir()
-    elif how == 7:
-        path.unlink(missing_ok=True)
-        create_usage(path)
-        content = path.read_bytes()
-        path.write_bytes(content[:64] + bytes([random_source.randrange(256)]) * (len(content) - 64))
-    else:
-        if not path.is_file() or path.is_symlink():
-            path.unlink(missing_ok=True)
-            create_usage(path)
-        content = bytearray(path.read_bytes().ljust(4096, b"\0"))
-        for _ in range(random_source.randrange(1, 200)):
-            at = random_source.randrange(64 if how == 3 else 0, len(content))
-            content[at] = random_source.randrange(256)
-        path.write_bytes(content)
 
 
 class Idle:

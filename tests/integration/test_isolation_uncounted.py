@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from egpu.adapters import native
@@ -148,3 +149,25 @@ async def test_a_container_that_forges_its_account_is_refused_and_ended(sim: Mac
     finally:
         for program in (honest, *forgers):
             program.__exit__()
+
+
+def test_what_a_refused_allocation_left_in_a_pool_is_not_handed_out(sim: Machine, tmp_path: Path) -> None:
+    """The pool had to reserve more than there is, and while its stream is busy cannot give that back."""
+    fill(tmp_path, sim)
+    code = """
+    context()
+    stream = ok(d.cuStreamCreate(1))
+    sink = ok(d.cuMemAlloc(LIMIT - 10 * MIB))  # 2 are the module's
+    busy = function(STORE.replace("DURATION", "20000000"), "store")
+    ok(launch(busy, 1, 1, sink, (1, ctypes.c_uint32), stream=stream))
+    def had(mib):
+        return mib if name(d.cuMemAllocAsync(mib * MIB, stream)) == "SUCCESS" else 0
+    say([[had(3), had(3)], had(2), sum(had(1) for _ in range(8))])
+    wait()
+    """
+    code = textwrap.dedent(code).replace("LIMIT", str(LIMIT)).replace("MIB", str(MIB))
+    with Program(sim, code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
+        first, refused, later = program.hear()
+    assert first == [3, 3]
+    assert refused == 0, "two pages have a MiB left each: a third is needed, which there is not"
+    assert sum(first) + later <= 8

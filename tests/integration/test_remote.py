@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import random
-import secrets
 import shutil
 import signal
 import socket
@@ -24,6 +23,7 @@ from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.simulator.machine import Machine, SimulatedCard
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 from support.mixed_load import COUNT
+from support.raw_session import OPS, Raw
 from support.remote_gpu import Executor, client_dir, remote
 from support.simulated_gpu import Program, environment, machine, run
 from support.waiting import DEADLINE_SECONDS, wait_until
@@ -317,81 +317,6 @@ def test_the_grace_period_ends_a_session(sim: Machine, tmp_path: Path) -> None:
 
 
 # ---- hostile clients --------------------------------------------------------------------------------------------------
-
-OPS: Final = {
-    parts[2]: int(parts[1])
-    for parts in (line.split() for line in (ROOT / "native/wire/ops.txt").read_text().splitlines())
-    if parts[0] == "op"
-}
-HASH: Final = int(
-    next(
-        line.split("(")[1].rstrip(")")
-        for line in (ROOT / "native/wire/ops.h").read_text().splitlines()
-        if "TABLE_HASH" in line
-    ),
-    16,
-)
-
-
-def hello(*, token: bytes = b"", session: bytes | None = None, table: int = HASH, flags: int = 0) -> bytes:
-    body = struct.pack(
-        "<8sIIQ16sIIIIQ", b"EGPUWIRE", 1, 0, table, session or secrets.token_bytes(16), 1, len(token), flags, 0, 0
-    )
-    return struct.pack("<HHIQ", 1, 0, len(body) + len(token), 0) + body + token
-
-
-class Raw:
-    """A client that says what it likes."""
-
-    def __init__(self, sock: Path, **fields: Any) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(DEADLINE_SECONDS)
-        self.socket.connect(str(sock))
-        self.socket.sendall(hello(**fields))
-        op, _, length, _ = struct.unpack("<HHIQ", self.take(16))
-        body = self.take(length)
-        assert op == 2
-        self.status = struct.unpack("<I", body[:4])[0]
-        if self.status == 0:
-            self.socket.sendall(struct.pack("<HHIQII", 9, 0, 8, 0, 0, 0))
-        self.seq = 0
-
-    def take(self, count: int) -> bytes:
-        got = b""
-        while len(got) < count:
-            data = self.socket.recv(count - len(got))
-            if not data:
-                raise EOFError
-            got += data
-        return got
-
-    def post(
-        self, op: int | str, payload: bytes = b"", *, flags: int = 1, length: int | None = None, seq: int | None = None
-    ) -> None:
-        self.seq += 1
-        number = OPS[op] if isinstance(op, str) else op
-        header = struct.pack(
-            "<HHIQ", number, flags, len(payload) if length is None else length, self.seq if seq is None else seq
-        )
-        self.socket.sendall(header + payload)
-
-    def call(self, op: int | str, payload: bytes = b"") -> tuple[int, bytes]:
-        self.post(op, payload)
-        while True:
-            kind, _, length, _ = struct.unpack("<HHIQ", self.take(16))
-            body = self.take(length)
-            if kind == 3:
-                return struct.unpack("<I", body[:4])[0], body[8:]
-
-    def gone(self) -> bool:
-        try:
-            while self.socket.recv(65536):
-                pass
-        except TimeoutError:
-            return False
-        except OSError:
-            pass
-        return True
 
 
 def handle(kind: int, index: int, generation: int = 1, executors: int = 0) -> bytes:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from test_remote import OPS, Raw, hello
 
 from egpu.adapters.simulator.machine import Machine
+from support.raw_session import OPS, Raw, hello
 from support.remote_gpu import remote
 from support.waiting import DEADLINE_SECONDS, wait_until
 

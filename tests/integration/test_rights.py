@@ -25,10 +25,8 @@ from egpu.embedded.apiserver.calls import Call, Write
 from egpu.embedded.apiserver.policies import Policies
 from egpu.embedded.apiserver.resources import Registry, Rules
 from egpu.errors import Refused, RequestRefused
-from support.control_plane import SYSTEM, ControlPlane, control_plane
+from support.control_plane import SYSTEM, ControlPlane, control_plane, everything_in
 from support.objects import card
-
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 @dataclass
@@ -69,17 +67,6 @@ async def all_of(tmp_path: Path) -> AsyncGenerator[Everybody]:
             await plane.client.create(ElasticGPU, card(node, 0))
         await everything_in(plane.client, "default", "tenant")
         yield Everybody(plane=plane, admin=plane.client, **clients)
-
-
-async def everything_in(admin: Client, namespace: str, user: str) -> None:
-    """A role with every verb on every resource of a namespace."""
-    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "owner"}
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
-    base = f"{RBAC}/namespaces/{namespace}"
-    await admin.raw("POST", f"{base}/roles", body={"metadata": {"name": "owner"}, "rules": [rule]})
-    binding = {"metadata": {"name": "owner"}, "roleRef": reference, "subjects": [subject]}
-    await admin.raw("POST", f"{base}/rolebindings", body=binding)
 
 
 def pod(name: str, *, annotations: dict[str, str] | None = None, **container: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, until
 
 SYSTEM = "elastic-gpu-system"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 CONFIGURATIONS = (webhooks.mutating(), webhooks.validating())
 
 
@@ -98,6 +99,17 @@ async def control_plane(directory: Path) -> AsyncGenerator[ControlPlane]:
             await client.delete(type(configuration), configuration.name)
         credentials = extender_credentials(directory / "extender-pki")
         yield ControlPlane(client, server.kubeconfig, server, credentials, services)
+
+
+async def everything_in(admin: Client, namespace: str, user: str) -> None:
+    """A role with every verb on every resource of a namespace."""
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "owner"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    base = f"{RBAC}/namespaces/{namespace}"
+    await admin.raw("POST", f"{base}/roles", body={"metadata": {"name": "owner"}, "rules": [rule]})
+    binding = {"metadata": {"name": "owner"}, "roleRef": reference, "subjects": [subject]}
+    await admin.raw("POST", f"{base}/rolebindings", body=binding)
 
 
 @asynccontextmanager

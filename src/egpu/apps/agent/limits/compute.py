@@ -1,7 +1,8 @@
 """Looks at what the containers of this node do with their cards' time, many times a second, and writes new grants.
 
 It reads only the first page of each usage file and believes it for one thing only: who is active. A container that
-claims to be busy gets no more than its share, and one that claims to be idle cannot be given less.
+claims to be busy gets no more than its share, and one that claims to be idle cannot be given less. One whose account
+cannot be believed counts as active, so that its neighbours' windows do not move with what it writes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ CALM_SECONDS = 0.5
 RESCAN_SECONDS = 0.5
 #: Idle is who did nothing for so long.
 IDLE_SECONDS = 0.03
+#: For so long a container counts as active whose account cannot be read or believed: what it writes there is to move
+#: nobody else's window.
+DOUBT_SECONDS = 10.0
+#: And its kernels count as this long: with windows that are too short for them they would run into those of others.
+DOUBTED_KERNEL_NS = 5_000_000
+#: Between two looks, at the most. A look that comes late, on a busy node, still sees less.
+MOST_GPU_NS, MOST_LAUNCHES = 10**10, 10**7
 
 
 @dataclass
@@ -51,29 +59,44 @@ class _Share:
         usage = self.reader.read_totals()
         totals = usage.devices[self.position] if not usage.problem else None
         before, self.last = self.last, totals
-        if totals is None or before is None:
+        if totals is None or (before is not None and not _believable(before, totals)):
+            self.active_at = now + DOUBT_SECONDS
+            return
+        if before is None:
             return
         gpu_ns, throttled_ns = totals.gpu_ns - before.gpu_ns, totals.throttled_ns - before.throttled_ns
         launches = totals.launches - before.launches
         # What was launched is counted when it is over; that somebody asked is seen at once.
         if gpu_ns > 0 or throttled_ns > 0 or launches > 0 or totals.refilled_ns != before.refilled_ns:
-            self.active_at = now
+            self.active_at = max(self.active_at, now)
         self.held_back = throttled_ns > 0
         if launches > 0 and gpu_ns > 0:
-            self.recent_launches += 0.1 * (min(launches, 10**9) - self.recent_launches)
-            self.recent_gpu_ns += 0.1 * (min(gpu_ns, 10**12) - self.recent_gpu_ns)
+            self.recent_launches += 0.1 * (launches - self.recent_launches)
+            self.recent_gpu_ns += 0.1 * (gpu_ns - self.recent_gpu_ns)
         self.used_ppm += 0.3 * (min(1.0, max(0.0, gpu_ns / 1e9 / elapsed)) * PPM - self.used_ppm)
 
     def tenant(self, now: float) -> Tenant:
         wants = self.ceiling_ppm if self.held_back else min(self.ceiling_ppm, int(self.used_ppm * 1.3) + PPM // 20)
+        kernel_ns = int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0
+        if self.active_at > now:  # in doubt
+            kernel_ns = max(kernel_ns, DOUBTED_KERNEL_NS)
         return Tenant(
             core_ppm=self.line.core_ppm,
             ceiling_ppm=self.ceiling_ppm,
             weight=self.line.weight,
             active=now - self.active_at < IDLE_SECONDS,
             wants_ppm=wants,
-            kernel_ns=int(self.recent_gpu_ns / self.recent_launches) if self.recent_launches else 0,
+            kernel_ns=kernel_ns,
         )
+
+
+def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
+    """Whether an account went on as accounts do: counters only grow, and by no more than a look can see."""
+    return (
+        0 <= after.gpu_ns - before.gpu_ns < MOST_GPU_NS
+        and 0 <= after.launches - before.launches < MOST_LAUNCHES
+        and after.throttled_ns >= before.throttled_ns
+    )
 
 
 class ComputeSharing:
