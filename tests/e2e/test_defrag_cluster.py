@@ -34,12 +34,13 @@ HALF = {names.GPU_CORE: 50, names.GPU_MEMORY: 8192}
 
 async def fill(kubeconfig: Path) -> None:
     async with Client.from_kubeconfig(kubeconfig) as client:
-        await manifests.create(client, [a_pod(f"half-{at}", HALF) for at in range(4)])
+        for at in range(4):  # one by one: a scheduler chooses a node before the pod before is bound to its own
+            await manifests.create(client, [a_pod(f"half-{at}", HALF)])
 
-        async def placed() -> bool:
-            return all(pod.spec.node_name for pod in await client.list(Pod, namespace="default"))
+            async def placed() -> bool:
+                return all(pod.spec.node_name for pod in await client.list(Pod, namespace="default"))
 
-        await until(placed, seconds=90)
+            await until(placed, seconds=90)
         await manifests.create(client, [a_pod("big", {names.NVIDIA_GPU: 2})])
 
 

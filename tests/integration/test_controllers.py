@@ -297,6 +297,7 @@ async def test_a_suspended_job_has_no_pods_until_it_is_resumed(world: World) -> 
     assert await world.items(PODS) == []
     await world.change(f"{JOBS}/j", {"spec": {"suspend": False}})
     await world.pods(1)
+    await world.until(f"{JOBS}/j", active=1)
     await world.change(f"{JOBS}/j", {"spec": {"suspend": True}})
     await world.until(f"{JOBS}/j", active=0)
 

@@ -11,7 +11,7 @@ import pytest
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.crds import definitions
-from egpu.api.kubernetes import CustomResourceDefinition, Node
+from egpu.api.kubernetes import CustomResourceDefinition, Node, Pod
 from egpu.api.objects import ElasticGPU
 from egpu.cli.doctor import CHECKS, Finding, State, examine
 from egpu.embedded import apiserver
@@ -156,9 +156,11 @@ async def test_pods_that_tell_of_something_wrong(
 
 async def test_pods_that_tell_that_all_is_well(tmp_path: Path) -> None:
     async with control_plane(tmp_path) as w:
-        placed = {names.DEMAND: "{}", names.ALLOCATION: "{}"}
         await w.create(a_pod("s", **SCHEDULER, command=["kube-scheduler", "--config=/etc/k.yaml"]))
-        await w.create(a_pod("p", node="n0", annotations=placed))
+        await w.create(a_pod("p", annotations={names.DEMAND: "{}"}))
+        bound = await w.client.get(Pod, "p", namespace="default")
+        given = {names.ALLOCATION: "{}"}
+        await w.client.bind("p", "n0", namespace="default", uid=bound.uid, annotations=given)
         await w.create(a_pod("c", **OURS, image="a:1"))
         await becomes(w.client, "c", READY)
         await w.create(a_pod("evicted", **OURS))

@@ -94,7 +94,7 @@ async def test_sidecars_start_before_and_end_after(node: LocalNode) -> None:
     await node.create("pair", [main], inits=[sidecar], volumes=[{"name": "s", "emptyDir": {}}])
     pod = await node.phase("pair", "Succeeded", "Failed")
     assert pod.status.phase == "Succeeded"
-    assert not with_command("sleep 765432")
+    await until(lambda: not with_command("sleep 765432"), "the sidecar has ended")
 
 
 async def test_a_pod_too_many_is_turned_away(node: LocalNode) -> None:
