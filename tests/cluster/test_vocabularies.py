@@ -131,6 +131,18 @@ def right(share: CardShare, view: dict[str, Any], card: ElasticGPU, *, exclusive
         assert view["limit"], "more could be allocated than the slice has, or less"
 
 
+async def shown_to_hold(target: Target, card: str, holder: str) -> bool:
+    """Whether `kubectl get egpu` shows that something of the card is given to the holder."""
+    status = (await target.client.get(ElasticGPU, card)).status
+    return (
+        holder in status.held_by and status.phase == "Bound" and any(str(one) != "0" for one in status.given.values())
+    )
+
+
+async def shown_not_to_hold(target: Target, card: str, holder: str) -> bool:
+    return holder not in (await target.client.get(ElasticGPU, card)).status.held_by
+
+
 @pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=lambda one: one.name)
 async def test_a_pod_gets_what_it_asks_for(target: Target, vocabulary: Vocabulary):
     if target.real and not await offered(target, vocabulary):
@@ -148,7 +160,10 @@ async def test_a_pod_gets_what_it_asks_for(target: Target, vocabulary: Vocabular
     card = (await cards_of(target))[share.uuid]
     assert card.spec.node_name == given.cards_node(found.spec.node_name)
     right(share, view, card, exclusive=given.exclusive, held=given.provisioner != names.GPUSHARE)
+    mine = f"pod {target.namespace}/{name}"
+    await until(lambda: shown_to_hold(target, card.name, mine), f"the card shows {mine}", seconds=SECONDS)
     await gone(target, name)
+    await until(lambda: shown_not_to_hold(target, card.name, mine), f"the card shows {mine} no more", seconds=SECONDS)
 
 
 @pytest_asyncio.fixture(loop_scope="package")
