@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from egpu.adapters import native
 from egpu.embedded.kubelet import images, status
 from egpu.embedded.kubelet.admission import Rejected, check_fit
 from egpu.embedded.kubelet.containers import ContainerRecord, restarts_after
@@ -121,6 +123,7 @@ def test_environment() -> None:
     assert env["BOTH"] == "n/1.2.3.4 $(WHERE) $(UNKNOWN)"
     assert "MAYBE" not in env
     assert (env["KEY"], env["LIMIT"], env["P_x"], env["D"]) == ("v", "2", "1", "d")
+    assert shutil.which("nvidia-smi", path=env["PATH"]) == str(native.path("tools/nvidia-smi"))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,12 @@ def directories() -> tuple[Path, ...]:
     return (*installed, _PACKAGE.parent.parent / "build" / "native")
 
 
+def search_path(others: str) -> str:
+    """A PATH with our programs for slices and containers first (the samples, a small nvidia-smi), then `others`."""
+    programs = (directory / name for name in ("tools", "samples") for directory in directories())
+    return ":".join([*(str(directory) for directory in programs if directory.is_dir()), others])
+
+
 def path(name: str) -> Path:
     """Absolute path of a native artefact, such as ``libegpu-interposer.so``, ``egpu-enter`` or ``sim/libcuda.so.1``.
 

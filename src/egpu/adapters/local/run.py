@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from egpu.adapters import native
 from egpu.adapters.enter import enter
 from egpu.adapters.local.book import Book, LocalSlice
 from egpu.adapters.local.guard import MemoryGuard
@@ -153,6 +154,7 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
         environment["CUDA_VISIBLE_DEVICES"] = local.card.uuid
     else:
         driver = _driver_dir(machine.simulated, local)
+        environment["PATH"] = native.search_path(os.environ.get("PATH", os.defpath))
         libraries += [driver / name for name in simulator.LIBRARIES]
     entry = enter(
         command,

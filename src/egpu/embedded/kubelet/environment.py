@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from egpu.adapters import native
 from egpu.embedded.kubelet.objects import Container, EnvVar, Pod, SourceRef, ValueFrom
 from egpu.errors import InvalidInput
 
@@ -29,7 +30,8 @@ def environment(
 
     Raises InvalidInput for a reference that cannot be resolved and is not optional.
     """
-    env = {"PATH": DEFAULT_PATH, "HOSTNAME": pod.spec.hostname or pod.name, "HOME": "/root", **devices}
+    path = native.search_path(DEFAULT_PATH)  # as NVIDIA's runtime puts its nvidia-smi into containers
+    env = {"PATH": path, "HOSTNAME": pod.spec.hostname or pod.name, "HOME": "/root", **devices}
     for source in container.env_from or []:
         env |= _whole(source.prefix, source.config_map_ref, sources.config_maps, "configMapRef")
         env |= _whole(source.prefix, source.secret_ref, sources.secrets, "secretRef")
