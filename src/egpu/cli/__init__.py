@@ -23,6 +23,7 @@
     components      the processes of an installation
     pool            the processes of a pool, and what is asked of its broker
     output          tables for people, JSON and YAML for scripts
+    surroundings    what terminal, disk and machine refuse, in a sentence
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 it failed; 2 the command line was wrong.
 """

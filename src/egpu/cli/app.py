@@ -1,6 +1,7 @@
 """Every command by name."""
 
 import importlib
+import os
 import sys
 from collections import UserDict
 from typing import Annotated, Any, Final
@@ -11,6 +12,7 @@ from typer.core import TyperGroup
 
 import egpu
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
+from egpu.cli.surroundings import TRACEBACK, finish_output, prepare_streams, sentence
 from egpu.errors import ElasticGPUError, InvalidInput
 
 HELP = """Share GPUs: slices, cards and pools behind one claim.
@@ -69,9 +71,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
-def all_commands() -> None:
-    """There is nothing that all commands do first; but with this, typer makes a group."""
+def all_commands(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What all commands share: with this, typer makes a group."""
 
 
 def version(
@@ -85,11 +97,20 @@ def version(
 
 
 def run_app() -> None:
-    """Run the command line. One of our errors that a command let through is one line on stderr."""
+    """Run the command line. An error of ours or of the machine's that a command let through is one line on stderr."""
+    prepare_streams()
     try:
-        app()
+        try:
+            app()
+        finally:
+            finish_output()
     except ElasticGPUError as error:
         note(str(error), label="error:")
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) else EXIT_FAILED)
+    except OSError as error:
+        if TRACEBACK in os.environ:
+            raise
+        note(sentence(error), label="error:")
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(130)

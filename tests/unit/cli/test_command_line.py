@@ -1,10 +1,12 @@
 """The command line without a cluster: help, versions, what is wrong with a call, and how that is said."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -139,3 +141,56 @@ def test_shell_completion(shell: str):
     assert done.returncode == 0, done.stderr
     assert "_EGPU_COMPLETE" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def called(*arguments: str, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "LC_", "EGPU_"))}
+    program = [sys.executable, "-m", "egpu", *arguments]
+    return subprocess.run(
+        program, env={**kept, **environment}, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [("version",), ("--help",), ("get", "--help"), ("version", "-o", "json")])
+def test_a_full_disk_is_a_sentence(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = called(*arguments, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: standard output: No space left on device; free some space")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+def test_a_terminal_without_our_letters_gets_others(encoding: str) -> None:
+    done = called("get", "--help", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Show cards, nodes, claims or pods" in done.stdout
+
+
+def test_letters_that_a_terminal_has_not(capfd: pytest.CaptureFixture[str]) -> None:
+    script = "from egpu.cli.surroundings import prepare_streams as p; p(); print('██░ … 60 × 2 → é')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+    assert capfd.readouterr().out == "##. ... 60 x 2 -> ?\n"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EMFILE, errno.EADDRINUSE, errno.EIO])
+def test_what_the_machine_refuses_is_said_with_a_remedy(
+    call: Call, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "/some/where\x1b[2J")
+
+    monkeypatch.setattr("egpu.cli.app.show_value", refused)
+    said = call.wrong(1, "version", "-o", "json")
+    assert said.startswith("error: /some/where")
+    assert os.strerror(number) in said
+    assert "; " in said
+    monkeypatch.setenv("EGPU_TRACEBACK", "1")
+    monkeypatch.setattr(sys, "argv", ["egpu", "version", "-o", "json"])
+    with pytest.raises(OSError, match="/some/where"):
+        run_app()
+
+
+def test_the_version_as_everybody_asks_for_it(call: Call) -> None:
+    assert call("--version") == (0, f"egpu {egpu.__version__}\n", "")
