@@ -9,12 +9,18 @@ from typing import Any, NoReturn
 
 import typer
 import yaml
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from egpu.api.text import escaped
 
+ROOMY_COLUMNS = 120
+"""A terminal with fewer gets tables without bars, and shorter names of models."""
+UNBOUNDED = 1_000_000
+"""Columns, of a terminal without an edge."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -56,12 +62,20 @@ STYLES: Mapping[str, str] = {
 """Words that carry a state, and how a terminal shows them."""
 
 
+@dataclass(frozen=True)
+class Cell:
+    """What one place of a table shows: `full` where there is room, `short` on a narrow terminal."""
+
+    full: str
+    short: str
+
+
 @dataclass
 class Table:
     """Rows for people. `records` is the same for scripts: one mapping a row, with units in the keys."""
 
     columns: Sequence[str]
-    rows: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
+    rows: list[Sequence[str | Cell]] = field(default_factory=list[Sequence[str | Cell]])
     records: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     title: str = ""
     right: frozenset[str] = frozenset()
@@ -69,7 +83,7 @@ class Table:
     wide: frozenset[str] = frozenset()
     """Columns that only `wide` shows."""
 
-    def add(self, row: Sequence[str], record: Mapping[str, Any]) -> None:
+    def add(self, row: Sequence[str | Cell], record: Mapping[str, Any]) -> None:
         """One line, in both forms."""
         self.rows.append(row)
         self.records.append(record)
@@ -91,7 +105,10 @@ def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing f
     if not table.rows:
         errors.print(empty, style="dim")
     elif console.is_terminal:
-        console.print(render(table))
+        wide_enough = render(table)
+        # No name is broken: where the widest words do not fit, lines go on behind the edge, as kubectl's do.
+        needed = Measurement.get(console, console.options.update(max_width=UNBOUNDED), wide_enough).minimum
+        console.print(wide_enough, width=max(console.width, needed), crop=False, soft_wrap=needed > console.width)
     else:
         sys.stdout.write(plain(table))
 
@@ -109,7 +126,8 @@ def show_value(value: Any, output: Format) -> None:
 
 def plain(table: Table) -> str:
     """Aligned columns as kubectl prints them: no colours, no borders, one line per row."""
-    lines = [[column.upper() for column in table.columns], *([escaped(cell) for cell in row] for row in table.rows)]
+    rows = ([escaped(_text(cell)) for cell in row] for row in table.rows)
+    lines = [[column.upper() for column in table.columns], *rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
     return "".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
@@ -125,6 +143,17 @@ def bar(used: float, total: float, width: int = 10) -> str:
     # Something given out must not look like nothing.
     filled = max(filled, 1) if used > 0 else filled
     return "█" * filled + "░" * (width - filled)
+
+
+def gauge(used: float, total: float, text: str) -> Cell:
+    """A small gauge with its figures; on a narrow terminal the figures alone."""
+    return Cell(f"{bar(used, total)} {text}", text.lstrip())
+
+
+def _text(cell: str | Cell, *, narrow: bool = False) -> str:
+    if isinstance(cell, str):
+        return cell
+    return cell.short if narrow else cell.full
 
 
 def say(message: str, *, style: str = "") -> None:
@@ -145,14 +174,14 @@ def fail(message: str, *, code: int = EXIT_FAILED) -> NoReturn:
 
 
 def render(table: Table) -> RichTable:
-    """The table as a terminal shows it."""
+    """The table as a terminal shows it. Cells are broken between words only."""
+    narrow = console.width < ROOMY_COLUMNS
     rich = RichTable(title=table.title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in table.columns:
-        rich.add_column(column.upper(), justify="right" if column in table.right else "left", overflow="fold")
-    for row in table.rows:
-        rich.add_row(*(_styled(cell) for cell in row))
+    rows = [[escaped(_text(cell, narrow=narrow)) for cell in row] for row in table.rows]
+    for place, column in enumerate(table.columns):
+        words = [word for text in [column, *(row[place] for row in rows)] for word in text.split()]
+        longest = max(map(cell_len, words), default=1)
+        rich.add_column(column.upper(), justify="right" if column in table.right else "left", min_width=longest)
+    for row in rows:
+        rich.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
     return rich
-
-
-def _styled(cell: str) -> Text:
-    return Text(escaped(cell), style=STYLES.get(cell, ""))

@@ -1,5 +1,6 @@
 """Tables of a snapshot: nodes, cards, claims, pods. Each row also carries the same as plain values, for scripts."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -8,7 +9,7 @@ from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, d
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPUClaim
 from egpu.api.quantities import MIB_BYTES, format_mib
-from egpu.cli.output import Table, bar
+from egpu.cli.output import Cell, Table, gauge
 from egpu.cli.snapshot import Snapshot
 from egpu.core.links import rank
 from egpu.core.placement.ledger import Card, Holder
@@ -16,6 +17,7 @@ from egpu.core.placement.usage import FREE, mode_name
 from egpu.errors import CorruptData
 
 NONE = "-"
+_COMMON = re.compile(r"\b(NVIDIA|Tesla) |[- ](SXM\d*|PCIe|HBM\d*e?)\b")
 
 
 def gpus(snapshot: Snapshot) -> Table:
@@ -39,10 +41,10 @@ def gpus(snapshot: Snapshot) -> Table:
                 (
                     node,
                     str(card.index),
-                    card.model or NONE,
+                    _model(card.model),
                     _short(mode) or "free",
-                    f"{bar(core, 100)} {core:3d} %",
-                    f"{bar(memory, card.memory_mib)} {memory} of {card.memory_mib} MiB",
+                    gauge(core, 100, f"{core:3d} %"),
+                    gauge(memory, card.memory_mib, f"{memory} of {card.memory_mib} MiB"),
                     ", ".join(held_by) or NONE,
                     state,
                     card.uuid,
@@ -101,10 +103,10 @@ def nodes(snapshot: Snapshot) -> Table:
                 node.name,
                 status,
                 str(len(cards)),
-                ", ".join(sorted({card.model for card in cards if card.model})) or NONE,
+                _model(", ".join(sorted({card.model for card in cards if card.model}))),
                 str(sum(free)),
-                f"{bar(core, 100 * len(cards))} {share:3d} %",
-                f"{bar(memory, total)} {format_mib(memory)} of {format_mib(total)}",
+                gauge(core, 100 * len(cards), f"{share:3d} %"),
+                gauge(memory, total, f"{format_mib(memory)} of {format_mib(total)}"),
                 str(pods),
             ),
             {
@@ -293,6 +295,11 @@ def _card_records(container: ContainerAllocation) -> list[dict[str, str | int]]:
 def _restarts(pod: Pod, container: str) -> int:
     statuses = [*(pod.status.container_statuses or []), *(pod.status.init_container_statuses or [])]
     return next((status.restart_count for status in statuses if status.name == container), 0)
+
+
+def _model(model: str) -> Cell:
+    """A model, on a narrow terminal without what all of them have in common: "A100-80GB"."""
+    return Cell(model or NONE, _COMMON.sub("", model).strip() or NONE)
 
 
 def _short(provisioner: str) -> str:

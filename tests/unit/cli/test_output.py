@@ -10,7 +10,7 @@ from rich.console import Console
 
 from egpu.api.text import check_plain, escaped
 from egpu.cli import output
-from egpu.cli.output import Format, Table
+from egpu.cli.output import Cell, Format, Table
 from egpu.errors import Refused
 
 EVIL = "ann\x1b[2J\x1b]0;owned\x07\r\n\x9b1m\u202etxt.exe\u2028[red]x[/]\\"
@@ -78,3 +78,53 @@ def test_text_of_others_is_taken_or_refused() -> None:
         with pytest.raises(Refused):
             check_plain("holder", wrong, at_most=9)
     assert escaped("a\tb\x00\n", keep="\n") == "a\\tb\\x00\n"
+
+
+def shown_at(width: int, made: Table, monkeypatch: pytest.MonkeyPatch) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=width)
+    monkeypatch.setattr(output, "console", console)
+    output.show(made)
+    return stream.getvalue()
+
+
+POD = "pod team-with-a-long-name/training-of-the-large-model-7f9c4d5b6-x2x4z"
+
+
+def cards() -> Table:
+    made = Table(("node", "model", "compute", "memory", "held by", "state"))
+    model = Cell("NVIDIA A100-SXM4-80GB", "A100-80GB")
+    row = ("node-1", model, output.gauge(55, 100, " 55 %"), output.gauge(1, 4, "16384 of 81920 MiB"))
+    made.add((*row, f"pod a/b, {POD}", "healthy"), {})
+    return made
+
+
+@pytest.mark.parametrize("width", [20, 80, 100, 119, 120, 200])
+def test_no_name_is_broken_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown_at(width, cards(), monkeypatch)
+    for word in (*POD.split(), "node-1", "healthy", "81920", "COMPUTE"):
+        assert word in text.replace(",", " ").split(), f"{word} is whole"
+
+
+def test_a_narrow_terminal_has_no_bars_and_short_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow, roomy = (shown_at(width, cards(), monkeypatch) for width in (119, 120))
+    assert "█" not in narrow
+    assert "NVIDIA" not in narrow
+    assert "A100-80GB" in narrow
+    assert "█████" in roomy
+    assert "NVIDIA A100-SXM4-80GB" in roomy
+
+
+def test_what_fits_stays_within_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Table(("node", "held by"))
+    made.add(("node-1", ", ".join(f"pod default/tenant-{n}" for n in range(9))), {})
+    lines = shown_at(80, made, monkeypatch).splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_pipe_gets_everything_on_one_line() -> None:
+    heading, row = output.plain(cards()).splitlines()
+    assert heading.split()[:2] == ["NODE", "MODEL"]
+    assert "NVIDIA A100-SXM4-80GB" in row
+    assert POD in row
