@@ -115,6 +115,23 @@ async def test_what_may_fit_when_a_server_is_back_is_asked_again_and_not_refused
         await server.stop()
 
 
+async def test_a_broker_that_does_not_answer_is_spoken_of_at_once_and_asked_again(tmp_path: Path) -> None:
+    credentials = in_process_pool.secret(tmp_path)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = Listen("127.0.0.1", nobody.getsockname()[1])
+        said: list[str] = []
+        held = HeldLease(address, credentials, REQUEST, holder="pod:a", on_silence=said.append)
+        taking = asyncio.create_task(held.take())
+        await until(lambda: bool(said))
+        await asyncio.sleep(0.5)
+        assert not taking.done()
+        taking.cancel()
+        await held.close()
+    assert len(said) == 1
+    assert f"127.0.0.1:{address.port} does not answer" in said[0]
+
+
 async def test_a_broker_that_has_just_started_refuses_nobody_for_want_of_servers(tmp_path: Path) -> None:
     credentials = in_process_pool.secret(tmp_path)
     async with in_process_pool.broker(credentials, gather_seconds=DEADLINE_SECONDS) as broker:

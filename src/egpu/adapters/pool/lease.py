@@ -30,7 +30,8 @@ TAKE_SECONDS: Final = 60.0
 
 
 class HeldLease:
-    """`take` it, `close` it. `on_taken` is told of it once, `on_ended` when it was taken away, with the reason."""
+    """`take` it, `close` it. `on_taken` is told of it once, `on_ended` when it was taken away, with the reason;
+    `on_silence` once, when the broker does not answer and is asked again."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class HeldLease:
         holder: str,
         on_taken: Callable[[messages.LeaseView], None] = lambda _: None,
         on_ended: Callable[[str], None] = lambda _: None,
+        on_silence: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._broker = broker
         self._credentials = credentials
@@ -48,6 +50,7 @@ class HeldLease:
         self._holder = holder
         self._on_taken = on_taken
         self._on_ended = on_ended
+        self._on_silence = on_silence
         self._request_id = secrets.token_hex(16)
         self._client: PoolClient | None = None
         self._attached: PoolClient | None = None
@@ -93,6 +96,7 @@ class HeldLease:
 
     async def _acquire(self) -> messages.Granted:
         deadline = time.monotonic() + TAKE_SECONDS
+        silent = False
         while True:
             try:
                 client = await self._connected()
@@ -104,9 +108,12 @@ class HeldLease:
                     memory_mib=self._request.memory_mib,
                     host=self._request.host,
                 )
-            except Unavailable:
+            except Unavailable as error:
                 if time.monotonic() > deadline:
                     raise
+                if not silent:
+                    silent = True
+                    self._on_silence(str(error))
                 await asyncio.sleep(RECONNECT_SECONDS)
             else:
                 self._attached = client

@@ -56,6 +56,7 @@ async def run_in_pool(
         holder=holder,
         on_taken=lambda lease: note(f"lease {lease.lease}: {_places(lease)}"),
         on_ended=lambda reason: note(f"the lease was taken away: {reason}"),
+        on_silence=lambda reason: note(f"no lease yet: {reason}; asking again (is `egpu broker` running there?)"),
     )
 
     async def take() -> Target:
