@@ -32,6 +32,29 @@ bool driver_load(const char *path) {
     return result == CUDA_SUCCESS;
 }
 
+/* A driver does much once in a process only, at its first context and its first module: it opens
+ * sockets and libraries, makes the directory of its code cache. Now it still may; in the sandbox it
+ * would find out there. One card is enough, for the others have the same driver. */
+void driver_warm(void) {
+    static const char empty[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                                ".visible .entry egpu_warm() { ret; }\n";
+    CUcontext context = NULL;
+    CUresult result = DRIVER(cuDevicePrimaryCtxRetain, CUcontext *, CUdevice)(&context, 0);
+    if (result == CUDA_SUCCESS) {
+        CUmodule module;
+        result = DRIVER(cuCtxPushCurrent_v2, CUcontext)(context);
+        if (result == CUDA_SUCCESS)
+            result = DRIVER(cuModuleLoadDataEx, CUmodule *, const void *, unsigned, CUjit_option *,
+                            void **)(&module, empty, 0, NULL, NULL);
+        if (result == CUDA_SUCCESS) DRIVER(cuModuleUnload, CUmodule)(module);
+        DRIVER(cuCtxPopCurrent_v2, CUcontext *)(&context);
+        DRIVER(cuDevicePrimaryCtxRelease_v2, CUdevice)(0);
+    }
+    /* A lease may be full just now: the program is told so when it asks for a context itself. */
+    if (result != CUDA_SUCCESS)
+        fprintf(stderr, "egpu-executor: the driver is not warm: error %d\n", (int)result);
+}
+
 static void put_device(struct writer *out, CUdevice ordinal) {
     struct wire_device device = {.attribute_count = WIRE_ATTRIBUTES};
     int32_t attributes[WIRE_ATTRIBUTES];

@@ -29,8 +29,12 @@
 #error "the sandbox is written for x86-64 and AArch64"
 #endif
 
+/* What a warm driver (driver_warm) and our own threads go on doing, with the reason. Not here,
+ * because it is done once and before: sockets that are made, bound or listened on, directories and
+ * names that are made, moved or removed (the cache of compiled code: without it a driver compiles
+ * again). */
 static const int allowed[] = {
-    /* the usual ones first: the list is walked */
+    /* frames, and waiting for them: first, for the list is walked */
     SYS_recvfrom,
     SYS_sendmsg,
     SYS_futex,
@@ -39,6 +43,8 @@ static const int allowed[] = {
     SYS_nanosleep,
     SYS_read,
     SYS_write,
+    /* files that there are: device nodes of the other cards, libraries, /proc and /sys; what may be
+     * opened is the view's and Landlock's to say */
     SYS_readv,
     SYS_writev,
     SYS_pread64,
@@ -55,6 +61,9 @@ static const int allowed[] = {
     SYS_ftruncate,
     SYS_fallocate,
     SYS_flock,
+    SYS_fstatfs,
+    SYS_statfs,
+    /* a context's own events, and descriptors for memory that is exported */
     SYS_dup,
     SYS_dup3,
     SYS_pipe2,
@@ -65,8 +74,8 @@ static const int allowed[] = {
     SYS_ppoll,
     SYS_timerfd_create,
     SYS_timerfd_settime,
-    SYS_fstatfs,
-    SYS_statfs,
+    SYS_memfd_create,
+    /* memory: reserved for the card's addresses, pinned for its copies, near to it */
     SYS_mmap,
     SYS_munmap,
     SYS_mprotect,
@@ -77,10 +86,11 @@ static const int allowed[] = {
     SYS_munlock,
     SYS_mbind,
     SYS_get_mempolicy,
+    SYS_set_mempolicy,
     SYS_membarrier,
-    SYS_memfd_create,
     SYS_msync,
     SYS_mincore,
+    /* threads: a driver starts some for each context, and places them */
     SYS_set_robust_list,
     SYS_get_robust_list,
     SYS_rseq,
@@ -90,17 +100,28 @@ static const int allowed[] = {
     SYS_sched_getparam,
     SYS_sched_setscheduler,
     SYS_sched_getscheduler,
+    SYS_sched_get_priority_max,
+    SYS_sched_get_priority_min,
     SYS_getcpu,
+    SYS_sigaltstack,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_restart_syscall,
+    SYS_exit,
+    SYS_exit_group,
+    /* time */
     SYS_clock_nanosleep,
     SYS_clock_getres,
     SYS_gettimeofday,
-    SYS_restart_syscall,
+    /* connections that are open */
     SYS_sendto,
     SYS_shutdown,
     SYS_getsockopt,
     SYS_setsockopt,
     SYS_getsockname,
     SYS_getpeername,
+    /* who and where it is */
     SYS_getpid,
     SYS_gettid,
     SYS_getppid,
@@ -112,13 +133,8 @@ static const int allowed[] = {
     SYS_uname,
     SYS_sysinfo,
     SYS_getrusage,
-    SYS_rt_sigaction,
-    SYS_rt_sigprocmask,
-    SYS_rt_sigreturn,
-    SYS_sigaltstack,
-    SYS_exit,
-    SYS_exit_group,
 #if defined(__x86_64__)
+    /* older forms of the same */
     SYS_open,
     SYS_stat,
     SYS_lstat,

@@ -225,7 +225,10 @@ int session_run(const struct settings *settings, int control) {
     if (fd < 0) return 0;
     if (!handles_init() || !stream_open() || !shared_prepare()) return EXIT_NO_DRIVER;
     bool ready = driver_load(settings->driver) && connection_prepare();
-    if (ready) status_init(settings);
+    if (ready) {
+        driver_warm();
+        status_init(settings);
+    }
     if (!ready || !connection_start(control, fd, &greeting) || !sandbox_enter()) {
         greeting_refuse(fd, WIRE_STATUS_DRIVER);
         return EXIT_NO_DRIVER;

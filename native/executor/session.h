@@ -94,6 +94,7 @@ bool shared_open(int memory); /* maps it, and uses it from now on */
 /* ---- driver.c ---- */
 
 bool driver_load(const char *path);
+void driver_warm(void); /* before the sandbox: what a driver does once */
 bool driver_snapshot(struct writer *out);
 /* Runs an operation in its context. */
 CUresult driver_run(const struct operation *operation, struct task *task);

@@ -32,6 +32,7 @@ if __name__ == "__main__":
 from egpu.adapters.pool.client import PoolClient, parse_address
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.simulator import machine as simulator
+from egpu.core.leasing.pool import SERVER_GRACE_SECONDS
 from egpu.errors import ElasticGPUError
 from support import local_pool, mixed_load, process_table, simulated_gpu
 from support.cuttable_proxy import CuttableProxy
@@ -82,6 +83,19 @@ class Run:
         return bool(self.lease) and not self.hurt
 
 
+@dataclass(eq=False)
+class Outage:
+    """A daemon that was struck is not in the pool."""
+
+    began: float
+    ended: float = float("inf")
+
+    def longer_than_grace(self, run: Run) -> bool:
+        """Whether the broker took it for lost in the life of a program: on a busy machine a start takes its time."""
+        until = min(self.ended, time.monotonic())
+        return until - self.began > SERVER_GRACE_SECONDS and until > run.started
+
+
 @dataclass
 class Tally:
     """What was done and seen."""
@@ -120,6 +134,7 @@ class Soak:
         self.runtime = pool.directory / "run"
         self.running: set[Run] = set()
         self.away: set[str] = set()
+        self.outages: list[Outage] = []
         self.repairs: set[asyncio.Task[None]] = set()
         self.numbers = 0
         self.bag: list[str] = []
@@ -273,8 +288,15 @@ class Soak:
                 self.problem(f"success without an answer: {about}")
         elif right:
             self.tally.ended["right"] += 1
+        elif self.had_no_place(run):
+            self.tally.ended["had no place while a daemon was away"] += 1
         else:
             self.problem(about)
+
+    def had_no_place(self, run: Run) -> bool:
+        """It began nothing: it needs both servers, and one was away for longer than anybody waits for it."""
+        refused = not run.lease and any(line.startswith("no lease: no place for ") for line in run.noted)
+        return refused and run.gpus > CARDS and any(one.longer_than_grace(run) for one in self.outages)
 
     def about(self, run: Run) -> str:
         hurt = f", struck by {run.hurt}" if run.hurt else ""
@@ -383,6 +405,9 @@ class Soak:
             return False
         self.away.add(name)
         self.pool.kill(name)
+        outage = Outage(time.monotonic())
+        if name in self.servers:
+            self.outages.append(outage)
 
         async def again() -> None:
             await asyncio.sleep(self.chance.uniform(0, 1.5))
@@ -390,6 +415,7 @@ class Soak:
             began = time.monotonic()
             self.away.discard(name)
             await self.eventually(self.connected, f"{name} started again")
+            outage.ended = time.monotonic()
             self.tally.slow("a daemon's start until it is back in the pool", time.monotonic() - began)
 
         self.repair(again())

@@ -13,7 +13,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.leftovers import left_of
 from egpu.adapters.executors.process import Executor, boot_id, find
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
@@ -32,12 +34,18 @@ exec sleep 600
 """
 
 
-def executor_of(child: subprocess.Popen[str], directory: Path) -> Executor[Owner]:
+USER = 1_999_999_000
+"""Nobody, and no number that executors are given."""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes as somebody else")
+
+
+def executor_of(child: subprocess.Popen[str], directory: Path, uid: int = 0) -> Executor[Owner]:
     directory.mkdir(parents=True)
     process = Process.of(child.pid)
     record = ExecutorRecord(
-        name=directory.name, owner=Owner(), cards=(), minors={}, pid=process.pid, start_time=process.start_time
-    )
+        name=directory.name, owner=Owner(), cards=(), minors={}, uid=uid,
+        pid=process.pid, start_time=process.start_time, boot_id=boot_id(),
+    )  # fmt: skip
     made = Executor(directory, record, Confinement())
     made._child = child  # type: ignore[assignment]
     return made
@@ -55,6 +63,24 @@ def with_session() -> Iterator[tuple[subprocess.Popen[str], int]]:
     child.stdout.close()
 
 
+@pytest.fixture
+def dead_with_session(tmp_path: Path) -> Iterator[tuple[Executor[Owner], int]]:
+    """An executor that was killed, and what it left: one that calls itself something else. Its pid."""
+    child = subprocess.Popen(
+        ["bash", "-c", WITH_SESSION.replace("egpu-session", "nobody")],
+        stdout=subprocess.PIPE, text=True, start_new_session=True, user=USER,
+    )  # fmt: skip
+    assert child.stdout is not None
+    session = int(child.stdout.readline())
+    made = executor_of(child, tmp_path / "leases" / "lease-1", USER)
+    child.kill()
+    wait_until(lambda: not made.is_alive())
+    yield made, session
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.stdout.close()
+
+
 def test_sessions_that_outlive_their_parent_are_ended_with_it(
     tmp_path: Path, with_session: tuple[subprocess.Popen[str], int]
 ) -> None:
@@ -66,6 +92,47 @@ def test_sessions_that_outlive_their_parent_are_ended_with_it(
     made.end()
     assert start_time(session) == 0
     assert not (tmp_path / "lease-1").exists()
+
+
+@pytest.fixture
+def neighbour() -> Iterator[subprocess.Popen[bytes]]:
+    """An executor of another daemon of this machine: it was given a user that ours had before."""
+    started = subprocess.Popen(["sleep", "600"], user=USER, start_new_session=True)
+    yield started
+    started.kill()
+    started.wait()
+
+
+@needs_root
+def test_who_is_given_the_user_of_an_executor_that_is_ending_lives_on(
+    tmp_path: Path, neighbour: subprocess.Popen[bytes], dead_with_session: tuple[Executor[Owner], int]
+) -> None:
+    made, session = dead_with_session
+    made.end()
+    assert start_time(session) == 0
+    assert neighbour.poll() is None
+
+
+@needs_root
+def test_who_is_given_the_user_of_an_executor_that_ended_without_its_daemon_lives_on(
+    tmp_path: Path, neighbour: subprocess.Popen[bytes], dead_with_session: tuple[Executor[Owner], int]
+) -> None:
+    made, session = dead_with_session
+    records.write(made.directory, made.record)
+    assert find(made.directory.parent, Owner, Confinement()) == []
+    wait_until(lambda: start_time(session) == 0)
+    assert neighbour.poll() is None
+
+
+@needs_root
+def test_the_next_holder_of_a_pid_and_its_user_is_not_what_an_executor_has_left(
+    tmp_path: Path, neighbour: subprocess.Popen[bytes]
+) -> None:
+    """A number names a process only until it is given again."""
+    now = Process.of(neighbour.pid)
+    assert left_of(Process(now.pid, now.start_time - 1), USER) == []
+    assert left_of(now, USER + 1) == []
+    assert left_of(now, USER) == [now.pid]
 
 
 def test_one_that_dies_while_it_is_looked_at_has_been_waited_for(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from egpu.adapters.processes import Process
+from egpu.adapters.processes import Process, start_time
 
 SESSION: Final = b"egpu-session"
 
@@ -39,6 +39,17 @@ def processes_as(uid: int) -> list[int]:
     return found
 
 
+def left_of(executor: Process, uid: int) -> list[int]:
+    """Living processes of an executor with a user of its own, whatever they call themselves.
+
+    The user is no proof: it is somebody else's as soon as nobody is it, while we still look. The session that the
+    executor led is: its sandbox lets no process leave it, and its number is nobody else's while one is in it.
+    """
+    if start_time(executor.pid) not in (0, executor.start_time):
+        return []  # the number is another's, so nothing of ours is left
+    return [pid for pid in processes_as(uid) if _session_of(pid) == executor.pid]
+
+
 def group_exists(group: int) -> bool:
     """Whether a process group has members: living ones, or dead ones that nobody has waited for."""
     try:
@@ -48,6 +59,14 @@ def group_exists(group: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _session_of(pid: int) -> int:
+    """0 when it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
 
 
 def _found(matches: Callable[[int, list[bytes]], bool]) -> list[int]:

@@ -35,7 +35,7 @@ import structlog
 from egpu.adapters import native
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import DRIVER, EXECUTOR, Confinement, group_name
-from egpu.adapters.executors.leftovers import group_exists, processes_as, processes_of, sessions_of
+from egpu.adapters.executors.leftovers import group_exists, left_of, processes_of, sessions_of
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
 from egpu.adapters.executors.users import User
 from egpu.adapters.nvml import driver_directory
@@ -206,7 +206,7 @@ class Executor(Generic[Owner]):
         """Whether anything of it still runs besides its parent."""
         members = {*processes_of(self.directory), *sessions_of(self.process.pid)}
         if self.record.uid:  # what runs in a session may call itself what it likes
-            members |= set(processes_as(self.record.uid))
+            members |= set(left_of(self.process, self.record.uid))
         for pid in members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -289,7 +289,7 @@ def _found_again(directory: Path, owner: type[Owner], confinement: Confinement) 
         return None
     if executor.is_alive():
         return executor
-    for pid in processes_as(record.uid) if record.uid else ():
+    for pid in left_of(record.process, record.uid) if record.uid else ():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return None
