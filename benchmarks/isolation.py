@@ -24,8 +24,9 @@ from benchmarks.report import Report, median
 from egpu.adapters import native
 from egpu.adapters.simulator.machine import Machine, create_machine, destroy
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.slices.sharing import BUSY_SECONDS
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.apps.agent.limits.compute import BUSY_SECONDS, ComputeSharing
+from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 
 ROOT: Final = Path(__file__).parents[1]

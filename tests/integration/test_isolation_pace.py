@@ -3,22 +3,21 @@
 The world stands still while the agent looks (benchmarks/isolation_pace.c, which `make bench` uses as well).
 """
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.slices.sharing import BUSY_SECONDS
 from egpu.api.allocation import CardShare
-from egpu.apps.agent.limits.compute import BUSY_SECONDS, ComputeSharing
+from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.slots.directories import Slots
-from support.slices import NATIVE, SOURCES, compile_c, slot_record, uuid
+from support import pace
+from support.slices import slot_record, uuid
 
 SHARES = (30, 70)
-#: What a look itself takes, and the thread's way to it.
-LATE_MS = 2
-STOP_MS, RESUME_MS, END_MS, BUCKET_MS = 1000, 1500, 2500, 10
+STOP_MS, RESUME_MS, END_MS = 1000, 1500, 2500
 KERNELS_US = ((20, 20), (20, 500), (100, 100), (100, 5000), (500, 100), (500, 500), (5000, 20), (5000, 5000))
 
 
@@ -31,14 +30,13 @@ class Case:
     lender: list[float]
 
     def mean(self, from_ms: int, to_ms: int) -> tuple[float, float]:
-        part = slice(from_ms // BUCKET_MS, to_ms // BUCKET_MS)
-        return tuple(sum(one[part]) / len(one[part]) for one in (self.borrower, self.lender))  # type: ignore[return-value]
+        return pace.mean(self.borrower, from_ms, to_ms), pace.mean(self.lender, from_ms, to_ms)
 
     @property
     def idle_ms(self) -> int:
         """When the lender's last work was over."""
-        busy = [index for index in range(RESUME_MS // BUCKET_MS) if self.lender[index] > 0]
-        return (busy[-1] + 1) * BUCKET_MS
+        busy = [index for index in range(RESUME_MS // pace.BUCKET_MS) if self.lender[index] > 0]
+        return (busy[-1] + 1) * pace.BUCKET_MS
 
 
 def a_slot(slots: Slots, index: int) -> Path:
@@ -56,40 +54,27 @@ def a_slot(slots: Slots, index: int) -> Path:
 def run(program: Path, directory: Path, arbitration: str, kernels_us: tuple[int, int]) -> Case:
     now = 0.0
     slots = Slots(directory)
-    pauses = ("0:0", f"{STOP_MS}:{RESUME_MS}")
-    tenants = [f"{a_slot(slots, index)}:{kernels_us[index] * 1000}:1:1:{pauses[index]}" for index in range(2)]
+    pauses = ((0, 0), (STOP_MS, RESUME_MS))
+    works = [
+        pace.Work(directory=a_slot(slots, index), kernel_us=kernels_us[index], pause_ms=pauses[index])
+        for index in range(2)
+    ]
     sharing = ComputeSharing(slots, clock=lambda: now)
-    tick_ms = int(BUSY_SECONDS * 1000) + LATE_MS
-    busy: list[list[float]] = []
-    with subprocess.Popen(
-        [program, arbitration, str(END_MS), str(tick_ms), *tenants],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        for line in child.stdout:
-            kind, *numbers = line.split()
-            if kind == "busy":
-                busy.append([int(number) / (BUCKET_MS * 10_000) for number in numbers])
-                continue
-            now = int(numbers[0]) / 1e9
-            sharing.step()
-            child.stdin.write("\n")
-            child.stdin.flush()
-    assert child.returncode == 0
-    borrower, lender = busy
+
+    def look(seconds: float) -> None:
+        nonlocal now
+        now = seconds
+        sharing.step()
+
+    tick_ms = int(BUSY_SECONDS * 1000) + pace.LATE_MS
+    borrower, lender = pace.drive(program, works, arbitration=arbitration, end_ms=END_MS, tick_ms=tick_ms, look=look)
     return Case(f"{arbitration}, kernels of {kernels_us} us", borrower, lender)
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     directory = tmp_path_factory.mktemp("pace")
-    program = directory / "pace"
-    parts = [NATIVE / "interposer" / name for name in ("bucket.c", "compute.c")]
-    source = NATIVE.parent / "benchmarks" / "isolation_pace.c"
-    compile_c(program, "-DEGPU_VIRTUAL_TIME", source, SOURCES / "pace_world.c", *parts, "-lm", flags=())
+    program = pace.build(directory)
     return [
         run(program, directory / f"{arbitration}-{number}", arbitration, kernels)
         for arbitration in ("fifo", "timeslice")

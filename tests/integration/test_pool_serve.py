@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -37,6 +38,8 @@ from support.waiting import DEADLINE_SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("executor_that_runs_nothing")
 
+ASKED_OFFSET = 64 + 72
+"""In a usage file: when the first card was last asked for something."""
 REQUEST = LeaseRequest(cards=1, core=50, memory_mib=1000)
 
 
@@ -120,6 +123,25 @@ async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the
         assert processes_of(directory) == []
         assert not directory.exists()
         assert await connection.reader.read() == b""
+        await client.close()
+
+
+async def test_leases_that_work_at_once_have_windows(tmp_path: Path, machine: Machine, state_dir: Path) -> None:
+    """Nobody else is there to share out the cards' time."""
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+        client = await in_process_pool.client(broker, credentials)
+        leases = [(await acquire(client, str(number))).lease.lease for number in range(2)]
+        places = [state_dir / "leases" / lease for lease in leases]
+
+        def both_have_windows() -> bool:
+            for place in places:
+                with (place / "usage").open("r+b") as usage:
+                    usage.seek(ASKED_OFFSET)
+                    usage.write(struct.pack("<Q", time.monotonic_ns()))
+            return all(read_policy(place / "policy").devices[0].window is not None for place in places)
+
+        await until(both_have_windows)
         await client.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.simulator import machine as simulator
+from egpu.adapters.slices.pages import PPM, DevicePolicy, read_policy
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 EGPU = [sys.executable, "-c", "from egpu.cli import main; main()"]
@@ -199,6 +200,46 @@ def test_the_share_of_compute_time_holds(
     assert told["exitStatus"] == 0
     assert told["gpuSeconds"] >= busy * 0.98
     assert told["throttledSeconds"] > 0
+
+
+def lines(state: Path) -> list[DevicePolicy]:
+    """What every run may use now."""
+    return [read_policy(page).devices[0] for page in sorted((state / "A100-80G").glob("*.slice/policy"))]
+
+
+@pytest.fixture
+def spinning(state: Path, program: Callable[[str], Path]) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts runs that keep the GPU busy; they are ended."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(core: int, *more: str) -> subprocess.Popen[bytes]:
+        arguments = command(state, "--core", core, "--memory", "1GiB", *more)
+        children.append(subprocess.Popen([*arguments, "--", sys.executable, str(program(BURN)), "200", "600"]))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.terminate()
+        child.wait()
+
+
+def test_runs_at_once_have_windows_and_one_takes_over_from_another(
+    state: Path, spinning: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    first = spinning(30)
+    wait_until(lambda: len(lines(state)) == 1)
+    spinning(70)
+    wait_until(lambda: [line.window is not None for line in lines(state)] == [True, True])
+    first.terminate()  # which has shared out the time so far; its command ends with it
+    first.wait()
+    wait_until(lambda: [line.window for line in lines(state)] == [None])
+
+
+def test_idle_time_is_used_without_an_agent(state: Path, spinning: Callable[..., subprocess.Popen[bytes]]) -> None:
+    spinning(30, "--mode", "share")
+    wait_until(lambda: [line.grant_ppm for line in lines(state)] == [PPM])
+    spinning(40)
+    wait_until(lambda: sorted(line.grant_ppm for line in lines(state)) == [40 * PPM // 100, 60 * PPM // 100])
 
 
 def test_a_command_that_forges_its_account_loses_what_holds_the_memory(

@@ -40,7 +40,7 @@ from egpu.api.allocation import CardShare
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError
-from support import host_snapshot, hostile_shares, hostile_strangers, process_table, simulated_gpu
+from support import host_snapshot, hostile_shares, hostile_strangers, pace, process_table, simulated_gpu
 from support.hostile_api import Api, api
 from support.hostile_files import damage
 from support.hostile_programs import ATTACKS, FILE_ATTACKS, MIB, Tenant, honest, hostile
@@ -131,8 +131,8 @@ class Tally:
 class Storm:
     """`storm()` makes one; `round` after `round`, what was wrong is in `tally.problems`."""
 
-    def __init__(self, pool: LocalPool, machine: Machine, cluster: Api, pace: Path, tally: Tally) -> None:
-        self.pool, self.machine, self.cluster, self.pace, self.tally = pool, machine, cluster, pace, tally
+    def __init__(self, pool: LocalPool, machine: Machine, cluster: Api, world: Path, tally: Tally) -> None:
+        self.pool, self.machine, self.cluster, self.world, self.tally = pool, machine, cluster, world, tally
         self.broker = Listen("127.0.0.1", pool.port)
         self.slots = Slots(pool.directory / "slots")
         self.members: list[Member] = []
@@ -352,7 +352,7 @@ class Storm:
             tenants = cards[(number * CARDS_TIMED_A_ROUND + turn) % len(cards)]
             sharers = [hostile_shares.Sharer(one.name, CORE, one.is_hostile) for one in tenants]
             place = self.pool.directory / f"pace-{turn}"
-            for got in hostile_shares.shares(self.pace, place, sharers, chance):
+            for got in hostile_shares.shares(self.world, place, sharers, chance):
                 if got.sharer.hostile:
                     continue
                 self.tally.shares_measured += 1
@@ -435,9 +435,9 @@ async def _place(tally: Tally) -> AsyncGenerator[Storm]:
         parts = [cards] if cards == 1 else [cards // 2, cards - cards // 2]
         for name, count in zip(("one", "two"), parts, strict=False):
             await asyncio.to_thread(pool.serve, name, count)
-        pace = await asyncio.to_thread(hostile_shares.build, pool.directory)
+        world = await asyncio.to_thread(pace.build, pool.directory)
         async with api(pool.directory / "api") as cluster:
-            made = Storm(pool, machine, cluster, pace, tally)
+            made = Storm(pool, machine, cluster, world, tally)
             try:
                 await made.open()
                 yield made

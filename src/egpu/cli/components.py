@@ -163,6 +163,8 @@ def agent(
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
     from egpu.adapters.cdi import DIRECTORIES
     from egpu.adapters.executors.confinement import ConfinementConfig
+    from egpu.adapters.local import election
+    from egpu.adapters.local.run import default_root
     from egpu.apps.agent import AgentConfig, run
 
     config = AgentConfig(
@@ -186,6 +188,7 @@ def agent(
         mount_usage=mount_usage,
         cdi=cdi,
         cdi_directories=tuple(cdi_dir or DIRECTORIES),
+        sharing_dir=default_root() / election.DIRECTORY if nvml_library is None else None,
     )
     run_component("agent", run, config, log_level)
 

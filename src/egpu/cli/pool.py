@@ -131,6 +131,7 @@ def serve(
 ) -> None:
     """On each machine with GPUs: gives its cards to a pool, one executor per lease."""
     from egpu.adapters.executors.confinement import ConfinementConfig
+    from egpu.adapters.local import election
     from egpu.adapters.local.run import default_root
     from egpu.adapters.private import private_directory
     from egpu.apps.serve import ServeConfig, run
@@ -144,6 +145,7 @@ def serve(
             broker=broker,
             credentials=credentials(secret_file, tls_ca, tls_cert, tls_key, create=True),
             state_dir=state,
+            sharing_dir=None if state_dir else default_root() / election.DIRECTORY,
             listen=listen,
             advertise=advertise,
             driver_dir=driver,

@@ -73,6 +73,7 @@ def run(
     from egpu.adapters.local import run as localrun
     from egpu.adapters.local.book import SliceRequest
     from egpu.adapters.local.guard import MemoryGuard
+    from egpu.adapters.local.sharing import SharingThread
 
     try:
         machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())
@@ -88,14 +89,13 @@ def run(
         fail(str(error), code=EXIT_USAGE)
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_NOT_STARTED)
-    if mode is RunMode.SHARE:
-        note("share mode is enforced as a cap for now: idle time of the card is not handed out yet")
     status = EXIT_NOT_STARTED
     try:
         plan = localrun.plan(machine, local, command)
         for weakness in plan.weaknesses:
             note(f"weaker isolation: {weakness}")
-        status = localrun.execute(plan, local, MemoryGuard(local, machine.inventory(), note))
+        guards = MemoryGuard(local, machine.inventory(), note), SharingThread(machine.sharing())
+        status = localrun.execute(plan, local, *guards)
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_NOT_STARTED)
     finally:

@@ -6,14 +6,16 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters import native
 from egpu.adapters.enter import enter
+from egpu.adapters.local import election
 from egpu.adapters.local.book import Book, LocalSlice
-from egpu.adapters.local.guard import MemoryGuard
+from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.nvml import CardProcess, CardReading, NvmlInventory
 from egpu.adapters.processes import Process, user_of
 from egpu.adapters.simulator import machine as simulator
@@ -43,6 +45,13 @@ class LocalMachine:
     def inventory(self) -> NvmlInventory:
         """The machine's NVML, not open yet."""
         return NvmlInventory(None if self.simulated is None else self.simulated.driver_dir / NVML_LIBRARY)
+
+    def sharing(self) -> SharingElection:
+        """This run's part in sharing out the time of the machine's cards, its book entered. Raises NotPrivate,
+        Unavailable: as `SharingElection`."""
+        part = SharingElection(self.book.directory.parent / election.DIRECTORY, Rank.RUN)
+        part.enter(self.book.directory)
+        return part
 
     def cards(self) -> tuple[CardReading, ...]:
         """The cards of the machine, by index.
@@ -180,8 +189,9 @@ def _driver_dir(machine: simulator.Machine, local: LocalSlice) -> Path:
     return simulator.make_driver_dir(machine, local.directory / "driver", devices)
 
 
-def execute(plan: Plan, local: LocalSlice, guard: MemoryGuard) -> int:
-    """Run the command to its end, guarded; signals sent to us go to it. Returns its exit status, 128 + N for signal N.
+def execute(plan: Plan, local: LocalSlice, *guards: AbstractContextManager[None]) -> int:
+    """Run the command to its end, inside these guards; signals sent to us go to it. Returns its exit status, 128 + N
+    for signal N.
 
     A signal from the terminal is not passed on: the command is in the same foreground group and got it itself.
     """
@@ -193,7 +203,9 @@ def execute(plan: Plan, local: LocalSlice, guard: MemoryGuard) -> int:
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509  we have one thread
         )
         local.add_process(Process.of(child.pid))
-        with guard:
+        with contextlib.ExitStack() as entered:
+            for guard in guards:
+                entered.enter_context(guard)
             _wait(child, watched)
     finally:
         while signal.sigtimedwait(watched, 0) is not None:

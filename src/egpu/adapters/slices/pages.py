@@ -7,10 +7,11 @@ The two files differ in trust. A policy is ours: anything wrong with it is `Corr
 the container and read as a claim: any bytes at all give a `Usage`, clamped to what a claim can mean, never an error.
 """
 
+import fcntl
 import os
 import struct
-import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -217,7 +218,17 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     return Policy(generation, tuple(devices))
 
 
-_writing = threading.RLock()
+@contextmanager
+def _writing(page: Path) -> Generator[None]:
+    """Nobody else of this machine writes a page below the same directory inside this block: who shares out time and who
+    watches memory may be two processes. The directory that a slice's own is in is locked, because no program in a slice
+    can open that one and keep it locked."""
+    handle = os.open(page.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
@@ -225,7 +236,7 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
 
     A new page appears whole (written aside, then renamed). An existing one is changed in place: the inactive bank
     first, the generation that makes it active last, so that a reader sees the old limits or the new ones, and a writer
-    killed in between leaves the old ones. One writing process at a time is the caller's duty.
+    killed in between leaves the old ones. Writers wait for each other.
 
     Raises:
         InvalidInput: no devices, more than MAX_DEVICES, or the same UUID twice.
@@ -233,7 +244,7 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     uuids = [device.uuid for device in devices]
     if not 0 < len(uuids) <= MAX_DEVICES or len(set(uuids)) != len(uuids):
         raise InvalidInput("devices", f"need 1..{MAX_DEVICES} different devices, got {uuids}")
-    with _writing:
+    with _writing(path):
         return _write_policy(path, devices)
 
 
@@ -256,18 +267,18 @@ def _write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
 
 
 def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
-    """Change fields of one device in a page that others in this process amend, too; returns the line as it is now.
+    """Change fields of one device in a page that others amend, too; returns the line as it is now.
 
     Raises:
         FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: no such device, or no such value of a field.
     """
-    with _writing:
+    with _writing(path):
         lines = list(read_policy(path).devices)
         for position, line in enumerate(lines):
             if line.uuid == uuid:
                 lines[position] = replace(line, **changes)
                 if lines[position] != line:
-                    write_policy(path, lines)
+                    _write_policy(path, lines)
                 return lines[position]
     raise InvalidInput("uuid", f"{path} has no device {uuid}")
 

@@ -14,6 +14,7 @@ from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
@@ -57,7 +58,8 @@ class Agent:
         self.injection = Injection(config.cdi)
         credentials = pool_credentials(config)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
-        self.compute = ComputeSharing(self.slots)
+        election = None if config.sharing_dir is None else SharingElection(config.sharing_dir, Rank.AGENT)
+        self.compute = ComputeSharing(self.slots, election=election)
         self.metrics = AgentMetrics(
             node=config.node,
             node_ip=config.node_ip,

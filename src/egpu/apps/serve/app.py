@@ -11,6 +11,9 @@ import structlog
 
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.local import election
+from egpu.adapters.local.election import Rank, SharingElection
+from egpu.adapters.local.sharing import MachineSharing
 from egpu.adapters.nvml import CardReading, NvmlInventory
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
@@ -50,6 +53,8 @@ class Server:
         self._inventory = NvmlInventory(config.nvml_library)
         self._link_mbps = config.link_mbps or fastest_link_mbps()
         self.connected = False
+        self._sharing = SharingElection(config.sharing_dir or config.state_dir / election.DIRECTORY, Rank.SERVE)
+        self._sharing.enter(config.leases_dir)
 
     async def run(self, supervisor: Supervisor) -> None:
         """Run until the supervisor is stopped; executors stay. Raises InvalidInput, NativeMissing, Unavailable."""
@@ -67,6 +72,7 @@ class Server:
         supervisor.add("inventory", self._read_cards())
         supervisor.add("leases", self.leases.watch())
         supervisor.add("memory", self._watch_memory())
+        supervisor.add("sharing", self._share_time())
         supervisor.add("link", self._stay_linked())
         await supervisor.run()
 
@@ -93,6 +99,16 @@ class Server:
             await asyncio.sleep(INTERVAL_SECONDS)
             for overrun in await asyncio.to_thread(watch.step, self.leases.watched()):
                 self.leases.end_over_limit(overrun)
+
+    async def _share_time(self) -> None:
+        """Share out the time of this machine's cards, for ever, while it falls to this process."""
+        sharing = MachineSharing(self._sharing)
+        try:
+            while True:
+                pause_seconds = await asyncio.to_thread(sharing.step)
+                await asyncio.sleep(pause_seconds)
+        finally:
+            self._sharing.leave()
 
     # --- broker -------------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,15 @@ from egpu.adapters.pool.security import Credentials
 @dataclass(frozen=True)
 class ServeConfig:
     """`broker` HOST:PORT; `listen` for data connections, `advertise` how programs elsewhere reach it (default: where it
-    listens). `driver_dir` and `nvml_library` are a simulated machine's; None for this machine's own driver.
+    listens). `sharing_dir` is where it finds others of this machine that share out its cards' time (None: it is alone).
+    `driver_dir` and `nvml_library` are a simulated machine's; None for this machine's own driver.
     `link_mbps` 0: as fast as the machine's fastest interface says."""
 
     name: str
     broker: str
     credentials: Credentials
     state_dir: Path
+    sharing_dir: Path | None = None
     listen: str = "127.0.0.1:0"
     advertise: str = ""
     driver_dir: Path | None = None

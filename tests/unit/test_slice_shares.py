@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpu.adapters.slices.pages import PPM
-from egpu.apps.agent.limits.shares import LONG_PERIOD_US, PERIOD_US, Tenant, divide
+from egpu.adapters.slices.shares import LONG_PERIOD_US, PERIOD_US, Tenant, divide
 
 
 def tenant(

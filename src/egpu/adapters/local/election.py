@@ -1,0 +1,92 @@
+"""Which process of this machine shares out its cards' time: windows of one card are given out by one hand.
+
+Whoever has slices enters the directory that they are in, as a link. The one that leads shares out the time of all that
+was entered. It holds the lock of its rank (flock, which the kernel drops with its holder) while nobody holds one above:
+an agent before `egpu serve`, that before any `egpu run`. The directory is one user's, as the book is; processes of
+other users have elections, and cards, of their own.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from egpu.adapters.private import private_directory
+from egpu.adapters.slices.sharing import TimeSlice
+
+DIRECTORY: Final = "sharing"
+"""Below the directory where a user's slices are kept."""
+FOLLOW_SECONDS: Final = 0.25
+"""Between two looks of those who follow: when who leads is gone, another does within this time."""
+_LINK: Final = ".slices"
+
+
+class Rank(IntEnum):
+    """Who leads: the lowest that is there."""
+
+    AGENT = 0
+    SERVE = 1
+    RUN = 2
+
+
+class SharingElection:
+    """One process's part in it. `directory` is made when missing. Raises NotPrivate, Unavailable: as
+    `private_directory`."""
+
+    def __init__(self, directory: Path, rank: Rank) -> None:
+        self._directory = private_directory(directory)
+        self._rank = rank
+        self._held: int | None = None
+
+    def enter(self, slices: Path) -> None:
+        """Let whoever leads share out the time of the slices below this directory."""
+        slices = slices.resolve()
+        link = self._directory / (hashlib.sha256(os.fsencode(slices)).hexdigest()[:16] + _LINK)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(slices)
+
+    def leads(self) -> bool:
+        """Whether it is this process, now. Takes the lead when nobody has it."""
+        if any(self._is_held(rank) for rank in Rank if rank < self._rank):
+            return False
+        if self._held is None:
+            self._held = self._lock(self._rank, fcntl.LOCK_EX)
+        return self._held is not None
+
+    def slices(self) -> Iterator[TimeSlice]:
+        """Of all that entered. What is no longer there is forgotten."""
+        for link in sorted(self._directory.glob(f"*{_LINK}")):
+            if not link.is_dir():
+                link.unlink(missing_ok=True)
+                continue
+            for policy in sorted(link.glob("*/policy")):
+                if not policy.parent.name.startswith("."):  # being made, or removed
+                    with contextlib.suppress(FileNotFoundError):
+                        yield TimeSlice((str(policy), policy.stat().st_ino), policy, policy.with_name("usage"))
+
+    def leave(self) -> None:
+        """Let others lead."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    def _is_held(self, rank: Rank) -> bool:
+        found = self._lock(rank, fcntl.LOCK_SH)
+        if found is not None:
+            os.close(found)
+        return found is None
+
+    def _lock(self, rank: Rank, kind: int) -> int | None:
+        """An open file that holds the lock; None: another does."""
+        path = self._directory / f"{rank.name.lower()}.lock"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        return handle
