@@ -148,18 +148,16 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
         NativeMissing: egpu-enter was not built.
     """
     environment = {"NVIDIA_VISIBLE_DEVICES": local.card.uuid}
-    libraries, driver = [local.interposer], None
+    policy, driver = local.directory / "policy", None
+    read_only = {policy: policy}
     if machine.simulated is None:
-        environment["CUDA_VISIBLE_DEVICES"] = local.card.uuid
+        # By ordinal: many programs read a number there. In this order NVML's ordinal is CUDA's.
+        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(local.card.index)}
     else:
         driver = _driver_dir(machine.simulated, local)
-        libraries += [driver / name for name in simulator.LIBRARIES]
+        read_only |= simulator.loader_files(driver)
     entry = enter(
-        command,
-        libraries=libraries,
-        environment=environment,
-        library_dir=driver,
-        read_only=local.directory / "policy",
+        command, libraries=[local.interposer], environment=environment, library_dir=driver, read_only=read_only
     )
     weaknesses = (
         f"{entry.refused}; so the slice is carried by LD_PRELOAD and LD_LIBRARY_PATH, and a command that clears its "
