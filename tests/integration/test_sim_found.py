@@ -12,7 +12,11 @@ from egpu.adapters.simulator import loader_cache
 from egpu.adapters.simulator.machine import LIBRARIES, Machine, loader_files
 
 CARDS = ("A100-80G", 1)
-LOAD = "import ctypes; ctypes.CDLL({name!r}); print(next(l.split()[-1] for l in open('/proc/self/maps') if {part!r} in l))"
+LOAD = """
+import ctypes
+ctypes.CDLL({name!r})
+print(next(line.split()[-1] for line in open("/proc/self/maps") if {part!r} in line))
+"""
 
 
 def mounts_allowed() -> bool:

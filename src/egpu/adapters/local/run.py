@@ -14,6 +14,7 @@ from egpu.adapters.enter import enter
 from egpu.adapters.local.book import Book, LocalSlice
 from egpu.adapters.local.guard import MemoryGuard
 from egpu.adapters.nvml import CardProcess, CardReading, NvmlInventory
+from egpu.adapters.preloading import check_file_system, check_program
 from egpu.adapters.processes import Process, user_of
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.slices.pages import UsageReader
@@ -146,7 +147,10 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
 
     Raises:
         NativeMissing: egpu-enter was not built.
+        NotSupported: the loader would start it without the interposer.
     """
+    check_file_system(local.interposer)
+    check_program(local.interposer, command[0])
     environment = {"NVIDIA_VISIBLE_DEVICES": local.card.uuid}
     policy, driver = local.directory / "policy", None
     read_only = {policy: policy}

@@ -58,7 +58,9 @@ def read(content: bytes) -> list[Library]:
 def _written(libraries: Sequence[Library]) -> bytes:
     # The loader searches by halves. Sorting keeps the order of equal names, and so which of them is preferred. What is
     # for particular hardware needs the extensions, which are left out: the plain library of that name is found.
-    ordered = sorted((each for each in libraries if not each.hardware), key=lambda each: _parts(each.name), reverse=True)
+    ordered = sorted(
+        (each for each in libraries if not each.hardware), key=lambda each: _parts(each.name), reverse=True
+    )
     start = _HEADER.size + len(ordered) * _ENTRY.size
     strings, entries = bytearray(), bytearray()
     for library in ordered:
