@@ -10,7 +10,9 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <limits.h>
 #include <link.h>
+#include <string.h>
 
 #include "driver_table.h"
 
@@ -124,17 +126,62 @@ static dlsym_function *real_dlsym(void) {
     return real;
 }
 
-/* Finds all functions of one library; `handle` is one through which the caller reaches it. */
-static void resolve(int library, void *handle) {
-    dlsym_function *real = real_dlsym();
-    if (real == NULL || __atomic_load_n(&resolved[library], __ATOMIC_ACQUIRE)) return;
-    int first = library == 0 ? 0 : DRIVER_COUNT, end = library == 0 ? DRIVER_COUNT : REAL_COUNT;
+/* Something that is loaded: the library that has this address in it, or one of that name. */
+struct loaded {
+    const char *address, *name;
+    char path[PATH_MAX];
+};
+
+static int find_loaded(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size;
+    struct loaded *wanted = data;
+    const char *path = info->dlpi_name == NULL ? "" : info->dlpi_name;
+    bool found = wanted->address == NULL && begins(last_part(path), wanted->name);
+    for (int i = 0; wanted->address != NULL && i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+        const char *start = (const char *)info->dlpi_addr + header->p_vaddr;
+        found = found || (header->p_type == PT_LOAD && wanted->address >= start &&
+                          wanted->address < start + header->p_memsz);
+    }
+    if (!found) return 0;
+    size_t length = 0;
+    while (path[length] != 0) length++;
+    if (length < sizeof wanted->path) memcpy(wanted->path, path, length + 1);
+    return 1;
+}
+
+/* A handle of it, with which it stays where it is to the end of the process: what we remember are
+ * addresses in it, and a program may close the driver and open it again elsewhere. */
+static void *hold(const char *address, const char *name) {
+    struct loaded wanted = {.address = address, .name = name};
+    /* looked up, as dlsym is: where it lives depends on the version of glibc */
+    void *(*open)(const char *, int) = (__typeof__(open))real_dlsym()(RTLD_DEFAULT, "dlopen");
+    if (open == NULL || !dl_iterate_phdr(find_loaded, &wanted) || wanted.path[0] == 0) return NULL;
+    return open(wanted.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+static void look_up(int first, int end, void *handle) {
     for (int id = first; id < end; id++) {
-        void *symbol = real(handle, names[id]);
+        void *symbol = real_dlsym()(handle, names[id]);
         /* Through the global scope our own wrapper is found first: the real one comes after it. */
-        if (symbol != NULL && symbol == wrappers[id]) symbol = real(RTLD_NEXT, names[id]);
+        if (symbol != NULL && symbol == wrappers[id]) symbol = real_dlsym()(RTLD_NEXT, names[id]);
         __atomic_store_n(&real_functions[id], symbol, __ATOMIC_RELEASE);
     }
+}
+
+/* Finds all functions of one library; `handle` is one through which the caller reaches it. */
+static void resolve(int library, void *handle) {
+    if (real_dlsym() == NULL || __atomic_load_n(&resolved[library], __ATOMIC_ACQUIRE)) return;
+    int first = library == 0 ? 0 : DRIVER_COUNT, end = library == 0 ? DRIVER_COUNT : REAL_COUNT;
+    enum real_id one = library == 0 ? REAL_cuInit : REAL_nvmlDeviceGetUUID;
+    look_up(first, end, handle);
+    if (real_functions[one] == NULL) {
+        /* A library that needs the driver was loaded for itself alone (RTLD_LOCAL), as Python loads
+         * its extensions: in the scope that we can see there is none. */
+        void *found = hold(NULL, library == 0 ? "libcuda.so" : "libnvidia-ml.so");
+        if (found != NULL) look_up(first, end, found);
+    }
+    if (real_functions[one] != NULL) hold(real_functions[one], NULL);
     CUresult (*ask)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) =
         (__typeof__(ask))real_functions[REAL_cuGetProcAddress_v2];
     for (int id = first; library == 0 && ask != NULL && id < end; id++) {
@@ -150,8 +197,7 @@ static void resolve(int library, void *handle) {
             answered[id] = pointer;
     }
     /* Before the library is loaded nothing is found: then look again next time. */
-    if (real_functions[library == 0 ? REAL_cuInit : REAL_nvmlDeviceGetUUID] != NULL)
-        __atomic_store_n(&resolved[library], 1, __ATOMIC_RELEASE);
+    if (real_functions[one] != NULL) __atomic_store_n(&resolved[library], 1, __ATOMIC_RELEASE);
 }
 
 void *real_function_slow(enum real_id id) {

@@ -24,6 +24,15 @@ bool engine_verbose(void) {
     return value && *value && strcmp(value, "0") != 0;
 }
 
+void engine_lacks(const char *needed) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *value = getenv("EGPU_SIM_VERBOSE");
+    if ((value && strcmp(value, "0") == 0) || atomic_flag_test_and_set(&told)) return;
+    engine_say("this program needs %s, which only a real card has: what runs here is PTX, loaded "
+               "through the driver API (EGPU_SIM_VERBOSE=0 hides this line)",
+               needed);
+}
+
 void engine_say(const char *format, ...) {
     char line[1024];
     va_list arguments;

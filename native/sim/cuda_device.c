@@ -36,7 +36,7 @@ API CUresult cuDriverGetVersion(int *version) {
 API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     (void)id;
     if (table) *table = NULL;
-    if (engine_verbose()) engine_say("cuGetExportTable: undocumented tables are not simulated");
+    engine_lacks("NVIDIA's runtime library (cuGetExportTable)");
     return CUDA_ERROR_NOT_FOUND;
 }
 

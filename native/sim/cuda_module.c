@@ -54,8 +54,7 @@ API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
 API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
     NEED_CONTEXT(context);
     NEED(out && image);
-    if (engine_verbose())
-        engine_say("cuModuleLoadFatBinary: the simulated card runs PTX text only");
+    engine_lacks("compiled kernels (a fat binary)");
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 

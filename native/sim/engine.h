@@ -95,6 +95,9 @@ CUresult engine_init(void);
 /* false before cuInit, and in a forked child of a process that called it */
 bool engine_ready(void);
 bool engine_verbose(void);
+/* Says what a program asks for that no simulated card has: once per process, and not with
+ * EGPU_SIM_VERBOSE=0. */
+void engine_lacks(const char *needed);
 /* one line on stderr */
 void engine_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct device *engine_device(CUdevice ordinal); /* NULL: invalid */

@@ -41,8 +41,9 @@ static const char *compiled_kind(const void *image) {
     static const unsigned char elf[4] = {0x7f, 'E', 'L', 'F'};
     static const unsigned char fatbin[4] = {0x50, 0xed, 0x55, 0xba};
     static const unsigned char wrapper[4] = {0xb1, 0x43, 0x62, 0x46};
-    if (memcmp(image, elf, 4) == 0) return "a cubin";
-    if (memcmp(image, fatbin, 4) == 0 || memcmp(image, wrapper, 4) == 0) return "a fat binary";
+    if (memcmp(image, elf, 4) == 0) return "compiled kernels (a cubin)";
+    if (memcmp(image, fatbin, 4) == 0 || memcmp(image, wrapper, 4) == 0)
+        return "compiled kernels (a fat binary)";
     return NULL;
 }
 
@@ -88,6 +89,7 @@ CUresult module_load(struct context *context, const void *image,
     char log[LOG_BYTES] = "";
     const char *kind = compiled_kind(image);
     if (kind) {
+        engine_lacks(kind);
         snprintf(log, sizeof log, "%s: the simulated card runs PTX text only", kind);
         return refuse(options, CUDA_ERROR_NO_BINARY_FOR_GPU, log);
     }
@@ -215,8 +217,7 @@ static void library_free(struct library *library) {
 CUresult library_load(const void *image, struct library **out) {
     const char *kind = compiled_kind(image);
     if (kind) {
-        if (engine_verbose())
-            engine_say("library refused: %s; the simulated card runs PTX text only", kind);
+        engine_lacks(kind);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     struct library *library = calloc(1, sizeof *library);

@@ -75,6 +75,15 @@ def test_dlsym_stays_itself_for_everybody_else(box: Slice) -> None:
     assert box.run("next") == [["next", "1", "1", "absent"]]
 
 
+def test_a_library_that_is_linked_with_the_driver_is_inside_too(box: Slice) -> None:
+    assert box.run("linked") == [["linked", "0", str(LIMIT)]]
+
+
+def test_a_driver_that_a_program_closes_stays_where_it_is(box: Slice) -> None:
+    """What the interposer remembers are addresses in it."""
+    assert box.run("closed") == [["closed", "there"]]
+
+
 def test_a_forked_child_has_its_own_account(box: Slice) -> None:
     child, parent = box.run("fork")
     assert int(child[1]) == LIMIT - 3 * MIB

@@ -3,6 +3,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from egpu.adapters.simulator.machine import Machine
 from support.simulated_gpu import run
 
@@ -417,6 +419,31 @@ def test_what_is_not_simulated_says_so(sim: Machine) -> None:
     assert "NOT_SUPPORTED" in done.stdout
     assert "egpu-sim: cuTexRefCreate is not simulated" in done.stderr
     assert run(sim, code, fails=True).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("cuda.cuGetExportTable(ctypes.byref(ctypes.c_void_p()), None)", "NVIDIA's runtime library"),
+        (r"d.cuModuleLoadData(b'\x7fELF' + bytes(64))", "compiled kernels (a cubin)"),
+        (r"d.cuLibraryLoadData(b'\x7fELF' + bytes(64), [], [], 0, [], [], 0)", "compiled kernels (a cubin)"),
+        (r"d.cuModuleLoadFatBinary(b'\x50\xed\x55\xba' + bytes(64))", "compiled kernels (a fat binary)"),
+    ],
+    ids=["runtime", "cubin", "library", "fat binary"],
+)
+def test_a_program_that_needs_a_real_card_is_told_once(sim: Machine, call: str, named: str) -> None:
+    code = f"""
+        import ctypes
+        cuda = ctypes.CDLL("libcuda.so.1")
+        context()
+        {call}
+        {call}
+        say([])
+    """
+    said = run(sim, code, fails=True).stderr
+    assert said.startswith(f"egpu-sim: this program needs {named}")
+    assert said.count("\n") == 1
+    assert run(sim, code, {"EGPU_SIM_VERBOSE": "0"}, fails=True).stderr == ""
 
 
 def test_a_forked_child_has_no_cuda(sim: Machine) -> None:

@@ -80,9 +80,10 @@ def compile_interposer(output: Path, *more: object) -> None:
 
 
 def build_driver(directory: Path) -> Path:
-    """`directory` with libcuda.so.1 and the programs probe and storm."""
+    """`directory` with libcuda.so.1, the programs probe and storm, and a library that is linked with the driver."""
     library = ("-fPIC", "-shared", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
     compile_c(directory / "libcuda.so.1", *library, SOURCES / "fake_libcuda.c")
+    compile_c(directory / "liblinked.so", "-fPIC", "-shared", SOURCES / "linked.c", directory / "libcuda.so.1")
     compile_c(directory / "probe", SOURCES / "probe.c")
     compile_c(directory / "storm", SOURCES / "storm.c")
     if SANITIZER:

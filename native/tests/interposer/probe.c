@@ -296,6 +296,27 @@ static int launch_cost(unsigned kernel_us) {
     return 0;
 }
 
+/* The driver is opened, used and closed: is it there still, where the interposer knows it? */
+static int closed(void) {
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    use_device(0);
+    dlclose(library);
+    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    puts(library != NULL ? "closed there" : "closed gone");
+    return 0;
+}
+
+/* A library that is linked with the driver, loaded for itself alone: nobody has asked dlsym. */
+static int linked(void) {
+    void *needs_driver = dlopen("liblinked.so", RTLD_NOW | RTLD_LOCAL);
+    if (needs_driver == NULL) return puts(dlerror()), 3;
+    int (*total)(size_t *) = (int (*)(size_t *))dlsym(needs_driver, "linked_total");
+    size_t bytes = 0;
+    int result = total(&bytes);
+    printf("linked %d %zu\n", result, bytes);
+    return 0;
+}
+
 int main(int count, char **arguments) {
     const char *command = count > 1 ? arguments[1] : "info";
     double number = count > 2 ? atof(arguments[2]) : 0, second = count > 3 ? atof(arguments[3]) : 0;
@@ -307,6 +328,8 @@ int main(int count, char **arguments) {
                dlsym(RTLD_DEFAULT, "cuInit") == NULL ? "absent" : "present");
         return 0;
     }
+    if (strcmp(command, "closed") == 0) return closed();
+    if (strcmp(command, "linked") == 0) return linked();
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL) {
         puts(dlerror());

@@ -10,6 +10,7 @@
     simulator       simulated machines
     native          where the native libraries and programs are
     enter           how `egpu-enter` is started: a command inside a slice
+    preloading      where the loader would leave out a library that it was told to load
     processes       processes that cannot be mistaken for one another
     files           files that are there whole or not at all
     cdi             the Container Device Interface: files that say what a device of a container is

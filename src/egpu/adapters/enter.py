@@ -29,10 +29,12 @@ def enter(
     libraries: Sequence[Path],
     environment: Mapping[str, str],
     library_dir: Path | None = None,
-    read_only: Path | None = None,
+    read_only: Mapping[Path, Path] | None = None,
 ) -> Entry:
     """Start `command` with `libraries` loaded and `environment` set, and `library_dir` searched for libraries first.
-    `read_only` is a file that it cannot write, with mounts of its own. Raises NativeMissing: egpu-enter was not built.
+    `read_only` says by path which files it sees there and cannot write, with mounts of its own.
+
+    Raises NativeMissing: egpu-enter was not built.
     """
     program = str(native.path("egpu-enter"))
     refused = _refused(program)
@@ -43,7 +45,8 @@ def enter(
     if refused:
         variables["LD_PRELOAD"] = _joined(*map(str, libraries), os.environ.get("LD_PRELOAD"))
     else:
-        arguments += [] if read_only is None else ["--ro-bind", str(read_only), str(read_only)]
+        for target, source in (read_only or {}).items():
+            arguments += ["--ro-bind", str(source), str(target)]
         for library in libraries:
             arguments += ["--preload", str(library)]
     for name, value in variables.items():

@@ -39,6 +39,7 @@ from egpu.adapters.executors.leftovers import group_exists, left_of, processes_o
 from egpu.adapters.executors.record import MIB, ExecutorRecord, Owner
 from egpu.adapters.executors.users import User
 from egpu.adapters.nvml import driver_directory
+from egpu.adapters.preloading import check_file_system
 from egpu.adapters.processes import Process, boot_id
 from egpu.adapters.slices.overruns import WatchedSlice
 from egpu.adapters.slices.pages import UsageReader, create_usage, write_policy
@@ -222,6 +223,7 @@ def start(
     Raises:
         InvalidInput: that is no name for an executor, or the path is too long for a socket.
         NativeMissing: the executor or the interposer was not built.
+        NotSupported: the loader would start the executor without the interposer.
         Unavailable: the directory cannot be made, or the process not started, or there is no user for it.
     """
     name = record.name
@@ -235,6 +237,7 @@ def start(
     try:
         draft.mkdir(mode=0o700)
         (draft / INTERPOSER).symlink_to(native.path(INTERPOSER))
+        check_file_system(draft / INTERPOSER)
         write_policy(draft / "policy", record.policy())
         create_usage(draft / "usage")
         if user is not None:

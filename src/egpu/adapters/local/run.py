@@ -17,6 +17,7 @@ from egpu.adapters.local import election
 from egpu.adapters.local.book import Book, LocalSlice
 from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.nvml import CardProcess, CardReading, NvmlInventory
+from egpu.adapters.preloading import check_file_system, check_program
 from egpu.adapters.processes import Process, user_of
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.slices.pages import UsageReader
@@ -156,21 +157,22 @@ def plan(machine: LocalMachine, local: LocalSlice, command: Sequence[str]) -> Pl
 
     Raises:
         NativeMissing: egpu-enter was not built.
+        NotSupported: the loader would start it without the interposer.
     """
+    check_file_system(local.interposer)
+    check_program(local.interposer, command[0])
     environment = {"NVIDIA_VISIBLE_DEVICES": local.card.uuid}
-    libraries, driver = [local.interposer], None
+    policy, driver = local.directory / "policy", None
+    read_only = {policy: policy}
     if machine.simulated is None:
-        environment["CUDA_VISIBLE_DEVICES"] = local.card.uuid
+        # By ordinal: many programs read a number there. In this order NVML's ordinal is CUDA's.
+        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(local.card.index)}
     else:
         driver = _driver_dir(machine.simulated, local)
         environment["PATH"] = native.search_path(os.environ.get("PATH", os.defpath))
-        libraries += [driver / name for name in simulator.LIBRARIES]
+        read_only |= simulator.loader_files(driver)
     entry = enter(
-        command,
-        libraries=libraries,
-        environment=environment,
-        library_dir=driver,
-        read_only=local.directory / "policy",
+        command, libraries=[local.interposer], environment=environment, library_dir=driver, read_only=read_only
     )
     weaknesses = (
         f"{entry.refused}; so the slice is carried by LD_PRELOAD and LD_LIBRARY_PATH, and a command that clears its "

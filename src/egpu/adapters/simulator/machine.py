@@ -27,6 +27,7 @@ import msgspec
 
 from egpu.adapters import native
 from egpu.adapters.processes import start_time
+from egpu.adapters.simulator import loader_cache
 from egpu.adapters.simulator.state import (
     FIFO,
     MANUAL_CLOCK,
@@ -54,6 +55,7 @@ __all__ = [
     "destroy",
     "keep",
     "list_machines",
+    "loader_files",
     "make_driver_dir",
     "open_machine",
     "profiles",
@@ -243,6 +245,19 @@ def make_driver_dir(machine: Machine, directory: Path, device_dir: Path) -> Path
     directory = directory.absolute()
     _link_driver(machine, directory, device_dir.absolute(), {name: native.path(f"sim/{name}") for name in LIBRARIES})
     return directory
+
+
+def loader_files(driver_dir: Path) -> dict[Path, Path]:
+    """What a container has to see in place of which file of its own, by path, to find the driver of `driver_dir` as
+    NVIDIA's is found: in the loader's cache. Nothing where the C library has no such cache; then LD_LIBRARY_PATH leads
+    to it."""
+    content = loader_cache.with_libraries(driver_dir, LIBRARIES)
+    if content is None:
+        return {}
+    file = driver_dir / "ld.so.cache"
+    file.write_bytes(content)
+    file.chmod(0o644)
+    return {loader_cache.SYSTEM_CACHE: file}
 
 
 def destroy(machine: Machine) -> None:

@@ -63,7 +63,10 @@ def run_spec(
     nodes = [node for answer in given for node in answer.devices]
     if nodes and config.driver_dir is not None and env.get(names.NVIDIA_VISIBLE_DEVICES) != names.NO_DEVICES:
         driver = driver_dir(config.driver_dir, directory, nodes)
-        preload += [str(driver / library) for library in simulator.LIBRARIES]
+        found = simulator.loader_files(driver) if private_mounts else {}
+        binds += [Bind(str(file), str(path), read_only=True) for path, file in found.items()]
+        if not found:
+            env["LD_LIBRARY_PATH"] = ":".join(filter(None, (str(driver), env.get("LD_LIBRARY_PATH"))))
     binds = [bind for bind in binds if bind.target != PRELOAD]
     if private_mounts:
         binds += [Bind(os.path.realpath(node.host_path), node.container_path) for node in nodes]

@@ -17,6 +17,7 @@ import structlog
 from egpu.adapters import native
 from egpu.adapters.files import write_atomically
 from egpu.adapters.nvml import CardReading
+from egpu.adapters.preloading import check_file_system
 from egpu.adapters.processes import boot_id
 from egpu.adapters.slices import pages
 from egpu.api import names
@@ -71,7 +72,7 @@ class Preparer:
         """Make the slot of `slot_id` what `owner` was given, with nothing left of whoever had it before.
 
         Raises:
-            TerminalError: the allocation cannot be prepared on this node.
+            TerminalError: the allocation cannot be prepared on this node, or its container would run outside its slice.
             Unavailable: a card of it is unhealthy, or not read yet.
         """
         where = f"pod {owner.pod.key}, container {owner.container}"
@@ -168,6 +169,7 @@ class Preparer:
             pages.write_policy(slot / layout.POLICY_FILE, [_policy_line(limit) for limit in plan.policy])
         for file, artefact in plan.libraries.items():
             os.link(self._library(artefact), slot / file)
+            check_file_system(slot / file)
         (slot / layout.PRELOAD_FILE).write_text("".join(f"{path}\n" for path in layout.preloaded(plan)))
         self._slots.create_usage(slot)
         devices = slot / layout.DEVICES

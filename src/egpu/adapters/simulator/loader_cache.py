@@ -1,0 +1,79 @@
+"""A loader's cache in which a simulated driver stands where NVIDIA's stands on a machine that has one.
+
+A program then finds the driver by name, whatever its environment says, and nothing is loaded before it asks: as on a
+real machine. The cache is written anew from the machine's own, because `ldconfig` would also look through every folder
+and change files of the machine. Format: glibc, sysdeps/generic/dl-cache.h (`struct cache_file_new`), since 2.2.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SYSTEM_CACHE: Final = Path("/etc/ld.so.cache")
+_MAGIC: Final = b"glibc-ld.so.cache1.1"
+_HEADER: Final = struct.Struct("=20sIIB3xI12x")  # magic, entries, bytes of strings, flags, offset of extensions
+_ENTRY: Final = struct.Struct("=iIIIQ")  # flags, offsets of name and path, (unused), hardware that it is for
+_C_LIBRARY: Final = "libc.so.6"
+
+
+class Library(NamedTuple):
+    """An entry: where a library is, of which kind, and for which hardware (0: any)."""
+
+    name: str
+    path: str
+    flags: int
+    hardware: int
+
+
+def with_libraries(directory: Path, names: Sequence[str], *, cache: Path = SYSTEM_CACHE) -> bytes | None:
+    """The contents of `cache`, with `names` found in `directory` and nowhere else; None where there is no cache of the
+    format that glibc reads today, as with another C library."""
+    try:
+        libraries = read(cache.read_bytes())
+    except (OSError, ValueError, struct.error):
+        return None
+    kind = next((library.flags for library in libraries if library.name == _C_LIBRARY), None)
+    if kind is None:
+        return None
+    kept = [library for library in libraries if library.name not in names]
+    return _written([*kept, *(Library(name, str(directory / name), kind, 0) for name in names)])
+
+
+def read(content: bytes) -> list[Library]:
+    """The entries of a cache, in its order. Raises ValueError, struct.error: it is not of this format."""
+    content = content[content.index(_MAGIC) :]  # older versions of glibc put their own format before it
+    _, count, *_ = _HEADER.unpack_from(content)
+
+    def text(offset: int) -> str:
+        return content[offset : content.index(0, offset)].decode("utf-8", "surrogateescape")
+
+    entries = _ENTRY.iter_unpack(content[_HEADER.size : _HEADER.size + count * _ENTRY.size])
+    return [Library(text(name), text(path), flags, hardware) for flags, name, path, _, hardware in entries]
+
+
+def _written(libraries: Sequence[Library]) -> bytes:
+    # The loader searches by halves. Sorting keeps the order of equal names, and so which of them is preferred. What is
+    # for particular hardware needs the extensions, which are left out: the plain library of that name is found.
+    ordered = sorted(
+        (each for each in libraries if not each.hardware), key=lambda each: _parts(each.name), reverse=True
+    )
+    start = _HEADER.size + len(ordered) * _ENTRY.size
+    strings, entries = bytearray(), bytearray()
+    for library in ordered:
+        offsets: list[int] = []
+        for text in (library.name, library.path):
+            offsets.append(start + len(strings))
+            strings += text.encode("utf-8", "surrogateescape") + b"\0"
+        entries += _ENTRY.pack(library.flags, *offsets, 0, 0)
+    return _HEADER.pack(_MAGIC, len(ordered), len(strings), 0, 0) + entries + strings
+
+
+def _parts(name: str) -> list[tuple[int, int]]:
+    """Comparable as the loader compares names (`_dl_cache_libcmp`): a number is more than any other character."""
+    return [
+        (1, int(part)) if part.isdecimal() else (0, ord(part)) for part in re.findall(r"[0-9]+|[^0-9]", name, re.ASCII)
+    ]
