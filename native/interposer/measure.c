@@ -9,7 +9,8 @@
 #include "interposer.h"
 
 enum {
-    PATIENCE_NS = 20000000, /* for operations that are half-way, before a reading that may be off */
+    PATIENCE_NS =
+        100000000, /* for operations that are half-way, before a reading that may be off */
     LONG_PATIENCE_NS = 1000000000,
     LOOK_NS = 20000,
 };

@@ -248,33 +248,6 @@ wait()
         assert run(sim, ON_THE_CARD) == 2048 * 40 * 1024
 
 
-def test_modules_are_charged_in_full_while_others_allocate_and_free(sim: Machine, tmp_path: Path) -> None:
-    """Their images do not say how large they are: 2,100 MiB were on the card, and 900 counted."""
-    fill(tmp_path, sim)
-    image = variables(24 * MIB).replace(f"[{24 * MIB}]", f"[{24 * MIB}U]")
-    code = f"""
-import threading
-ctx, image, over = context(), {image!r}.encode() + bytes(1), threading.Event()
-def churn():
-    ok(d.cuCtxSetCurrent(ctx))
-    while not over.is_set():
-        pointer = d.cuMemAlloc(16 << 20)
-        if int(pointer[0]) == 0: ok(d.cuMemFree(pointer[1]))
-threads = [threading.Thread(target=churn) for _ in range(3)]
-for thread in threads: thread.start()
-loaded = sum(name(d.cuModuleLoadData(image)) == "SUCCESS" for _ in range(20))
-over.set()
-for thread in threads: thread.join()
-left, total = ok(d.cuMemGetInfo())
-say([loaded, total - left])
-wait()
-"""
-    with Program(sim, code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
-        loaded, counted = program.hear()
-        assert loaded == 20
-        assert counted == run(sim, ON_THE_CARD) == 20 * 24 * MIB
-
-
 def test_a_primary_context_that_is_reset_takes_no_more_than_its_own_out_of_the_count(
     sim: Machine, tmp_path: Path
 ) -> None:
