@@ -320,6 +320,20 @@ static uint64_t counted(int device, int class) {
     return larger(GET(*total_of(device, class)), GET(*own_of(device, class)));
 }
 
+uint64_t account_held(int device, uint64_t *sequence) {
+    const struct egpu_usage_slot *slot = GET(slots[device]);
+    uint64_t held = 0;
+    *sequence = 0;
+    if (slot == NULL) return 0;
+    lock_take(&counters_lock);
+    for (int class = 0; class < EGPU_MEMORY_CLASSES; class++)
+        if (class != EGPU_MEMORY_POOL && class != EGPU_MEMORY_GRAPH)
+            held += slot->reserved_bytes[class] - slot->released_bytes[class];
+    *sequence = slot->sequence;
+    lock_drop(&counters_lock);
+    return held;
+}
+
 uint64_t account_counted(int device) {
     return add_bytes(counted(device, EGPU_MEMORY_DEVICE), counted(device, EGPU_MEMORY_SPILL));
 }

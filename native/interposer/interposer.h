@@ -7,7 +7,10 @@
  *   table.c     which pointer, handle or mapping holds how many bytes
  *   memory.c    wrappers that allocate and free;  pools.c, graphs.c: what pools, arrays and graphs
  *               hold
- *   modules.c   what loading takes: code, variables, heaps, local memory
+ *   modules.c   what loading a module takes: code and variables;  libraries.c: a library, in each
+ *               context that uses it;  kernels.c: the calls that take one there
+ *   image.c     what an image says of its size;  measure.c: what the driver says
+ *   local.c     heaps and local memory, which a context keeps
  *   info.c      wrappers that tell how much there is;  utilisation.c: and how busy it is
  *   bucket.c    the container's time on a device;  compute.c: how launches are timed and held back;
  *               launch.c: the wrappers
@@ -88,7 +91,7 @@ static inline void *real_function(enum real_id id) {
 enum { DEVICE_NONE = -1 }; /* a device that the policy does not name: nothing may be used */
 
 /* One word in a page that fork wipes: open here, or a reason to look closer. */
-enum { GATE_WIPED = 0, GATE_OPEN = 1, GATE_FORKING = 2, GATE_SHUT = 3 };
+enum { GATE_WIPED = 0, GATE_OPEN = 1, GATE_FORKING = 2, GATE_SHUT = 3, GATE_PAUSED = 4 };
 extern uint32_t *slice_gate __attribute__((visibility("hidden")));
 bool slice_open_slow(void);
 /* false: no usable slice (said once on stderr); every wrapper refuses */
@@ -97,6 +100,9 @@ static inline bool slice_open(void) {
     return __builtin_expect(__atomic_load_n(gate, __ATOMIC_ACQUIRE) == GATE_OPEN, 1) ||
            slice_open_slow();
 }
+/* From the one to the other every wrapper waits before it begins. One thread at a time. */
+void slice_pause(void);
+void slice_resume(void);
 const char *slice_path(const char *name, char *out, unsigned size);
 struct egpu_usage *slice_usage(void);
 unsigned slice_device_count(void);
@@ -157,6 +163,10 @@ static inline void policy_look(void) {
 static inline uint64_t add_bytes(uint64_t a, uint64_t b) {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
+static inline uint64_t multiply_bytes(uint64_t a, uint64_t b) {
+    uint64_t bytes;
+    return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
+}
 /* all that may be held: overhead and spilled bytes included */
 static inline uint64_t memory_limit(int device) {
     if (device < 0) return 0;
@@ -177,6 +187,8 @@ bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_force(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_refused(int device); /* counts an allocation that the program did not get */
 void account_release(int device, enum egpu_memory_class class, uint64_t bytes);
+/* What this process holds, but for pools and graphs, and a number that any change changes. */
+uint64_t account_held(int device, uint64_t *sequence);
 uint64_t account_counted(int device); /* memory and spill, whatever the limits say */
 uint64_t account_used(int device);    /* overhead included, at most the limit */
 void account_reap(int device);
@@ -192,16 +204,22 @@ enum holding_kind {
     HOLDING_ARRAY,
     HOLDING_GRAPH,
     HOLDING_MODULE,
-    HOLDING_LIBRARY, /* one device's part of it */
-    HOLDING_CONTEXT  /* heaps and local memory */
+    HOLDING_LIBRARY, /* one context's part of it: several may have its key */
+    HOLDING_CONTEXT, /* heaps and local memory */
+    HOLDING_IMAGE,   /* a library, wherever it is used */
+    HOLDING_KERNEL   /* a library's kernel */
 };
+#define HOLDINGS_OF_CONTEXT                                                                       \
+    (1u << HOLDING_POINTER | 1u << HOLDING_ARRAY | 1u << HOLDING_MODULE | 1u << HOLDING_LIBRARY | \
+     1u << HOLDING_CONTEXT)
+
 struct holding {
-    /* device pointer, allocation handle, mapped address, array, executable graph, module, library
-     * or context */
+    /* device pointer, allocation handle, mapped address, array, executable graph, module, library,
+     * context or kernel */
     uint64_t key;
-    uint64_t bytes; /* charged, or mapped */
+    uint64_t bytes; /* charged; of a mapping: mapped; of a library's image: the least it takes */
     /* the context it dies with, 0 for none; of a mapping: the handle; of pool memory: the pool's
-     * record */
+     * record; of a kernel: its library */
     uint64_t owner;
     uint32_t references;
     uint8_t kind, class;
@@ -212,15 +230,71 @@ bool table_look(enum holding_kind kind, uint64_t key, struct holding *out);
 bool table_take(enum holding_kind kind, uint64_t key, struct holding *out);
 /* Adds `change` to the references of a handle; takes it out at zero. False: not in the table. */
 bool table_refer(uint64_t handle, int change, struct holding *out);
-void table_take_owned(uint64_t owner, void (*each)(const struct holding *));
+/* of several with the key: the one that goes with `owner` */
+bool table_look_owned(enum holding_kind kind, uint64_t key, uint64_t owner, struct holding *out);
+/* Several that were taken out, to be given back or put back. */
+struct holdings {
+    struct holding *list;
+    unsigned count, room;
+};
+/* All with the key, or all of these kinds (a bit each) that go with the owner; what there is no
+ * memory for stays. */
+void table_take_owned(uint64_t owner, uint32_t kinds, struct holdings *out);
+void table_take_key(enum holding_kind kind, uint64_t key, struct holdings *out);
+void table_put_back(struct holdings *holdings);
+/* what the table has of what account_held says */
+uint64_t table_bytes(int device);
 
 /* ---- memory.c ---- */
 uint64_t charge_of(uint64_t bytes);
 /* with what idle pools can give back */
 bool memory_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
 
+/* ---- image.c ---- */
+/* bytes of the card that it takes at least; 0 where it does not say */
+uint64_t image_bytes(const void *image);
+uint64_t image_file_bytes(const char *path);
+
+/* ---- measure.c ---- */
+/* One load at a time, so that none is charged another's: the driver, too, has a lock for these. */
+extern egpu_lock loading __attribute__((visibility("hidden")));
+/* Bytes of the card that are in use and that the slice has not counted: of others, mostly.
+ * `in_hand`: reserved by the caller, and not in the table yet. */
+int64_t measure_uncounted(int device, uint64_t in_hand);
+uint64_t measure_growth(int64_t before, int device, uint64_t in_hand);
+/* No operation of this process on memory is half-way, or one does not end. While paused. */
+void measure_wait_for_rest(void);
+
 /* ---- modules.c ---- */
-void modules_forget(void);
+bool module_reserve(int device, uint64_t bytes);
+/* a failure gives the bytes back */
+bool module_book(enum holding_kind kind, uint64_t key, uint64_t bytes, CUcontext context,
+                 int device);
+
+/* ---- libraries.c ---- */
+/* Into the current context, unless it is there. */
+CUresult library_settle(CUlibrary library);
+
+/* ---- kernels.c ---- */
+extern uint32_t kernels_known __attribute__((visibility("hidden"))); /* a library gave any */
+void kernels_announce(void);
+/* a handle may mean another kernel, stream or context from now on */
+void kernels_changed(void);
+CUresult kernel_settle_slow(const void *function, CUstream stream);
+/* A CUkernel, in the stream's context: its library is charged and taken there, and its local
+ * memory charged. Anything else passes. */
+static inline CUresult kernel_settle(const void *function, CUstream stream) {
+    return __builtin_expect(__atomic_load_n(&kernels_known, __ATOMIC_RELAXED) == 0, 1)
+               ? CUDA_SUCCESS
+               : kernel_settle_slow(function, stream);
+}
+
+/* ---- local.c ---- */
+/* Local memory for a function of the current context. */
+CUresult local_settle(CUfunction function);
+/* forgets what it knows of a context; under the lock of loads */
+void local_context_gone(CUcontext context);
+void local_forget(void);
 
 /* ---- pools.c ---- */
 enum { PHYSICAL_PAGE = 2 << 20 }; /* pools and graphs grow by at least this */
@@ -228,6 +302,7 @@ void pool_freed(const struct holding *holding, bool now);
 bool pools_reclaim(int device); /* true: something came back */
 /* what pools reserve may have changed: look again at those where something was freed */
 void pools_settle(void);
+bool pools_at_rest(int device); /* none is half-way, and all are charged what they reserve */
 void pools_forget(void);
 
 /* ---- graphs.c ---- */

@@ -10,15 +10,17 @@ static inline uint64_t work_key(const void *function, unsigned x, unsigned y, un
     return (key ^ key >> 32) | 1; /* never 0: that is an empty place */
 }
 
-#define LAUNCH(KEY, STREAM, CALL)                                 \
-    do {                                                          \
-        struct launch launch;                                     \
-        if (launch_is_free()) return CALL;                        \
-        CUresult result = launch_begin(&launch, (KEY), (STREAM)); \
-        if (result != CUDA_SUCCESS) return result;                \
-        result = (CALL);                                          \
-        launch_end(&launch, result);                              \
-        return result;                                            \
+#define LAUNCH(FUNCTION, KEY, STREAM, CALL)                    \
+    do {                                                       \
+        struct launch launch;                                  \
+        CUresult result = kernel_settle((FUNCTION), (STREAM)); \
+        if (result != CUDA_SUCCESS) return result;             \
+        if (launch_is_free()) return CALL;                     \
+        result = launch_begin(&launch, (KEY), (STREAM));       \
+        if (result != CUDA_SUCCESS) return result;             \
+        result = (CALL);                                       \
+        launch_end(&launch, result);                           \
+        return result;                                         \
     } while (0)
 
 /* In the _ptsz variants "no stream" means the calling thread's own. */
@@ -29,21 +31,22 @@ static inline uint64_t work_key(const void *function, unsigned x, unsigned y, un
     EXPORT CUresult cuLaunchKernel##SUFFIX(CUfunction f, unsigned gx, unsigned gy, unsigned gz,    \
                                            unsigned bx, unsigned by, unsigned bz, unsigned shared, \
                                            CUstream stream, void **parameters, void **extra) {     \
-        LAUNCH(work_key(f, gx, gy, gz, bx * by * bz), STREAM(stream),                              \
+        LAUNCH(f, work_key(f, gx, gy, gz, bx * by * bz), STREAM(stream),                           \
                REAL(cuLaunchKernel##SUFFIX)(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, \
                                             extra));                                               \
     }                                                                                              \
     EXPORT CUresult cuLaunchCooperativeKernel##SUFFIX(                                             \
         CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,             \
         unsigned bz, unsigned shared, CUstream stream, void **parameters) {                        \
-        LAUNCH(work_key(f, gx, gy, gz, bx * by * bz), STREAM(stream),                              \
+        LAUNCH(f, work_key(f, gx, gy, gz, bx * by * bz), STREAM(stream),                           \
                REAL(cuLaunchCooperativeKernel##SUFFIX)(f, gx, gy, gz, bx, by, bz, shared, stream,  \
                                                        parameters));                               \
     }                                                                                              \
     EXPORT CUresult cuLaunchKernelEx##SUFFIX(const CUlaunchConfig *c, CUfunction f,                \
                                              void **parameters, void **extra) {                    \
         if (c == NULL) return REAL(cuLaunchKernelEx##SUFFIX)(c, f, parameters, extra);             \
-        LAUNCH(work_key(f, c->gridDimX, c->gridDimY, c->gridDimZ,                                  \
+        LAUNCH(f,                                                                                  \
+               work_key(f, c->gridDimX, c->gridDimY, c->gridDimZ,                                  \
                         c->blockDimX * c->blockDimY * c->blockDimZ),                               \
                STREAM(c->hStream), REAL(cuLaunchKernelEx##SUFFIX)(c, f, parameters, extra));       \
     }                                                                                              \
@@ -72,24 +75,29 @@ EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, u
     if (REAL(cuLaunchCooperativeKernelMultiDevice) == NULL) return CUDA_ERROR_NOT_FOUND;
     if (list == NULL || count == 0)
         return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-    LAUNCH(work_key(list[0].function, list[0].gridDimX, list[0].gridDimY, list[0].gridDimZ, count),
+    for (unsigned i = 1; i < count; i++) {
+        CUresult settled = kernel_settle(list[i].function, list[i].hStream);
+        if (settled != CUDA_SUCCESS) return settled;
+    }
+    LAUNCH(list[0].function,
+           work_key(list[0].function, list[0].gridDimX, list[0].gridDimY, list[0].gridDimZ, count),
            list[0].hStream, REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags));
 }
 
 EXPORT CUresult cuLaunch(CUfunction f) {
     if (REAL(cuLaunch) == NULL) return CUDA_ERROR_NOT_FOUND;
-    LAUNCH(work_key(f, 1, 1, 1, 0), NULL, REAL(cuLaunch)(f));
+    LAUNCH(f, work_key(f, 1, 1, 1, 0), NULL, REAL(cuLaunch)(f));
 }
 
 EXPORT CUresult cuLaunchGrid(CUfunction f, int width, int height) {
     if (REAL(cuLaunchGrid) == NULL) return CUDA_ERROR_NOT_FOUND;
-    LAUNCH(work_key(f, (unsigned)width, (unsigned)height, 1, 0), NULL,
+    LAUNCH(f, work_key(f, (unsigned)width, (unsigned)height, 1, 0), NULL,
            REAL(cuLaunchGrid)(f, width, height));
 }
 
 EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
     if (REAL(cuLaunchGridAsync) == NULL) return CUDA_ERROR_NOT_FOUND;
-    LAUNCH(work_key(f, (unsigned)width, (unsigned)height, 1, 0), stream,
+    LAUNCH(f, work_key(f, (unsigned)width, (unsigned)height, 1, 0), stream,
            REAL(cuLaunchGridAsync)(f, width, height, stream));
 }
 
@@ -133,6 +141,7 @@ CAPTURES(_ptsz)
     EXPORT CUresult SYMBOL(CUstream stream) { \
         if (!slice_open()) return REFUSED;    \
         compute_flush();                      \
+        kernels_changed();                    \
         return REAL(SYMBOL)(stream);          \
     }
 STREAM_GOES(cuStreamDestroy)

@@ -2,6 +2,7 @@
  * than reserved. */
 #include "interposer.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 uint64_t charge_of(uint64_t bytes) { return round_up(bytes, EGPU_ALLOCATION_GRANULARITY); }
@@ -279,43 +280,60 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
 
 /* ---- contexts take their memory with them ---- */
 
-static void release_holding(const struct holding *holding) {
-    if (holding->class == EGPU_MEMORY_POOL)
-        pool_freed(holding, false);
-    else
-        account_release(holding->device, holding->class, holding->bytes);
-}
-
 static egpu_lock primary_lock;
 static CUcontext primary[64]; /* by ordinal */
 
 void memory_forget(void) {
-    primary_lock.word = 0;
+    primary_lock.word = loading.word = 0;
     memset(primary, 0, sizeof primary);
     pools_forget();
     graphs_forget();
-    modules_forget();
+    local_forget();
+    kernels_changed();
 }
 
-static CUresult context_gone(CUresult result, CUcontext context) {
-    if (result == CUDA_SUCCESS && context != NULL) {
-        table_take_owned((uint64_t)(uintptr_t)context, release_holding);
-        pools_settle();
+/* What a context holds is taken out before the driver ends it: afterwards the next one may have its
+ * handle. No library is taken into it meanwhile. `alone`: and nobody allocates. */
+static void context_ends(CUcontext context, struct holdings *holdings, bool alone) {
+    lock_take(&loading);
+    if (alone) {
+        slice_pause();
+        measure_wait_for_rest();
+    }
+    kernels_changed();
+    table_take_owned((uint64_t)(uintptr_t)context, HOLDINGS_OF_CONTEXT, holdings);
+}
+
+static void context_ended(CUcontext context, struct holdings *holdings, bool alone, bool gone) {
+    if (gone) {
+        for (unsigned i = 0; i < holdings->count; i++)
+            account_release(holdings->list[i].device, holdings->list[i].class,
+                            holdings->list[i].bytes);
+        free(holdings->list);
+        local_context_gone(context);
         compute_forget_context(context);
         device_contexts_changed();
+        kernels_changed();
+    } else {
+        table_put_back(holdings);
     }
-    return result;
+    if (alone) slice_resume();
+    lock_drop(&loading);
+    if (gone) pools_settle();
 }
 
-EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
-    if (!slice_open()) return REFUSED;
-    return context_gone(REAL(cuCtxDestroy_v2)(context), context);
-}
-
-EXPORT CUresult cuCtxDestroy(CUcontext context) {
-    if (!slice_open()) return REFUSED;
-    return context_gone(REAL(cuCtxDestroy)(context), context);
-}
+#define DESTROY(SYMBOL)                                                   \
+    EXPORT CUresult SYMBOL(CUcontext context) {                           \
+        struct holdings holdings = {0};                                   \
+        if (!slice_open()) return REFUSED;                                \
+        if (context == NULL) return REAL(SYMBOL)(context);                \
+        context_ends(context, &holdings, false);                          \
+        CUresult result = REAL(SYMBOL)(context);                          \
+        context_ended(context, &holdings, false, result == CUDA_SUCCESS); \
+        return result;                                                    \
+    }
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     if (!slice_open()) return REFUSED;
@@ -329,37 +347,33 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     return result;
 }
 
-static CUresult primary_gone(CUresult result, CUdevice ordinal) {
+/* A primary context comes back under its handle, and perhaps at once. */
+static CUresult primary_ends(CUdevice ordinal, CUresult (*call)(CUdevice), bool is_reset) {
+    struct holdings holdings = {0};
     unsigned flags;
     int active = 0;
-    if (result != CUDA_SUCCESS || ordinal < 0 || ordinal >= 64) return result;
-    if (REAL(cuDevicePrimaryCtxGetState)(ordinal, &flags, &active) == CUDA_SUCCESS && !active) {
-        lock_take(&primary_lock);
-        CUcontext context = primary[ordinal];
-        primary[ordinal] = NULL;
-        lock_drop(&primary_lock);
-        context_gone(result, context);
-    }
+    CUcontext context = ordinal < 0 || ordinal >= 64 ? NULL : primary[ordinal];
+    if (context == NULL) return call(ordinal);
+    context_ends(context, &holdings, true);
+    CUresult result = call(ordinal);
+    /* a reset empties a context that stays retained, too */
+    bool gone =
+        result == CUDA_SUCCESS &&
+        (is_reset ||
+         (REAL(cuDevicePrimaryCtxGetState)(ordinal, &flags, &active) == CUDA_SUCCESS && !active));
+    context_ended(context, &holdings, true, gone);
     return result;
 }
 
-#define PRIMARY(SYMBOL)                                      \
-    EXPORT CUresult SYMBOL(CUdevice ordinal) {               \
-        if (!slice_open()) return REFUSED;                   \
-        return primary_gone(REAL(SYMBOL)(ordinal), ordinal); \
+#define PRIMARY_ENDS(SYMBOL, IS_RESET)                        \
+    EXPORT CUresult SYMBOL(CUdevice ordinal) {                \
+        if (!slice_open()) return REFUSED;                    \
+        return primary_ends(ordinal, REAL(SYMBOL), IS_RESET); \
     }
-PRIMARY(cuDevicePrimaryCtxRelease)
-PRIMARY(cuDevicePrimaryCtxRelease_v2)
-
-#define PRIMARY_RESET(SYMBOL)                                                                  \
-    EXPORT CUresult SYMBOL(CUdevice ordinal) {                                                 \
-        if (!slice_open()) return REFUSED;                                                     \
-        CUresult result = REAL(SYMBOL)(ordinal);                                               \
-        /* everything is gone, even where the context stays retained */                        \
-        return ordinal >= 0 && ordinal < 64 ? context_gone(result, primary[ordinal]) : result; \
-    }
-PRIMARY_RESET(cuDevicePrimaryCtxReset)
-PRIMARY_RESET(cuDevicePrimaryCtxReset_v2)
+PRIMARY_ENDS(cuDevicePrimaryCtxRelease, false)
+PRIMARY_ENDS(cuDevicePrimaryCtxRelease_v2, false)
+PRIMARY_ENDS(cuDevicePrimaryCtxReset, true)
+PRIMARY_ENDS(cuDevicePrimaryCtxReset_v2, true)
 
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice ordinal) {
     if (!slice_open()) return REFUSED;

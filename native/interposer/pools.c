@@ -174,6 +174,18 @@ bool pools_reclaim(int device) {
     return back;
 }
 
+bool pools_at_rest(int device) {
+    bool rest = true;
+    for (struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE); pool != NULL;
+         pool = pool->next) {
+        if (pool->device != device || pool->outside) continue;
+        lock_take(&pool->lock);
+        rest &= pool->pending == 0 && reconcile(pool);
+        lock_drop(&pool->lock);
+    }
+    return rest;
+}
+
 /* The device that a stream's allocations are on. */
 static int device_of_stream(CUstream stream, int current) {
     CUdevice ordinal;

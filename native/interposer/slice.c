@@ -80,6 +80,16 @@ void fork_check(void) {
     __atomic_store_n(gate, GATE_OPEN, __ATOMIC_RELEASE);
 }
 
+void slice_pause(void) {
+    uint32_t *gate = __atomic_load_n(&slice_gate, __ATOMIC_ACQUIRE);
+    __atomic_store_n(gate, GATE_PAUSED, __ATOMIC_SEQ_CST);
+}
+
+void slice_resume(void) {
+    uint32_t *gate = __atomic_load_n(&slice_gate, __ATOMIC_ACQUIRE);
+    __atomic_store_n(gate, GATE_OPEN, __ATOMIC_RELEASE);
+}
+
 void slice_forget(void) {
     lock.word = 0;
     memset(ordinals, 0, sizeof ordinals);

@@ -9,8 +9,9 @@ enum { SHARDS = 64, FIRST_CAPACITY = 64 };
 
 static struct shard {
     egpu_lock lock;
-    uint32_t capacity, count; /* capacity: a power of two, at most three quarters used */
-    struct holding *entries;  /* references == 0: empty */
+    uint32_t capacity, count;         /* capacity: a power of two, at most three quarters used */
+    struct holding *entries;          /* references == 0: empty */
+    uint64_t bytes[EGPU_MAX_DEVICES]; /* that entries are charged, but for pools and graphs */
 } __attribute__((aligned(64))) shards[SHARDS];
 
 void table_forget(void) {
@@ -21,6 +22,7 @@ void table_forget(void) {
          * behind. */
         shards[i].entries = NULL;
         shards[i].capacity = 0;
+        memset(shards[i].bytes, 0, sizeof shards[i].bytes);
     }
 }
 
@@ -35,6 +37,14 @@ static void place(struct shard *shard, const struct holding *holding) {
     uint32_t mask = shard->capacity - 1, at = (uint32_t)hash_of(holding->kind, holding->key) & mask;
     while (shard->entries[at].references != 0) at = (at + 1) & mask;
     shard->entries[at] = *holding;
+}
+
+/* Adds what an entry is charged for to the shard's sum, or takes it off. */
+static void sum(struct shard *shard, const struct holding *entry, bool comes) {
+    static const uint32_t charged = HOLDINGS_OF_CONTEXT | 1u << HOLDING_HANDLE;
+    if ((charged >> entry->kind & 1) == 0 || entry->class == EGPU_MEMORY_POOL || entry->device < 0)
+        return;
+    shard->bytes[entry->device] += comes ? entry->bytes : -entry->bytes;
 }
 
 static bool grow(struct shard *shard) {
@@ -56,24 +66,34 @@ bool table_add(const struct holding *holding) {
     bool room = (shard->count + 1) * 4 <= shard->capacity * 3 || grow(shard);
     if (room) {
         place(shard, holding);
+        sum(shard, holding, true);
         shard->count++;
     }
     lock_drop(&shard->lock);
     return room;
 }
 
-static struct holding *find(struct shard *shard, uint8_t kind, uint64_t key, uint64_t hash) {
+static const uint64_t ANY_OWNER = UINT64_MAX;
+
+static struct holding *find_owned(const struct shard *shard, uint8_t kind, uint64_t key,
+                                  uint64_t owner, uint64_t hash) {
     if (shard->count == 0) return NULL;
     uint32_t mask = shard->capacity - 1;
     for (uint32_t at = (uint32_t)hash & mask; shard->entries[at].references != 0;
          at = (at + 1) & mask)
-        if (shard->entries[at].key == key && shard->entries[at].kind == kind)
+        if (shard->entries[at].key == key && shard->entries[at].kind == kind &&
+            (owner == ANY_OWNER || shard->entries[at].owner == owner))
             return &shard->entries[at];
     return NULL;
 }
 
+static struct holding *find(const struct shard *shard, uint8_t kind, uint64_t key, uint64_t hash) {
+    return find_owned(shard, kind, key, ANY_OWNER, hash);
+}
+
 /* Closes the gap by moving back whatever probed past it, so that no tombstones gather. */
 static void remove_at(struct shard *shard, struct holding *entry) {
+    sum(shard, entry, false);
     uint32_t mask = shard->capacity - 1, gap = (uint32_t)(entry - shard->entries), at = gap;
     for (;;) {
         at = (at + 1) & mask;
@@ -103,10 +123,14 @@ bool table_take(enum holding_kind kind, uint64_t key, struct holding *out) {
 }
 
 bool table_look(enum holding_kind kind, uint64_t key, struct holding *out) {
+    return table_look_owned(kind, key, ANY_OWNER, out);
+}
+
+bool table_look_owned(enum holding_kind kind, uint64_t key, uint64_t owner, struct holding *out) {
     uint64_t hash = hash_of((uint8_t)kind, key);
     struct shard *shard = shard_of(hash);
     lock_take(&shard->lock);
-    struct holding *entry = find(shard, (uint8_t)kind, key, hash);
+    const struct holding *entry = find_owned(shard, (uint8_t)kind, key, owner, hash);
     if (entry != NULL) *out = *entry;
     lock_drop(&shard->lock);
     return entry != NULL;
@@ -129,25 +153,54 @@ bool table_refer(uint64_t handle, int change, struct holding *out) {
     return entry != NULL;
 }
 
-static bool dies_with_context(uint8_t kind) {
-    return kind == HOLDING_POINTER || kind == HOLDING_ARRAY || kind == HOLDING_MODULE ||
-           kind == HOLDING_LIBRARY || kind == HOLDING_CONTEXT;
+static bool keep(struct holdings *holdings, const struct holding *one) {
+    if (holdings->count == holdings->room) {
+        unsigned room = holdings->room == 0 ? FIRST_CAPACITY : holdings->room * 2;
+        struct holding *list = realloc(holdings->list, room * sizeof *list);
+        if (list == NULL) return false;
+        holdings->list = list;
+        holdings->room = room;
+    }
+    holdings->list[holdings->count++] = *one;
+    return true;
 }
 
-void table_take_owned(uint64_t owner, void (*each)(const struct holding *)) {
+void table_take_owned(uint64_t owner, uint32_t kinds, struct holdings *out) {
     for (int i = 0; i < SHARDS; i++) {
         struct shard *shard = &shards[i];
         lock_take(&shard->lock);
         for (uint32_t at = 0; at < shard->capacity;) {
-            struct holding entry = shard->entries[at];
-            if (entry.references == 0 || !dies_with_context(entry.kind) || entry.owner != owner) {
+            const struct holding *entry = &shard->entries[at];
+            if (entry->references == 0 || (kinds >> entry->kind & 1) == 0 ||
+                entry->owner != owner || !keep(out, entry))
                 at++;
-                continue;
-            }
-            /* another entry may have moved here: look again */
-            remove_at(shard, &shard->entries[at]);
-            each(&entry);
+            else /* another entry may move here: look again */
+                remove_at(shard, &shard->entries[at]);
         }
         lock_drop(&shard->lock);
     }
+}
+
+void table_take_key(enum holding_kind kind, uint64_t key, struct holdings *out) {
+    struct holding one;
+    while (table_take(kind, key, &one)) {
+        if (keep(out, &one)) continue;
+        table_add(&one);
+        return;
+    }
+}
+
+void table_put_back(struct holdings *holdings) {
+    for (unsigned i = 0; i < holdings->count; i++) table_add(&holdings->list[i]);
+    free(holdings->list);
+}
+
+uint64_t table_bytes(int device) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < SHARDS; i++) {
+        lock_take(&shards[i].lock);
+        bytes += shards[i].bytes[device];
+        lock_drop(&shards[i].lock);
+    }
+    return bytes;
 }

@@ -390,12 +390,16 @@ struct function {
     _Atomic uint64_t duration_ns; /* 0: as the PTX says, or derived */
 };
 
+struct library;
+
 struct module {
     struct context *context;
     egpu_ptx_module *ptx;
     struct function *functions;
     size_t function_count;
     struct module *next, *previous;
+    struct library *library; /* NULL: a program loaded it itself */
+    struct module *sibling;  /* of the library, in another context */
 };
 
 struct module_options {
@@ -412,9 +416,7 @@ struct library {
     char *image;
     size_t kernel_count;
     struct kernel *kernels;
-    /* per device, loaded into its primary or current context when first needed */
-    struct module *modules[SIM_MAX_CARDS];
-    struct context *contexts[SIM_MAX_CARDS];
+    struct module *modules; /* one per context that ever needed it, until either goes */
     pthread_mutex_t lock;
 };
 

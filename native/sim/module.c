@@ -138,9 +138,20 @@ CUresult module_load(struct context *context, const void *image,
     return CUDA_SUCCESS;
 }
 
+static void leave_library(struct module *module) {
+    struct library *library = module->library;
+    if (!library) return;
+    pthread_mutex_lock(&library->lock);
+    struct module **link = &library->modules;
+    while (*link != module) link = &(*link)->sibling;
+    *link = module->sibling;
+    pthread_mutex_unlock(&library->lock);
+}
+
 void module_unload(struct module *module) {
     struct context *context = module->context;
     context_synchronize(context);
+    leave_library(module);
     pthread_mutex_lock(&context->lock);
     if (module->previous)
         module->previous->next = module->next;
@@ -235,28 +246,32 @@ CUresult library_load(const void *image, struct library **out) {
     return CUDA_SUCCESS;
 }
 
-/* A context that was destroyed took its modules with it. */
-static bool still_loaded(const struct library *library, int ordinal) {
-    return handle_kind_of(library->modules[ordinal]) == HANDLE_MODULE &&
-           library->modules[ordinal]->context == library->contexts[ordinal];
+/* Its module of this context; the library's lock is held. */
+static struct module *module_in(const struct library *library, const struct context *context) {
+    struct module *module = library->modules;
+    while (module && module->context != context) module = module->sibling;
+    return module;
 }
 
 void library_unload(struct library *library) {
-    for (int i = 0; i < SIM_MAX_CARDS; i++)
-        if (still_loaded(library, i)) module_unload(library->modules[i]);
+    while (library->modules) module_unload(library->modules);
     library_free(library);
 }
 
 CUresult library_module(struct library *library, struct context *context, struct module **out) {
-    int ordinal = context->device->ordinal;
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&library->lock);
-    if (!still_loaded(library, ordinal) || library->contexts[ordinal] != context) {
-        result = module_load(context, library->image, NULL, &library->modules[ordinal]);
-        library->contexts[ordinal] = context;
+    struct module *module = module_in(library, context);
+    if (!module) {
+        result = module_load(context, library->image, NULL, &module);
+        if (result == CUDA_SUCCESS) {
+            module->library = library;
+            module->sibling = library->modules;
+            library->modules = module;
+        }
     }
-    *out = library->modules[ordinal];
     pthread_mutex_unlock(&library->lock);
+    if (result == CUDA_SUCCESS) *out = module;
     return result;
 }
 

@@ -65,6 +65,13 @@ def test_a_load_is_charged_what_it_takes_and_not_what_a_neighbour_takes_meanwhil
     assert box.usage().devices[0].refusals == 1
 
 
+def test_a_load_is_charged_in_full_while_another_thread_s_free_is_half_way(box: Slice) -> None:
+    """Off the card and still in the count, it made the load look as if it had taken nothing."""
+    free = str(LIMIT - 16 * MIB)
+    said = box.run("load-beside-free", 16 * MIB, FAKE_MEETING="1")
+    assert said == [["load", "0"], ["info", free, str(LIMIT), str(LIMIT)]]
+
+
 def test_a_pointer_from_cu_get_proc_address_is_inside_too(box: Slice) -> None:
     success, used, same, unknown, status = box.run("proc")[0][1:]
     assert (success, int(used), same) == ("0", MIB, "1")

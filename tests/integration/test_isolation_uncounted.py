@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from egpu.adapters import native
 from egpu.adapters.nvml import CardProcess
 from egpu.adapters.simulator.machine import Machine
@@ -62,6 +64,48 @@ say(name(d.cuMemAlloc(512)))
 wait()
 """
 
+# A library of one kernel, loaded while there is no context.
+LIBRARIES = """
+NONE = (None, None, 0, None, None, 0)
+def kernel_of(image, entry):
+    had = ok(d.cuCtxGetCurrent())
+    ok(d.cuCtxSetCurrent(0))
+    library = ok(d.cuLibraryLoadData(image.encode() + bytes(1), *NONE))
+    kernel = ok(d.cuLibraryGetKernel(library, entry))
+    ok(d.cuCtxSetCurrent(had))
+    return library, kernel
+def counted():
+    left, total = ok(d.cuMemGetInfo())
+    return total - left
+"""
+
+DEEP = """
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry deep(.param .u64 at) {
+    .local .align 8 .b8 depot[SIZE];
+    .reg .b64 %d<3>;
+    ld.param.u64 %d1, [at];
+    mov.u64 %d2, depot;
+    st.local.u64 [%d2], %d1;
+    ret;
+}
+"""
+
+WAYS = {
+    "launch": "launch(kernel, 1, 1)",
+    "stream of another context": "launch(kernel, 1, 1, stream=elsewhere)",
+    "cooperative launch": "d.cuLaunchCooperativeKernel(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0)",
+    "extended launch": "d.cuLaunchKernelEx(config, kernel, 0, 0)",
+    "captured launch": "captured()",
+    "kernel node": "d.cuGraphAddKernelNode(ok(d.cuGraphCreate(0)), None, 0, node)",
+    "function": "d.cuKernelGetFunction(kernel)",
+    "attribute": "d.cuKernelGetAttribute(d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, 0)",
+    "occupancy": "d.cuOccupancyMaxActiveBlocksPerMultiprocessor(d.CUfunction(int(kernel)), 32, 0)",
+    "variable": "d.cuLibraryGetGlobal(library, b'great')",
+}
+
 LIST = """
 import json, sys
 from pathlib import Path
@@ -116,6 +160,118 @@ def test_an_executor_loads_no_more_than_its_slice_holds(sim: Machine, tmp_path: 
         assert said == ["OUT_OF_MEMORY"] * 6
         assert used == 0
         assert run(sim, ON_THE_CARD) == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_library_is_charged_before_it_is_taken_into_a_context(sim: Machine, tmp_path: Path, way: str) -> None:
+    """Loaded without one, so that nobody knew of its variables until they were on the card: 20 GiB of a slice of 1."""
+    fill(tmp_path, sim)
+    code = f"""
+context()
+elsewhere = ok(d.cuStreamCreate(1))
+if {way!r} == "stream of another context":
+    other = ok(d.cuCtxCreate(None, 0, 0))
+    ok(d.cuCtxPopCurrent())
+    ok(d.cuCtxSetCurrent(other))
+config = d.CUlaunchConfig()
+config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1
+def captured():
+    ok(d.cuStreamBeginCapture(elsewhere, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    result = launch(kernel, 1, 1, stream=elsewhere)
+    d.cuStreamEndCapture(elsewhere)
+    return result
+said = []
+for image in {variables(9 << 30)!r}, {variables(64 << 20)!r}:
+    library, kernel = kernel_of(image, b"touch")
+    node = d.CUDA_KERNEL_NODE_PARAMS()
+    node.kern = kernel
+    node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY = node.blockDimZ = 1
+    said += [name({WAYS[way]}), counted()]
+say(said)
+wait()
+"""
+    with Program(sim, LIBRARIES + code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
+        assert program.hear() == ["OUT_OF_MEMORY", 0, "SUCCESS", 64 * MIB]
+        assert run(sim, ON_THE_CARD) == 64 * MIB
+
+
+def test_a_library_is_charged_in_each_context_that_uses_it(sim: Machine, tmp_path: Path) -> None:
+    """600 MiB in seven contexts were 4,200 on the card and 600 in the count."""
+    fill(tmp_path, sim)
+    code = f"""
+context()
+library, kernel = kernel_of({variables(300 * MIB)!r}, b"touch")
+contexts = [ok(d.cuCtxCreate(None, 0, 0)) for _ in range(5)]
+def use(ctx):
+    ok(d.cuCtxSetCurrent(ctx))
+    return name(launch(kernel, 1, 1))
+say([[use(ctx) for ctx in contexts + contexts], counted() >> 20])
+wait()
+ok(d.cuCtxDestroy(contexts[0]))
+say([use(contexts[3]), use(contexts[4]), counted() >> 20])
+wait()
+ok(d.cuLibraryUnload(library))
+say(counted())
+wait()
+"""
+    with Program(sim, LIBRARIES + code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
+        uses = ["SUCCESS"] * 3 + ["OUT_OF_MEMORY"] * 2
+        assert program.hear() == [uses * 2, 900]
+        assert run(sim, ON_THE_CARD) >> 20 == 900
+        program.go()
+        assert program.hear() == ["SUCCESS", "OUT_OF_MEMORY", 900]
+        program.go()
+        assert program.hear() == 0
+        assert run(sim, ON_THE_CARD) == 0
+
+
+def test_local_memory_of_kernels_is_charged_before_it_is_there(sim: Machine, tmp_path: Path) -> None:
+    """40 × 1024 threads can be resident. 100 kB for each are 4 GB, by a kernel that nobody looked up as a function; and
+    what a function needs was forgotten when the stack limit had been above it for a moment."""
+    fill(tmp_path, sim)
+    code = f"""
+context()
+DEEP, EACH, STACK = {DEEP!r}, 40 * 1024, d.CUlimit.CU_LIMIT_STACK_SIZE
+def deep(size): return kernel_of(DEEP.replace("SIZE", str(size)), b"deep")[1]
+said = [name(launch(deep(100_000), 1, 1, 0)), counted(), name(launch(deep(1024 + 512), 1, 1, 0)), counted() // EACH]
+ok(d.cuCtxSetLimit(STACK, 4096))
+said += [counted() // EACH]
+f = function(DEEP.replace("SIZE", "3072"), "deep")
+ok(d.cuCtxSetLimit(STACK, 1024))
+said += [counted() // EACH, name(launch(f, 1, 1, 0))]
+ok(d.cuCtxSynchronize())
+say(said + [counted() // EACH])
+wait()
+"""
+    with Program(sim, LIBRARIES + code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
+        assert program.hear() == ["OUT_OF_MEMORY", 0, "SUCCESS", 512, 3072, 2048, "SUCCESS", 2048]
+        assert run(sim, ON_THE_CARD) == 2048 * 40 * 1024
+
+
+def test_a_primary_context_that_is_reset_takes_no_more_than_its_own_out_of_the_count(
+    sim: Machine, tmp_path: Path
+) -> None:
+    """What other threads allocated in the next one, under the same handle, went out of the count with the last."""
+    fill(tmp_path, sim)
+    code = """
+import threading
+ctx, over = context(), threading.Event()
+def churn():
+    ok(d.cuCtxSetCurrent(ctx))
+    while not over.is_set(): d.cuMemAlloc(1 << 20)
+threads = [threading.Thread(target=churn) for _ in range(3)]
+for thread in threads: thread.start()
+for _ in range(60):
+    time.sleep(0.002)
+    ok(d.cuDevicePrimaryCtxReset(0))
+over.set()
+for thread in threads: thread.join()
+left, total = ok(d.cuMemGetInfo())
+say(total - left)
+wait()
+"""
+    with Program(sim, code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
+        assert run(sim, ON_THE_CARD) <= program.hear()
 
 
 async def test_a_container_that_forges_its_account_is_refused_and_ended(sim: Machine, tmp_path: Path) -> None:

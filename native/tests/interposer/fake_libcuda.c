@@ -43,6 +43,19 @@ static uint64_t own_gpu, *gpu = &own_gpu;
 static int capturing;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
+/* FAKE_MEETING: the first load lasts until something has been freed, and that call until somebody
+ * has asked how much is left since. */
+enum { NOBODY_WAITS, LOAD_WAITS, FREE_WAITS, BOTH_MET };
+static int meeting;
+
+static void meet(int here, int there) {
+    struct timespec soon = {.tv_nsec = 100000};
+    __atomic_store_n(&meeting, here, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < 100000 && __atomic_load_n(&meeting, __ATOMIC_SEQ_CST) != there; i++)
+        nanosleep(&soon, NULL);
+}
+static bool meeting_is(int stage) { return __atomic_load_n(&meeting, __ATOMIC_SEQ_CST) == stage; }
+
 static double now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -104,6 +117,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     *total = DEVICE_BYTES;
     *free_bytes = DEVICE_BYTES - allocated[current->device];
+    if (meeting_is(FREE_WAITS)) __atomic_store_n(&meeting, BOTH_MET, __ATOMIC_SEQ_CST);
     return CUDA_SUCCESS;
 }
 
@@ -115,6 +129,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     size_t bytes = strtoull(image, &rest, 10);
     if (loads++ == 0) allocated[current->device] += strtoull(rest, NULL, 10);
     allocated[current->device] += bytes;
+    if (getenv("FAKE_MEETING") != NULL && meeting_is(NOBODY_WAITS)) meet(LOAD_WAITS, FREE_WAITS);
     *module = (CUmodule)bytes;
     return CUDA_SUCCESS;
 }
@@ -434,6 +449,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
         hold(block->device, -(int64_t)block->size);
     pthread_mutex_unlock(&mutex);
     if (last) free(block);
+    if (meeting_is(LOAD_WAITS)) meet(FREE_WAITS, BOTH_MET);
     return CUDA_SUCCESS;
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {

@@ -203,6 +203,30 @@ static int captured(void) {
 static CUcontext shared_context;
 static int stop;
 
+static void *free_beside(void *pointer) {
+    struct timespec soon = {.tv_nsec = 100000000}; /* until the load has begun */
+    nanosleep(&soon, NULL);
+    CALL(cuMemFree_v2)((CUdeviceptr)(uintptr_t)pointer);
+    return NULL;
+}
+
+/* A module is loaded, and in the middle of that something freed. */
+static int load_beside_free(size_t bytes) {
+    char image[32];
+    CUdeviceptr pointer;
+    CUmodule module;
+    pthread_t thread;
+    snprintf(image, sizeof image, "%zu", bytes);
+    CUresult result = CALL(cuMemAlloc_v2)(&pointer, bytes);
+    if (result != CUDA_SUCCESS) return 1;
+    pthread_create(&thread, NULL, free_beside, (void *)(uintptr_t)pointer);
+    result = CALL(cuModuleLoadData)(&module, image);
+    pthread_join(thread, NULL);
+    printf("load %d\n", result);
+    print_info();
+    return 0;
+}
+
 static void *busy_thread(void *seed) {
     CUdeviceptr held[512] = {0};
     unsigned state = (unsigned)(uintptr_t)seed;
@@ -345,6 +369,7 @@ int main(int count, char **arguments) {
         result = burn((unsigned)number, second, count > 4 ? atoi(arguments[4]) : 1);
     if (strcmp(command, "fork") == 0) result = with_fork();
     if (strcmp(command, "captured") == 0) result = captured();
+    if (strcmp(command, "load-beside-free") == 0) result = load_beside_free((size_t)number);
     if (strcmp(command, "threads") == 0) result = threads((int)number, (int)second);
     if (strcmp(command, "cost") == 0) result = cost((unsigned long)number);
     if (strcmp(command, "launch_cost") == 0)

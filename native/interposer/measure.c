@@ -1,0 +1,56 @@
+/* What the card holds beyond what the slice has counted: how much a load takes is the driver's
+ * secret, and the difference of two such readings tells it.
+ *
+ * Count and card have to be read at one moment. An operation that is half-way has changed the one
+ * and not yet the other: it has reserved what is not in the table yet, or taken out of the table
+ * what is not released yet. So a reading is good when what is held is what is in the table, and
+ * nothing has changed meanwhile. Nobody of this process begins anything for that moment.
+ */
+#include "interposer.h"
+
+enum {
+    PATIENCE_NS =
+        100000000, /* for operations that are half-way, before a reading that may be off */
+    LONG_PATIENCE_NS = 1000000000,
+    LOOK_NS = 20000,
+};
+
+egpu_lock loading;
+
+static bool at_rest(int device, uint64_t in_hand, uint64_t *sequence) {
+    return pools_at_rest(device) && account_held(device, sequence) == table_bytes(device) + in_hand;
+}
+
+static int64_t read_uncounted(int device) {
+    size_t left = 0, total = 0;
+    if (REAL(cuMemGetInfo_v2) == NULL || REAL(cuMemGetInfo_v2)(&left, &total) != CUDA_SUCCESS)
+        return 0;
+    return (int64_t)(total - left) - (int64_t)account_counted(device);
+}
+
+int64_t measure_uncounted(int device, uint64_t in_hand) {
+    uint64_t deadline = now_ns() + PATIENCE_NS;
+    slice_pause();
+    for (;;) {
+        uint64_t before = 0, after = 1;
+        bool rest = at_rest(device, in_hand, &before);
+        int64_t bytes = read_uncounted(device);
+        rest = rest && at_rest(device, in_hand, &after) && before == after;
+        if (rest || now_ns() >= deadline) {
+            slice_resume();
+            return bytes;
+        }
+        sleep_ns(LOOK_NS);
+    }
+}
+
+uint64_t measure_growth(int64_t before, int device, uint64_t in_hand) {
+    int64_t after = measure_uncounted(device, in_hand);
+    return after > before ? charge_of((uint64_t)(after - before)) : 0;
+}
+
+void measure_wait_for_rest(void) {
+    uint64_t deadline = now_ns() + LONG_PATIENCE_NS, sequence;
+    for (unsigned device = 0; device < slice_device_count(); device++)
+        while (!at_rest((int)device, 0, &sequence) && now_ns() < deadline) sleep_ns(LOOK_NS);
+}
