@@ -14,6 +14,9 @@ SLOT: Final = f"{GROUP}/slot"
 # --- annotations ----------------------------------------------------------------------------------------------------
 ALLOCATION: Final = f"{GROUP}/allocation"
 """On a pod, written by the Binding: which cards, how much of each (`egpu.api.allocation.PodAllocation`)."""
+RESERVATION: Final = f"{GROUP}/reservation"
+"""On a pod that waits, written by the extender: what is kept for it while others are evicted for it
+(`egpu.core.placement.reservations.Reserved`)."""
 DEMAND: Final = f"{GROUP}/demand"
 """On a pod, written by the webhook: what it asks for, normalised (`egpu.api.allocation.PodDemand`)."""
 CARDS_PREFIX: Final = f"{GROUP}/cards-"

@@ -9,7 +9,7 @@ import pytest
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.resources import effective_requests
 from egpu.core.demand.selection import selects
-from egpu.embedded.scheduler.filters import Rejection, rejection, unsupported
+from egpu.core.placement.node_filters import Rejection, rejection, unsupported
 
 
 def pod(uid: str = "u", **spec: Any) -> Pod:

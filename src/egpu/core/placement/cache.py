@@ -13,7 +13,8 @@ Who holds what:
   just deleted.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 
@@ -32,6 +33,7 @@ from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
 from egpu.core.placement.published import card_of, is_card, pool_node, slice_allocation
 from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.requests import CLAIM_CONTAINER, Request
+from egpu.core.placement.reservations import Reservations
 from egpu.errors import CorruptData
 
 
@@ -64,6 +66,7 @@ class SchedulerCache:
         self._pods_of_claim: dict[str, set[str]] = {}
         self._assumed_claims: dict[str, ClaimAllocation] = {}
         self._problems: dict[str, str] = {}
+        self.reservations = Reservations(self.ledger, self._pods.__contains__)
         self.gangs = Gangs(self._pods.__contains__)
 
     # --- ElasticGPUs ------------------------------------------------------------------------------------------------
@@ -200,6 +203,7 @@ class SchedulerCache:
     def pod_changed(self, pod: Pod) -> None:
         """A pod as the watch shows it. An assumed allocation stays until the pod carries one itself, or has ended."""
         self.gangs.pod_changed(pod)
+        self.reservations.pod_changed(pod)
         if pod.finished:
             self._let_go(pod.uid)
             return
@@ -224,6 +228,7 @@ class SchedulerCache:
     def pod_deleted(self, uid: str) -> None:
         """The pod is gone: it holds nothing any more."""
         self.gangs.pod_deleted(uid)
+        self.reservations.drop(uid)
         self._let_go(uid)
 
     def _let_go(self, uid: str) -> None:
@@ -239,6 +244,7 @@ class SchedulerCache:
                 self._pods_of_claim[claim].discard(uid)
                 if not self._pods_of_claim[claim]:
                     del self._pods_of_claim[claim]
+            self.reservations.recount(uid)
 
     def assume_pod(self, pod: Pod, allocation: PodAllocation) -> None:
         """A binding is being sent: hold it now. Lasts until the watch shows it or the pod's end, or `forget_pod`."""
@@ -248,6 +254,23 @@ class SchedulerCache:
     def forget_pod(self, uid: str) -> None:
         """The binding of an assumed pod failed."""
         self._let_go(uid)
+
+    @contextmanager
+    def without(self, uids: Iterable[str]) -> Generator[None]:
+        """As if these pods were gone, cards, claims, CPU and memory. No await inside: nobody else sees it so."""
+        aside = [(uid, self._pods.get(uid), self.hosts.placed(uid)) for uid in uids]
+        for uid, _, _ in aside:
+            self.hosts.pod_gone(uid)
+            self._forget(uid)
+            self.ledger.release(Holder("pod", uid))
+        try:
+            yield
+        finally:
+            for uid, known, placed in aside:
+                if placed is not None:
+                    self.hosts.put(uid, *placed)
+                if known is not None:
+                    self._know_pod(uid, known.key, known.key.partition("/")[0], known.allocation)
 
     def _know_pod(self, uid: str, key: str, namespace: str, allocation: PodAllocation) -> None:
         known = self._pods.get(uid)
@@ -261,6 +284,7 @@ class SchedulerCache:
             self._pods[uid] = _KnownPod(key, allocation, used)
             for claim in used.values():
                 self._pods_of_claim.setdefault(claim, set()).add(uid)
+            self.reservations.recount(uid)
         self._recount_pod(uid)
 
     def _recount_pod(self, uid: str) -> None:
@@ -299,7 +323,9 @@ class SchedulerCache:
         return list(self._cards_of.get(node, {}).values())
 
     def holder_name(self, holder: Holder) -> str:
-        """As people know it: "pod NAMESPACE/NAME", "claim NAMESPACE/NAME", "slice NAME"."""
+        """As people know it: "pod NAMESPACE/NAME", "claim NAMESPACE/NAME", "slice NAME", "reserved for pod …"."""
+        if holder.kind == "reservation":
+            return f"reserved for pod {self.reservations.get(holder.id).key}"
         known = self._pods.get(holder.id)
         name = known.key if known is not None else self._claim_uids.get(holder.id, holder.id)
         return f"{holder.kind} {name}"

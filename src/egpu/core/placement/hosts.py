@@ -59,11 +59,18 @@ class Hosts:
     def pod_placed(self, pod: Pod, node: str) -> None:
         """The pod runs there, or is about to. Saying it again is harmless."""
         room = pod_requests(pod)
-        if self._pods.get(pod.uid) == (node, room):
-            return
-        self.pod_gone(pod.uid)
-        self._pods[pod.uid] = (node, room)
+        if self._pods.get(pod.uid) != (node, room):
+            self.pod_gone(pod.uid)
+            self.put(pod.uid, node, room)
+
+    def put(self, uid: str, node: str, room: Room) -> None:
+        """The pod of this UID, which was nowhere, takes so much of the node."""
+        self._pods[uid] = (node, room)
         self._add(node, room, 1)
+
+    def placed(self, uid: str) -> tuple[str, Room] | None:
+        """Where the pod is, and what it asked for; None when it is nowhere."""
+        return self._pods.get(uid)
 
     def pod_gone(self, uid: str) -> None:
         known = self._pods.pop(uid, None)

@@ -50,9 +50,10 @@ class NodeCards:
 
 
 class Holder(NamedTuple):
-    """Who holds: a pod or claim by UID, a slice by the name of its ElasticGPU, a lease of the pool by LEASE@SERVER."""
+    """Who holds: a pod or claim by UID, a slice by the name of its ElasticGPU, a lease of the pool by LEASE@SERVER; and
+    for which waiting pod, by UID, something is reserved."""
 
-    kind: Literal["pod", "claim", "slice", "lease"]
+    kind: Literal["pod", "claim", "slice", "lease", "reservation"]
     id: str
 
 
@@ -223,11 +224,13 @@ class Ledger:
     # --- cells ------------------------------------------------------------------------------------------------------
 
     def _recount(self, key: CardKey) -> None:
-        """Make a card's cell what its holders leave of it."""
-        usages = self._by_card.get(key, {}).values()
+        """Make a card's cell what its holders leave of it. What is reserved may still be held by those who have to go
+        for it: then nothing is left, and nobody was given too much."""
+        holders = self._by_card.get(key, {})
+        usages = holders.values()
         cell = self._cells.get(key)
         total = int(self.memory_mib[cell]) if cell else None
-        reason = overcommit(usages, total)
+        reason = overcommit([usage for holder, usage in holders.items() if holder.kind != "reservation"], total)
         if reason:
             self._overcommits[key] = reason
         else:
@@ -238,8 +241,9 @@ class Ledger:
         mode = modes.pop() if len(modes) == 1 else (CONFLICT if modes else FREE)
         full = bool(reason) or mode in (EXCLUSIVE, CONFLICT)
         self.mode[cell] = mode
-        self.core_free[cell] = 0 if full else 100 - sum(usage.core for usage in usages)
-        self.memory_free[cell] = 0 if full else self.memory_mib[cell] - sum(usage.memory_mib for usage in usages)
+        core, memory = sum(usage.core for usage in usages), sum(usage.memory_mib for usage in usages)
+        self.core_free[cell] = 0 if full else max(0, 100 - core)
+        self.memory_free[cell] = 0 if full else max(0, int(self.memory_mib[cell]) - memory)
         self.changes[cell[0]] += 1
 
     def _known_kind(self, card: Card, domain: int) -> int:

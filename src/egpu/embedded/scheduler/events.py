@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.resources import Amounts, effective_requests
-from egpu.embedded.scheduler.filters import NODE_AFFINITY, NODE_RESOURCES_FIT, NODE_UNSCHEDULABLE, TAINT_TOLERATION
+from egpu.core.placement.node_filters import NODE_AFFINITY, NODE_RESOURCES_FIT, NODE_UNSCHEDULABLE, TAINT_TOLERATION
 
 EXTENDER = "Extender"
 """Stands for all extenders among the plugins that rejected a pod."""

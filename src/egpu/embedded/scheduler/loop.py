@@ -22,7 +22,7 @@ from egpu.api.wire import rfc3339
 from egpu.embedded.scheduler import preemption
 from egpu.embedded.scheduler.events import EXTENDER, Event, node_events, scaled_down
 from egpu.embedded.scheduler.extender import WEIGHT, Extender
-from egpu.embedded.scheduler.filters import rejection, unsupported
+from egpu.core.placement.node_filters import rejection, unsupported
 from egpu.embedded.scheduler.messages import event_text, unschedulable
 from egpu.embedded.scheduler.queue import QueuedPod, SchedulingQueue
 from egpu.embedded.scheduler.scoring import extender_score, score

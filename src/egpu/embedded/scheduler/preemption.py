@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.resources import Amounts, effective_requests
-from egpu.embedded.scheduler.filters import rejection
+from egpu.core.placement.node_filters import rejection
 from egpu.embedded.scheduler.messages import unschedulable
 
 NEVER = "Never"

@@ -1,0 +1,73 @@
+"""PodDisruptionBudgets: how many more pods may be evicted now, and of which budget a pod is. Source: the eviction
+subresource of Kubernetes, which decides in the end; nothing is planned that it would refuse."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement, Pod, PodDisruptionBudget
+
+ALWAYS_ALLOW: Final = "AlwaysAllow"
+
+
+class Budgets:
+    """What `charges` a pod's eviction makes, and whether budgets have so much left."""
+
+    def __init__(self, budgets: Iterable[PodDisruptionBudget] = ()) -> None:
+        self._of_namespace: defaultdict[str, list[PodDisruptionBudget]] = defaultdict(list)
+        self._left: dict[str, int] = {}
+        for one in sorted(budgets, key=lambda one: one.key):
+            self._of_namespace[one.namespace].append(one)
+            current = one.status.observed_generation >= one.metadata.generation
+            self._left[one.key] = one.status.disruptions_allowed if current else 0
+
+    def charges(self, pod: Pod) -> tuple[str, ...]:
+        """The budget that evicting the pod counts against: none, one, or, where several select the pod and so nobody
+        may evict it, all of them as one name that has nothing left."""
+        if pod.status.phase == "Pending":
+            return ()  # it disturbs nobody that it goes
+        mine = [one for one in self._of_namespace.get(pod.namespace, ()) if _selects(one.spec.selector, pod)]
+        if len(mine) > 1:
+            return (" and ".join(one.key for one in mine),)
+        return tuple(one.key for one in mine if not _spares(one, pod))
+
+    def allow(self, charges: Mapping[str, int]) -> bool:
+        """Whether so many evictions, by budget, break none."""
+        return all(count <= self._left.get(name, 0) for name, count in charges.items())
+
+    def broken_by(self, pods: Iterable[Pod]) -> list[str]:
+        """The budgets that evicting all of the pods would break."""
+        counts = Counter(name for pod in pods for name in self.charges(pod))
+        return sorted(name for name, count in counts.items() if count > self._left.get(name, 0))
+
+
+def _spares(budget: PodDisruptionBudget, pod: Pod) -> bool:
+    """Whether the budget lets go of the pod for nothing, as it is not ready anyway."""
+    if any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or []):
+        return False
+    if budget.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW:
+        return True
+    status = budget.status
+    return status.current_healthy >= status.desired_healthy > 0
+
+
+def _selects(selector: LabelSelector | None, pod: Pod) -> bool:
+    if selector is None:
+        return False
+    labels = pod.metadata.labels or {}
+    if any(labels.get(key) != value for key, value in (selector.match_labels or {}).items()):
+        return False
+    return all(_meets(labels, one) for one in selector.match_expressions or [])
+
+
+def _meets(labels: Mapping[str, str], asked: LabelSelectorRequirement) -> bool:
+    value = labels.get(asked.key)
+    match asked.operator:
+        case "In":
+            return value in (asked.values or [])
+        case "NotIn":
+            return value not in (asked.values or [])
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
