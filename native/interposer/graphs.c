@@ -1,8 +1,6 @@
 /* Arrays, and the memory nodes of graphs: both say how much they need before they take it. */
 #include "interposer.h"
 
-#include <stdlib.h>
-
 /* ---- arrays ---- */
 
 static unsigned bytes_per_channel(CUarray_format format) {
@@ -160,33 +158,6 @@ void graphs_forget(void) {
     for (unsigned i = 0; i < EGPU_MAX_DEVICES; i++) reserves[i] = (struct reserve){0};
 }
 
-/* Bytes of all allocation nodes, those of child graphs included. */
-static uint64_t graph_bytes(CUgraph graph, int depth) {
-    size_t count = 0;
-    if (depth > 8 || REAL(cuGraphGetNodes) == NULL ||
-        REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-        return 0;
-    CUgraphNode *nodes = calloc(count, sizeof *nodes);
-    uint64_t bytes = 0;
-    if (nodes == NULL || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS) count = 0;
-    for (size_t i = 0; i < count; i++) {
-        CUgraphNodeType type;
-        if (REAL(cuGraphNodeGetType) == NULL ||
-            REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
-            continue;
-        CUDA_MEM_ALLOC_NODE_PARAMS allocation;
-        CUgraph child;
-        if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && REAL(cuGraphMemAllocNodeGetParams) != NULL &&
-            REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &allocation) == CUDA_SUCCESS)
-            bytes += charge_of(allocation.bytesize);
-        if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph) != NULL &&
-            REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS)
-            bytes += graph_bytes(child, depth + 1);
-    }
-    free(nodes);
-    return bytes;
-}
-
 /* Sets the charge to what the driver holds. Under the lock. */
 static void reconcile(int device) {
     struct reserve *reserve = &reserves[device];
@@ -262,8 +233,9 @@ void graphs_reconcile(void) {
         CUdevice ordinal = 0;                                                                     \
         if (!slice_open()) return REFUSED;                                                        \
         int device = device_current(&context);                                                    \
-        uint64_t bytes =                                                                          \
-            exec == NULL || context == NULL ? 0 : round_up(graph_bytes(graph, 0), PHYSICAL_PAGE); \
+        uint64_t bytes = exec == NULL || context == NULL                                          \
+                             ? 0                                                                  \
+                             : round_up(graph_peak_bytes(graph), PHYSICAL_PAGE);                  \
         if (bytes == 0) return CALL;                                                              \
         if (device < 0) return CUDA_ERROR_OUT_OF_MEMORY;                                          \
         REAL(cuCtxGetDevice)(&ordinal);                                                           \

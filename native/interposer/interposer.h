@@ -5,8 +5,8 @@
  *               run
  *   account.c   bytes: reserve, release, and giving back what the dead held
  *   table.c     which pointer, handle or mapping holds how many bytes
- *   memory.c    wrappers that allocate and free;  pools.c, graphs.c: what pools, arrays and graphs
- *               hold
+ *   memory.c    wrappers that allocate and free;  pools.c, graphs.c, peak.c: what pools, arrays and
+ *               graphs hold
  *   modules.c   what loading a module takes: code and variables;  libraries.c: a library, in each
  *               context that uses it;  kernels.c: the calls that take one there
  *   image.c     what an image says of its size;  measure.c: what the driver says
@@ -311,6 +311,10 @@ bool graph_admit(CUgraphExec graph, uint64_t *reserved, int *device);
 void graph_settle(CUgraphExec graph, CUresult result, uint64_t reserved, int device);
 void graphs_reconcile(void);
 void graphs_forget(void);
+
+/* ---- peak.c ---- */
+/* of what the graph's allocation nodes have at one time; 0: it has none */
+uint64_t graph_peak_bytes(CUgraph graph);
 
 /* ---- info.c ---- */
 int nvml_device(nvmlDevice_t handle);

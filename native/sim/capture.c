@@ -153,7 +153,11 @@ CUresult capture_submit(struct stream *stream, struct op *op) {
         op_free(op);
         return capture_forbids(stream);
     }
-    return capture_add(stream, type_of(op), op, NULL);
+    struct node *node;
+    CUdeviceptr freed = op->kind == OP_GRAPH_FREE ? op->graph_memory.address : 0;
+    CUresult result = capture_add(stream, type_of(op), op, &node);
+    if (result == CUDA_SUCCESS && freed) node->params.free = freed;
+    return result;
 }
 
 CUresult capture_record(struct stream *stream, struct event *event) {

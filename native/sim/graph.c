@@ -217,6 +217,34 @@ bool graph_sort(struct graph *graph) {
 
 /* ---- plans ---- */
 
+static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct graph_memory *memories;
+
+static struct graph_memory *memory_at(uint64_t address) {
+    struct graph_memory *memory = memories;
+    while (memory && memory->address != address) memory = memory->next;
+    return memory;
+}
+
+/* What one allocation of a plan has left is used by the next: how much each takes beyond that.
+ * *left: bytes that were freed and are not used again so far. With the lock. */
+static void reuse(const struct plan *plan, const struct graph *graph, uint64_t *left) {
+    for (struct node *node = graph->first; node; node = node->next) {
+        struct graph_memory *memory = node->memory;
+        if (node->child) reuse(plan, node->child, left);
+        if (!node->op) continue;
+        if (node->op->kind == OP_GRAPH_ALLOC) {
+            uint64_t used = memory->bytes < *left ? memory->bytes : *left;
+            if (memory->launches == 0) memory->fresh_bytes = memory->bytes - used;
+            memory->plan = plan;
+            *left -= used;
+        } else if (node->op->kind == OP_GRAPH_FREE) {
+            memory = memory_at(node->op->graph_memory.address);
+            if (memory && memory->plan == plan) *left += memory->bytes;
+        }
+    }
+}
+
 struct plan *plan_create(struct graph *graph, CUresult *why) {
     *why = CUDA_ERROR_OUT_OF_MEMORY;
     struct plan *plan = calloc(1, sizeof *plan);
@@ -233,6 +261,10 @@ struct plan *plan_create(struct graph *graph, CUresult *why) {
     }
     handle_remove(plan->graph);
     atomic_store(&plan->refs, 1);
+    uint64_t left = 0;
+    pthread_mutex_lock(&memory_lock);
+    reuse(plan, plan->graph, &left);
+    pthread_mutex_unlock(&memory_lock);
     *why = CUDA_SUCCESS;
     return plan;
 }
@@ -261,40 +293,54 @@ struct node *exec_node(struct exec *exec, const struct node *original) {
     return clone_of(exec->plan->graph, original);
 }
 
-static void run_graph(struct stream *stream, struct graph *graph, bool auto_free) {
+static void run_graph(struct stream *stream, struct graph *graph) {
     for (struct node *node = graph->first; node; node = node->next) {
-        if (node->child) run_graph(stream, node->child, auto_free);
-        if (!node->op || !node->enabled) continue;
-        if (auto_free && node->op->kind == OP_GRAPH_ALLOC)
-            graph_memory_free(stream->context, node->op->graph_memory.address);
-        op_execute(stream, node->op);
+        if (node->child) run_graph(stream, node->child);
+        if (node->op && node->enabled) op_execute(stream, node->op);
+    }
+}
+
+static void free_all(struct context *context, const struct graph *graph) {
+    for (struct node *node = graph->first; node; node = node->next) {
+        if (node->child) free_all(context, node->child);
+        if (node->op && node->enabled && node->op->kind == OP_GRAPH_ALLOC)
+            graph_memory_free(context, node->op->graph_memory.address);
     }
 }
 
 void plan_run(struct stream *stream, struct plan *plan, bool auto_free) {
-    run_graph(stream, plan->graph, auto_free);
+    if (auto_free) free_all(stream->context, plan->graph);
+    run_graph(stream, plan->graph);
 }
 
 /* The driver has a graph's memory ready when a launch returns, long before the stream comes to
- * it. */
-static void hold(struct graph_memory *memory) {
+ * it. What is left on the card when it is over counts in full. With the lock. */
+static uint64_t reserved_for(const struct graph_memory *memory) {
+    return memory->launches ? memory->fresh_bytes : memory->mapped ? memory->bytes : 0;
+}
+
+static void change(struct graph_memory *memory, int launches, bool mapped) {
     struct device *device = memory->device;
-    if (atomic_fetch_add(&memory->holds, 1) != 0) return;
-    uint64_t now = atomic_fetch_add(&device->graph_reserved, memory->bytes) + memory->bytes;
+    uint64_t before = reserved_for(memory);
+    memory->launches += launches;
+    memory->mapped = mapped;
+    uint64_t more = reserved_for(memory) - before; /* modular */
+    uint64_t now = atomic_fetch_add(&device->graph_reserved, more) + more;
     uint64_t high = atomic_load(&device->graph_reserved_high);
     while (now > high && !atomic_compare_exchange_weak(&device->graph_reserved_high, &high, now)) {
     }
 }
 
-static void let_go(struct graph_memory *memory) {
-    if (atomic_fetch_sub(&memory->holds, 1) == 1)
-        atomic_fetch_sub(&memory->device->graph_reserved, memory->bytes);
+static void change_launches(struct graph_memory *memory, int launches) {
+    pthread_mutex_lock(&memory_lock);
+    change(memory, launches, memory->mapped);
+    pthread_mutex_unlock(&memory_lock);
 }
 
 static void let_go_all(struct graph *graph) {
     for (struct node *node = graph->first; node; node = node->next) {
         if (node->child) let_go_all(node->child);
-        if (node->op && node->op->kind == OP_GRAPH_ALLOC) let_go(node->memory);
+        if (node->op && node->op->kind == OP_GRAPH_ALLOC) change_launches(node->memory, -1);
     }
 }
 
@@ -312,7 +358,7 @@ static CUresult account(struct graph *graph, bool auto_free, bool dry) {
                 return CUDA_ERROR_INVALID_VALUE;
             if (!dry) {
                 atomic_store(&node->memory->allocated, true);
-                hold(node->memory);
+                change_launches(node->memory, 1);
             }
         } else if (node->op->kind == OP_GRAPH_FREE && !dry)
             graph_memory_forget(node->op->graph_memory.address);
@@ -326,9 +372,6 @@ CUresult plan_account(struct plan *plan, bool auto_free) {
 }
 
 /* ---- memory of graphs ---- */
-
-static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct graph_memory *memories;
 
 struct graph_memory *graph_memory_create(struct device *device, uint64_t bytes) {
     struct graph_memory *memory = calloc(1, sizeof *memory);
@@ -354,7 +397,8 @@ struct graph_memory *graph_memory_create(struct device *device, uint64_t bytes) 
 void graph_memory_release(struct graph_memory *memory) {
     pthread_mutex_lock(&memory_lock);
     bool last = atomic_fetch_sub(&memory->refs, 1) == 1;
-    bool unused = last && !atomic_load(&memory->allocated) && atomic_load(&memory->holds) == 0;
+    bool unused =
+        last && !atomic_load(&memory->allocated) && memory->launches == 0 && !memory->mapped;
     if (unused) {
         struct graph_memory **at = &memories;
         while (*at != memory) at = &(*at)->next;
@@ -386,16 +430,10 @@ bool graph_memory_forget(uint64_t address) {
     return was;
 }
 
-static struct graph_memory *memory_at(uint64_t address) {
-    struct graph_memory *memory = memories;
-    while (memory && memory->address != address) memory = memory->next;
-    return memory;
-}
-
 void graph_memory_mapped(uint64_t address) {
     pthread_mutex_lock(&memory_lock);
     struct graph_memory *memory = memory_at(address);
-    if (memory) hold(memory);
+    if (memory) change(memory, 0, true);
     pthread_mutex_unlock(&memory_lock);
 }
 
@@ -405,7 +443,7 @@ static void unmap(struct context *context, struct graph_memory *memory) {
     if (!memory_find(memory->address, &extent) || extent.block_kind != BLOCK_GRAPH) return;
     if (memory_unmap(memory->address, BLOCK_GRAPH) != 0) return;
     atomic_fetch_sub(&context->device->graph_used, extent.size);
-    let_go(memory);
+    change(memory, 0, false);
 }
 
 void graph_memory_free(struct context *context, uint64_t address) {

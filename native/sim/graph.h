@@ -11,8 +11,11 @@ struct graph_memory {
     uint64_t address, bytes, asked;
     _Atomic int refs;      /* nodes, in graphs and in plans */
     atomic_bool allocated; /* as far as has been asked for, in the order of the calls */
-    /* launches that are not over, and one while it is on the card: then it counts as reserved */
-    _Atomic int holds;
+    /* Of `bytes`, what its plan's earlier allocations have not left when they were freed. */
+    uint64_t fresh_bytes;
+    const struct plan *plan; /* that this was last found out for */
+    int launches;            /* that are not over */
+    bool mapped;             /* on the card */
     struct graph_memory *next;
 };
 

@@ -215,6 +215,35 @@ def test_graphs_that_allocate(inside: Inside) -> None:
     ) == [0, 8 << 20, "OUT_OF_MEMORY", True, 0, 8 << 20, True, True, True, 0, True, "OUT_OF_MEMORY", True]
 
 
+def test_a_graph_that_frees_and_allocates_again_is_charged_what_it_has_at_one_time(inside: Inside) -> None:
+    """Thirty times 20 MiB, one after the other, in a slice of 64; but not what two branches have beside each other."""
+    assert inside.run(
+        """
+        s, t = ok(d.cuStreamCreate(1)), ok(d.cuStreamCreate(1))
+        fork, join = (ok(d.cuEventCreate(2)) for _ in range(2))
+        slow = function(STORE.replace("DURATION", "100000"), "store")
+        def some(size, stream):
+            p = ok(d.cuMemAllocAsync(size, stream))
+            ok(launch(slow, 1, 1, p, (7, ctypes.c_uint32), stream=stream))
+            ok(d.cuMemFreeAsync(p, stream))
+        def captured(body):
+            ok(d.cuStreamBeginCapture(s, RELAXED)); body()
+            return ok(d.cuStreamEndCapture(s))
+        def line():
+            for _ in range(30): some(20 * MIB, s)
+        def branches():
+            ok(d.cuEventRecord(fork, s)); ok(d.cuStreamWaitEvent(t, fork, 0))
+            some(40 * MIB, s); some(40 * MIB, t)
+            ok(d.cuEventRecord(join, t)); ok(d.cuStreamWaitEvent(s, join, 0))
+        base = used()
+        e = ok(d.cuGraphInstantiate(captured(line), 0)); ok(d.cuGraphLaunch(e, s))
+        said = [used() - base]
+        ok(d.cuStreamSynchronize(s)); ok(d.cuGraphExecDestroy(e)); ok(d.cuDeviceGraphMemTrim(0))
+        say(said + [exact(), name(d.cuGraphInstantiate(captured(branches), 0)), used() - base])
+        """
+    ) == [20 << 20, True, "OUT_OF_MEMORY", 0]
+
+
 def test_managed_memory(inside: Inside) -> None:
     assert inside.run(
         """
