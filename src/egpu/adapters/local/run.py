@@ -14,7 +14,7 @@ from egpu.adapters.enter import enter
 from egpu.adapters.local.book import Book, LocalSlice
 from egpu.adapters.local.guard import MemoryGuard
 from egpu.adapters.nvml import CardProcess, CardReading, NvmlInventory
-from egpu.adapters.processes import Process, user_of
+from egpu.adapters.processes import Process, adopt_orphans, reap_orphans, user_of
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.slices.pages import UsageReader
 from egpu.errors import CorruptData, InvalidInput, NativeMissing, Unavailable
@@ -185,6 +185,7 @@ def execute(plan: Plan, local: LocalSlice, guard: MemoryGuard) -> int:
     """
     watched = {signal.SIGCHLD, *_FORWARDED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    adopt_orphans()  # the guard finds the slice's processes below this one
     try:
         child = subprocess.Popen(
             plan.arguments,
@@ -202,6 +203,7 @@ def execute(plan: Plan, local: LocalSlice, guard: MemoryGuard) -> int:
 
 def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals]) -> None:
     while child.poll() is None:
+        reap_orphans(child.pid)
         received = signal.sigwaitinfo(watched)
         if received.si_signo != signal.SIGCHLD and received.si_code != _FROM_KERNEL:
             with contextlib.suppress(ProcessLookupError):
