@@ -12,7 +12,8 @@ from prometheus_client import generate_latest
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
-from egpu.adapters.slices.overruns import ALERT_SECONDS, INTERVAL_SECONDS, MOVED_BYTES
+from egpu.adapters.slices.attribution import WatchedSlice
+from egpu.adapters.slices.overruns import ALERT_SECONDS, INTERVAL_SECONDS, MOVED_BYTES, MemoryWatch
 from egpu.adapters.slices.pages import create_usage, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
@@ -207,7 +208,7 @@ def test_who_comes_back_after_its_end_is_ended_at_once(slots: Slots, boxes: dict
     """A container of which some process goes on is not started again by kubelet, so its back-off does not hold it."""
     nvml = Driver()
     reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
-    beyond = LIMIT + int(MOST_WEIGHT) * CONTEXT_BYTES
+    beyond, looks_needed = LIMIT + int(MOST_WEIGHT) * CONTEXT_BYTES, 0
     for _ in range(3):
         child = holding(boxes["one"], 16 * MIB)
         nvml.held = {child.pid: beyond}
@@ -249,6 +250,33 @@ def test_the_driver_is_asked_at_once_when_something_moves_and_seldom_while_nothi
     nvml.held = {}
     watch.step(slices)
     assert watch.pause_seconds == INTERVAL_SECONDS
+
+
+def test_an_executor_s_count_keeps_what_its_limit_was_and_no_more(boxes: dict[str, Slice]) -> None:
+    """Whoever can write the count: what it was given before its limit was lowered it may hold, 60 GiB it may not."""
+    box = boxes["one"]
+    child = holding(box, 16 * MIB)
+    nvml, policy, usage = Driver(), box.directory / "policy", box.directory / "usage"
+    lowered = WatchedSlice(
+        key="one", policy=policy, usage=usage, session=os.getsid(child.pid), granted_bytes={CARD: 2 * LIMIT}
+    )
+    watch = MemoryWatch(nvml, clock=Ticking(INTERVAL_SECONDS))
+
+    def ended(held: int, counted: int) -> bool:
+        with usage.open("r+b") as file:
+            file.seek(64)
+            file.write(counted.to_bytes(8, "little"))
+        nvml.held = {child.pid: held}
+        return sum(len(watch.step([lowered])) for _ in range(40)) > 0
+
+    assert not ended(2 * LIMIT, 2 * LIMIT)
+    assert overhead(box) == 0
+    assert ended(40 << 30, 60 << 30)
+    assert overhead(box) == LIMIT, "and refused"
+    assert not ended(LIMIT, LIMIT), "it gave back"
+    assert not ended(2 * LIMIT, 2 * LIMIT)
+    assert overhead(box) == LIMIT, "what was given back is not had again"
+    child.kill()
 
 
 @pytest.mark.parametrize("claim", ["nothing", "everything", "garbage", "removed"])
