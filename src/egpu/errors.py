@@ -21,7 +21,8 @@
         ├── Gone                      the watched history is no longer kept (HTTP 410): list again
         ├── Unavailable               a server or a node does not answer
         │   └── OutcomeUnknown        it took the request and did not say what became of it
-        └── DoesNotFit                no card can take the demand now
+        ├── DoesNotFit                no card can take the demand now
+        └── TooSoon                   a slice of theirs was ended for an overrun: they wait as long as it says
 
 Each is terminal or retryable by the branch it is on, and says so by `retryable`. An exception that never leaves the
 package which raises it is defined there. Messages say what was asked, what was found and what to do.
@@ -132,3 +133,7 @@ class OutcomeUnknown(Unavailable):
 
 class DoesNotFit(RetryableError):
     """No card can take the demand now."""
+
+
+class TooSoon(RetryableError):
+    """A slice of the same holder was ended for an overrun a moment ago; the message says how long to wait."""

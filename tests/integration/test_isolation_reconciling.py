@@ -12,16 +12,19 @@ from prometheus_client import generate_latest
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
-from egpu.adapters.slices.overruns import CONTEXT_BYTES, LOOKS, OVERRUN_SECONDS
+from egpu.adapters.slices.attribution import WatchedSlice
+from egpu.adapters.slices.overruns import ALERT_SECONDS, INTERVAL_SECONDS, MOVED_BYTES, MemoryWatch
 from egpu.adapters.slices.pages import create_usage, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
+from egpu.core.overruns import CONTEXT_BYTES, LOOKS, MOST_WEIGHT, OVERRUN_SECONDS, RECOVERY
 from egpu.errors import Unavailable
 from support.fake_api import FakeAPI
 from support.slices import LIMIT, MIB, OUT_OF_MEMORY, Slice, slot_record, uuid
+from support.ticking import Ticking
 
 CARD = uuid("1")
 
@@ -43,6 +46,9 @@ class Driver:
         if not self.answers:
             raise Unavailable("NVML does not answer")
         return {CARD: tuple(CardProcess(pid, used) for pid, used in self.held.items())}
+
+    def used_bytes(self) -> dict[str, int]:
+        return {CARD: sum(self.held.values())}
 
 
 @pytest.fixture
@@ -94,7 +100,7 @@ def page(slots: Slots, reconciler: MemoryReconciler) -> dict[str, float]:
 
 def test_what_the_driver_sees_beyond_the_count_is_charged(slots: Slots, boxes: dict[str, Slice]) -> None:
     nvml = Driver()
-    reconciler = MemoryReconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
     one, two = holding(boxes["one"], 100 * MIB), holding(boxes["two"], 10 * MIB)
     nvml.held = {one.pid: 130 * MIB, two.pid: 10 * MIB, os.getpid(): 77 * MIB}
     looks(reconciler, LOOKS - 1)
@@ -118,7 +124,7 @@ def test_what_the_driver_sees_beyond_the_count_is_charged(slots: Slots, boxes: d
 
 def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, boxes: dict[str, Slice]) -> None:
     nvml = Driver()
-    reconciler = MemoryReconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
     child = holding(boxes["one"], 16 * MIB)
     nvml.held = {child.pid: LIMIT + 5 * MIB}
     looks(reconciler)
@@ -132,18 +138,6 @@ def test_memory_behind_the_interposers_back_is_charged_and_shown(slots: Slots, b
     assert boxes["one"].run("info")[0][1] == str(LIMIT), "it went with the process"
 
 
-class Clock:
-    """One tick a look."""
-
-    def __init__(self, tick_seconds: float) -> None:
-        self.now = 0.0
-        self.tick_seconds = tick_seconds
-
-    def __call__(self) -> float:
-        self.now += self.tick_seconds
-        return self.now
-
-
 @pytest.mark.parametrize("claims", [0, 1 << 40])
 async def test_whoever_stays_over_its_limit_is_refused_everything_and_then_ended(
     slots: Slots, boxes: dict[str, Slice], claims: int
@@ -151,7 +145,7 @@ async def test_whoever_stays_over_its_limit_is_refused_everything_and_then_ended
     """Whatever it claims to use: eight bytes of the usage file hide nothing, and the neighbour stays as it is."""
     nvml, api = Driver(), FakeAPI()
     events = EventRecorder(api.client(), component="elastic-gpu-agent")
-    reconciler = MemoryReconciler(slots, nvml, events=events, clock=Clock(OVERRUN_SECONDS / 10))
+    reconciler = MemoryReconciler(slots, nvml, events=events, clock=Ticking(OVERRUN_SECONDS / 10))
     one, two = holding(boxes["one"], 16 * MIB), holding(boxes["two"], 16 * MIB)
     with (boxes["one"].directory / "usage").open("r+b") as usage:
         usage.seek(64)
@@ -160,7 +154,7 @@ async def test_whoever_stays_over_its_limit_is_refused_everything_and_then_ended
     looks(reconciler)
     assert [overhead(box) for box in boxes.values()] == [LIMIT, LIMIT - 16 * MIB]
     assert boxes["one"].run("fill", 512) == [["fill", "0", str(OUT_OF_MEMORY)]]
-    overruns = [overrun for _ in range(8) for overrun in reconciler.step()]
+    overruns = [overrun for _ in range(9 - LOOKS) for overrun in reconciler.step()]
     assert overruns == []
     for _ in range(2):
         overruns += reconciler.step()
@@ -175,22 +169,120 @@ async def test_whoever_stays_over_its_limit_is_refused_everything_and_then_ended
     assert told in event["message"]
 
 
-@pytest.mark.parametrize(("beyond", "looks_of_twenty"), [(CONTEXT_BYTES, 20), (CONTEXT_BYTES + MIB, 10)])
-def test_nobody_is_ended_for_contexts_or_for_a_moment(
-    slots: Slots, boxes: dict[str, Slice], beyond: int, looks_of_twenty: int
+@pytest.mark.parametrize(
+    ("beyond", "looks_of_twenty", "is_ended"),
+    [(CONTEXT_BYTES, 20, False), (CONTEXT_BYTES + MIB, 3, False), (CONTEXT_BYTES + MIB, 10, True)],
+)
+def test_nobody_is_ended_for_contexts_or_for_a_moment_and_who_takes_breaks_is(
+    slots: Slots, boxes: dict[str, Slice], beyond: int, looks_of_twenty: int, is_ended: bool
 ) -> None:
     nvml = Driver()
-    reconciler = MemoryReconciler(slots, nvml, clock=Clock(OVERRUN_SECONDS / 10))
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
     child = holding(boxes["one"], 16 * MIB)
-    for turn in range(100):
+    overruns = 0
+    for turn in range(200):
         nvml.held = {child.pid: LIMIT + (beyond if turn % 20 < looks_of_twenty else 0)}
-        assert reconciler.step() == ()
+        overruns += len(reconciler.step())
+    assert (overruns > 0) == is_ended
+
+
+async def test_who_is_far_beyond_its_limit_is_refused_within_a_quarter_second_and_ended_within_one(
+    slots: Slots, boxes: dict[str, Slice]
+) -> None:
+    """By as many looks as a watch takes in that time once something of a slice is on a card."""
+    nvml = Driver()
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(ALERT_SECONDS))
+    child = holding(boxes["one"], 16 * MIB)
+    nvml.held = {child.pid: 16 * MIB}
+    assert reconciler.step() == ()
+    nvml.held = {child.pid: LIMIT + (5 << 30)}
+    assert [each for _ in range(round(0.25 / ALERT_SECONDS) - 1) for each in reconciler.step()] == []
+    assert boxes["one"].run("fill", 512) == [["fill", "0", str(OUT_OF_MEMORY)]]
+    overruns = [each for _ in range(round(0.7 / ALERT_SECONDS)) for each in reconciler.step()]
+    assert len(overruns) == 1, "said once, while it ends"
+    await reconciler.end(overruns[0])
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_who_comes_back_after_its_end_is_ended_at_once(slots: Slots, boxes: dict[str, Slice]) -> None:
+    """A container of which some process goes on is not started again by kubelet, so its back-off does not hold it."""
+    nvml = Driver()
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
+    beyond, looks_needed = LIMIT + int(MOST_WEIGHT) * CONTEXT_BYTES, 0
+    for _ in range(3):
+        child = holding(boxes["one"], 16 * MIB)
+        nvml.held = {child.pid: beyond}
+        looks_needed = next(look for look in range(1, 100) if reconciler.step())
+        child.kill()
+        child.wait()
+        nvml.held = {}
+        looks(reconciler, 4)
+    assert looks_needed == 1
+    looks(reconciler, round(OVERRUN_SECONDS / RECOVERY / INTERVAL_SECONDS))
+    child = holding(boxes["one"], 16 * MIB)
+    nvml.held = {child.pid: beyond}
+    assert reconciler.step() == (), "in the end it is forgotten"
+
+
+def test_the_driver_is_asked_at_once_when_something_moves_and_seldom_while_nothing_runs(
+    slots: Slots, boxes: dict[str, Slice]
+) -> None:
+    nvml, clock = Driver(), Ticking(0.0)
+    watch = MemoryReconciler(slots, nvml, clock=clock).watch
+    slices = list(MemoryReconciler(slots, nvml).slices())
+    watch.step(slices)
+    assert watch.pause_seconds == INTERVAL_SECONDS
+    child = holding(boxes["one"], 16 * MIB)
+    nvml.held = {child.pid: 100 * MIB}
+    clock.now += INTERVAL_SECONDS
+    assert watch.is_due()
+    watch.step(slices)
+    assert watch.pause_seconds == ALERT_SECONDS
+    clock.now += ALERT_SECONDS
+    assert not watch.is_due()
+    nvml.held = {child.pid: 100 * MIB, os.getpid(): MOVED_BYTES}
+    assert watch.is_due(), "whoever it was"
+    watch.step(slices)
+    assert not watch.is_due()
+    nvml.held = {child.pid: LIMIT + MIB}
+    watch.step(slices)
+    assert watch.is_due(), "as long as somebody is over its limit"
+    nvml.held = {}
+    watch.step(slices)
+    assert watch.pause_seconds == INTERVAL_SECONDS
+
+
+def test_an_executor_s_count_keeps_what_its_limit_was_and_no_more(boxes: dict[str, Slice]) -> None:
+    """Whoever can write the count: what it was given before its limit was lowered it may hold, 60 GiB it may not."""
+    box = boxes["one"]
+    child = holding(box, 16 * MIB)
+    nvml, policy, usage = Driver(), box.directory / "policy", box.directory / "usage"
+    lowered = WatchedSlice(
+        key="one", policy=policy, usage=usage, session=os.getsid(child.pid), granted_bytes={CARD: 2 * LIMIT}
+    )
+    watch = MemoryWatch(nvml, clock=Ticking(INTERVAL_SECONDS))
+
+    def ended(held: int, counted: int) -> bool:
+        with usage.open("r+b") as file:
+            file.seek(64)
+            file.write(counted.to_bytes(8, "little"))
+        nvml.held = {child.pid: held}
+        return sum(len(watch.step([lowered])) for _ in range(40)) > 0
+
+    assert not ended(2 * LIMIT, 2 * LIMIT)
+    assert overhead(box) == 0
+    assert ended(40 << 30, 60 << 30)
+    assert overhead(box) == LIMIT, "and refused"
+    assert not ended(LIMIT, LIMIT), "it gave back"
+    assert not ended(2 * LIMIT, 2 * LIMIT)
+    assert overhead(box) == LIMIT, "what was given back is not had again"
+    child.kill()
 
 
 @pytest.mark.parametrize("claim", ["nothing", "everything", "garbage", "removed"])
 def test_whatever_it_claims_to_use_only_its_own_charge_moves(slots: Slots, boxes: dict[str, Slice], claim: str) -> None:
     nvml = Driver()
-    reconciler = MemoryReconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
     one, two = holding(boxes["one"], 100 * MIB), holding(boxes["two"], 10 * MIB)
     nvml.held = {one.pid: 130 * MIB, two.pid: 40 * MIB}
     usage = boxes["one"].directory / "usage"
@@ -211,7 +303,7 @@ def test_whatever_it_claims_to_use_only_its_own_charge_moves(slots: Slots, boxes
 
 def test_without_an_answer_of_the_driver_the_charge_stays(slots: Slots, boxes: dict[str, Slice]) -> None:
     nvml = Driver()
-    reconciler = MemoryReconciler(slots, nvml)
+    reconciler = MemoryReconciler(slots, nvml, clock=Ticking(INTERVAL_SECONDS))
     child = holding(boxes["one"], 100 * MIB)
     nvml.held = {child.pid: 130 * MIB}
     looks(reconciler)

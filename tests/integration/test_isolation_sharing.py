@@ -89,6 +89,9 @@ class Idle:
     def processes(self) -> dict[str, tuple[CardProcess, ...]]:
         return {}
 
+    def used_bytes(self) -> dict[str, int]:
+        return {}
+
     def close(self) -> None:
         pass
 

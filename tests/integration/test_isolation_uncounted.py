@@ -11,14 +11,15 @@ import pytest
 from egpu.adapters import native
 from egpu.adapters.nvml import CardProcess
 from egpu.adapters.simulator.machine import Machine
-from egpu.adapters.slices.overruns import LOOKS, OVERRUN_SECONDS
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, read_policy, write_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.slots.directories import Slots
+from egpu.core.overruns import LOOKS, OVERRUN_SECONDS
 from support.remote_gpu import remote
 from support.simulated_gpu import Program, run, variables
 from support.slices import LIBRARY, MIB, slot_record
+from support.ticking import Ticking
 
 CARDS = ("T4", 1)
 LIMIT = 1024 * MIB
@@ -126,16 +127,8 @@ class Nvml:
         found: dict[str, list[list[int]]] = json.loads(done.stdout)
         return {uuid: tuple(CardProcess(pid, used) for pid, used in listed) for uuid, listed in found.items()}
 
-
-class Clock:
-    """A quarter of what is suffered passes between two looks."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += OVERRUN_SECONDS / 4
-        return self.now
+    def used_bytes(self) -> dict[str, int]:
+        return {}  # it is asked in turn
 
 
 def fill(directory: Path, machine: Machine) -> None:
@@ -279,7 +272,7 @@ async def test_a_container_that_forges_its_account_is_refused_and_ended(sim: Mac
     share = CardShare(uuid=sim.cards[0].uuid, index=0, minor=0, core=50, memory_mib=LIMIT // MIB)
     for slot_id in ("hostile", "honest"):
         slots.replace(slot_record(slots, slot_id, share), lambda directory: fill(directory, sim))
-    reconciler = MemoryReconciler(slots, Nvml(sim), clock=Clock())
+    reconciler = MemoryReconciler(slots, Nvml(sim), clock=Ticking(OVERRUN_SECONDS / 4))
 
     def start(slot_id: str, code: str) -> Program:
         return Program(sim, code, {"LD_PRELOAD": str(slots.path(slot_id) / LIBRARY)})

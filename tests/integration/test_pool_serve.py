@@ -31,7 +31,7 @@ from egpu.apps.broker import Broker
 from egpu.apps.serve import ServeConfig, Server
 from egpu.core.leasing import tokens
 from egpu.core.leasing.records import LeaseRequest
-from egpu.errors import DoesNotFit, NotFound, Refused, Unavailable
+from egpu.errors import DoesNotFit, NotFound, Refused, TooSoon, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from support import in_process_pool, simulated_gpu
 from support.waiting import DEADLINE_SECONDS, until
@@ -148,14 +148,14 @@ async def test_leases_that_work_at_once_have_windows(tmp_path: Path, machine: Ma
 async def test_a_lease_that_stays_over_its_memory_is_ended_and_says_why(
     tmp_path: Path, machine: Machine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the driver's word alone; another lease, which its broker shrank while it held more, lives on."""
+    """By the driver's word alone; another lease, which its broker shrank while it held more, lives on. Whose it was
+    waits for the next one."""
     held: dict[int, int] = {}
 
     def processes(_: NvmlInventory) -> dict[str, tuple[CardProcess, ...]]:
         return {card.uuid: tuple(CardProcess(*each) for each in held.items()) for card in machine.cards}
 
     monkeypatch.setattr(NvmlInventory, "processes", processes)
-    monkeypatch.setattr(overruns, "OVERRUN_SECONDS", 0.5)
     credentials = in_process_pool.secret(tmp_path)
     async with (
         in_process_pool.broker(credentials) as broker,
@@ -178,6 +178,11 @@ async def test_a_lease_that_stays_over_its_memory_is_ended_and_says_why(
         assert processes_of(state_dir / "leases" / hostile.lease.lease) == []
         await asyncio.sleep(overruns.INTERVAL_SECONDS * 6)
         assert server.leases.executor(shrunk.lease.lease) is not None
+        with pytest.raises(
+            TooSoon, match=r"local held more GPU memory than it may and was ended for it, once: try again"
+        ):
+            await acquire(client, "3")
+        await client.renew(shrunk.lease.lease)
         await client.close()
 
 

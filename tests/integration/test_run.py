@@ -98,6 +98,17 @@ FORGE = """
 """
 
 
+HOG = """
+    import time
+    from cuda.bindings import driver
+
+    driver.cuInit(0)
+    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+    print(driver.cuMemAlloc(5 << 30)[0].name.removeprefix("CUDA_"), flush=True)
+    time.sleep(60)
+"""
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
     """A directory for slices and machines of this test alone."""
@@ -251,7 +262,31 @@ def test_a_command_that_forges_its_account_loses_what_holds_the_memory(
     assert done.returncode == 0, "the command itself holds nothing"
     assert "of the slice are ended: it holds" in done.stderr
     assert "may hold 1024 MiB, and was over that for" in done.stderr
-    assert leftovers(state) == []
+    assert leftovers(state) == ["overruns"]
+    again = run(state, "--memory", "1GiB", "--", "true")
+    assert again.returncode == 125
+    assert "a slice of yours held more GPU memory than it may and was ended for it, once: try again in" in again.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="covers a file, as root in a container may")
+@pytest.mark.skipif(not mounts_allowed(), reason="a slice without private mounts is carried by the environment")
+def test_a_command_that_leaves_the_interposer_and_its_parent_behind_is_found_all_the_same(
+    state: Path, tmp_path: Path, program: Callable[[str], Path]
+) -> None:
+    """Its programs load no interposer any more, nothing of it has the policy page, and it is nobody's child."""
+    pid = tmp_path / "pid"
+    leave = f"""
+        driver=$(dirname $(grep -m1 libcuda.so /etc/ld.so.preload))
+        mount --bind /dev/null /etc/ld.so.preload
+        LD_LIBRARY_PATH=$driver exec {sys.executable} {program(HOG)}
+    """
+    (tmp_path / "leave.sh").write_text(leave)
+    script = (
+        f"(unshare -m sh {tmp_path}/leave.sh & echo $! > {pid}); while kill -0 $(cat {pid}) 2>&-; do sleep 0.1; done"
+    )
+    done = run(state, "--memory", "1GiB", "--", "sh", "-c", script)
+    assert done.stdout == "SUCCESS\n", done.stderr
+    assert f"processes {pid.read_text().strip()} of the slice are ended: it holds" in done.stderr
 
 
 def test_two_runs_never_share_more_than_a_card(state: Path) -> None:

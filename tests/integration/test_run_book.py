@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from egpu.adapters.local.book import Book, Holder, LocalSlice, SliceRequest
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import Mode, read_policy
-from egpu.errors import DoesNotFit, InvalidInput
+from egpu.core.backoff import FIRST_SECONDS
+from egpu.errors import DoesNotFit, InvalidInput, TooSoon
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -64,6 +66,22 @@ def test_a_card_is_never_given_out_twice(book: Book, core: int, memory: int) -> 
     with pytest.raises(DoesNotFit, match=rf"70 % and 500 of 1000 MiB free(.|\n)*held by pid {ME.pid} \(test\)"):
         take(book, core, memory)
     take(book, 70, 500)
+
+
+def test_whose_slice_was_ended_for_an_overrun_waits_and_longer_each_time(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1e9]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    local = take(book, 30, 500)
+    for wait in (FIRST_SECONDS, 2 * FIRST_SECONDS):
+        local.note_overrun()
+        with pytest.raises(TooSoon, match=rf"a slice of yours .* try again in {wait:.0f} s"):
+            take(Book(book.directory), 10, 100)
+        now[0] += wait
+        take(book, 10, 100).give_back()
+    (book.directory / "overruns").write_text("garbage")
+    take(book, 10, 100)
 
 
 def test_the_fullest_card_with_room_is_taken(book: Book) -> None:

@@ -18,6 +18,8 @@ import contextlib
 import json
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable
@@ -39,7 +41,7 @@ from egpu.adapters.web import Listen
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.leasing.records import LeaseRequest
-from egpu.errors import ElasticGPUError
+from egpu.errors import ElasticGPUError, TooSoon
 from support import host_snapshot, hostile_shares, hostile_strangers, pace, process_table, simulated_gpu
 from support.hostile_api import Api, api
 from support.hostile_files import damage
@@ -62,6 +64,20 @@ n.nvmlInit()
 cards = [n.nvmlDeviceGetHandleByIndex(index) for index in range(n.nvmlDeviceGetCount())]
 say([n.nvmlDeviceGetMemoryInfo(card).used for card in cards])
 """
+
+WATCH: Final = """
+import asyncio, sys
+from pathlib import Path
+from egpu.adapters.nvml import NvmlInventory
+from egpu.apps.agent.limits.memory import MemoryReconciler
+from egpu.apps.agent.slots.directories import Slots
+asyncio.run(MemoryReconciler(Slots(Path(sys.argv[1])), NvmlInventory(Path(sys.argv[2]))).run())
+"""
+"""What an agent does all the time for the slices of its node; `egpu serve` does it for leases."""
+
+LOADING: Final = ("globals", "heaps")
+"""Attacks that may succeed for a moment, when several hide each other's from the driver's account: then whoever has
+more than its limit is ended."""
 
 OUTSIDE: Final = (
     "flood",
@@ -86,6 +102,8 @@ class Member:
     environment: dict[str, str] = field(default_factory=dict[str, str])
     credentials: Credentials | None = None
     lease: HeldLease | None = None
+    """None: of a slice, or it has to wait for the next one, because the one before was ended for an overrun."""
+    has_lost_it: bool = False
     bridge: Bridge | None = None
     slot: Path | None = None
     program: Tenant | None = None
@@ -118,6 +136,10 @@ class Tally:
     worst_share: float = 0.0
     """Of an honest tenant, in points beside its share."""
     restarts: int = 0
+    overruns: int = 0
+    """Who had more than its limit for a moment, and was ended."""
+    waits: int = 0
+    """Rounds in which somebody had no lease because its last one was ended so."""
     problems: list[str] = field(default_factory=list[str])
 
     def so_far(self) -> str:
@@ -138,9 +160,7 @@ class Storm:
         self.members: list[Member] = []
         self.host: dict[str, str] = {}
         self.objects: list[Any] = []
-        self.loading = asyncio.Lock()
-        """Who loads what takes gigabytes does so alone: two who load and unload at one moment can hide each other's
-        from the driver's account until somebody asks NVML (SECURITY.md): agents and servers do, nobody does here."""
+        self.watch: subprocess.Popen[bytes] | None = None
         self.at = "while it opened"
 
     @property
@@ -167,10 +187,18 @@ class Storm:
                 member.credentials = authority.issue(pki, "client", name)
                 await self._lease(member)
             self.members.append(member)
+        self._watch()
         for member in self.members:  # what others take while a module is loaded may be charged to it
             await self._start(member)
         self.objects = await self.cluster.state()
         self.host = await asyncio.to_thread(host_snapshot.host, self.pool.directory)
+
+    def _watch(self) -> None:
+        library = self.machine.driver_dir / "libnvidia-ml.so.1"
+        with (self.pool.directory / "watch.log").open("wb") as told:
+            self.watch = subprocess.Popen(
+                [sys.executable, "-c", WATCH, self.pool.directory / "slots", library], stdout=told, stderr=told
+            )
 
     def _slice(self, member: Member, number: int) -> None:
         card = self.machine.cards[number // PER_CARD]
@@ -196,12 +224,18 @@ class Storm:
         if not (member.driver / "libcuda.so.1").exists():
             fill(member.driver)
         (member.driver / "lease0.sock").unlink(missing_ok=True)
-        ended = None if member.is_hostile else lambda why: self.problem(f"{member.name} lost its lease: {why}")
-        member.lease = HeldLease(
+
+        def on_ended(why: str) -> None:
+            member.has_lost_it = True
+            if not member.is_hostile:
+                self.problem(f"{member.name} lost its lease: {why}")
+
+        lease = HeldLease(
             self.broker, member.credentials, LeaseRequest(cards=1, core=CORE, memory_mib=LIMIT_MIB),
-            holder=member.name, on_ended=ended or (lambda _: None),
+            holder=member.name, on_ended=on_ended,
         )  # fmt: skip
-        await member.lease.take()
+        await lease.take()
+        member.lease, member.has_lost_it = lease, False
         member.bridge = Bridge(member.driver, member.credentials, member.lease.take)
         await member.bridge.open()
 
@@ -226,11 +260,17 @@ class Storm:
                 usage.rmdir()
             usage.unlink(missing_ok=True)
             create_usage(usage)
-        elif member.bridge is not None and member.lease is not None:
-            await member.bridge.close()
-            await member.lease.close()
-            await until(self._room, "its lease is free again")
-            await self._lease(member)
+        else:
+            if member.bridge is not None and member.lease is not None:
+                await member.bridge.close()
+                await member.lease.close()
+                await until(self._room, "its lease is free again")
+                member.lease = member.bridge = None
+            try:
+                await self._lease(member)
+            except TooSoon:
+                self.tally.waits += 1
+                return
         await self._start(member)
 
     async def _room(self) -> bool:
@@ -269,6 +309,8 @@ class Storm:
 
     async def _attack(self, member: Member, chance: random.Random) -> None:
         ways = ATTACKS + (FILE_ATTACKS if member.slot is not None else ()) + OUTSIDE
+        if member.program is None:
+            ways = OUTSIDE
         if member.lease is None:
             ways = tuple(way for way in ways if way not in ("wrong frames", "theft of leases", "impostor", "hoarder"))
         way, own = chance.choice(ways), random.Random(chance.random())
@@ -281,7 +323,12 @@ class Storm:
             got = [] if member.program is not None and member.program.ended else [f"hangs: {error!r}"]
         for one in got:
             self.problem(f"{member.name}, hostile by {way}: {one}")
-        if member.program is None or member.program.ended or way in ("damaged file", "forged account"):
+        if (
+            member.program is None
+            or member.program.ended
+            or member.has_lost_it
+            or way in ("damaged file", "forged account")
+        ):
             await self._again(member)
 
     async def _inside(self, member: Member, way: str, chance: random.Random) -> list[str]:
@@ -292,8 +339,12 @@ class Storm:
             damage(member.slot / "usage", chance)
             way = "greed"
         others = [one.mark for one in self.members if one.mark]
-        async with self.loading if way in ("globals", "heaps") else contextlib.nullcontext():
-            return await asyncio.to_thread(program.ask, way, others)
+        got = await asyncio.to_thread(program.ask, way, others)
+        if got and way in LOADING:
+            await until(lambda: program.ended or member.has_lost_it, f"{member.name} is ended for {got}")
+            self.tally.overruns += 1
+            return []
+        return got
 
     async def _outside(self, member: Member, way: str, chance: random.Random) -> list[str]:
         ports = [self.broker.port, *await self._server_ports()]
@@ -404,7 +455,8 @@ class Storm:
             self.problem(f"left on the host: {left}")
         if await self.cluster.state() != self.objects:
             self.problem("objects of the cluster changed")
-        for name, process in self.pool.processes.items():
+        assert self.watch is not None
+        for name, process in (*self.pool.processes.items(), ("the watch of slices", self.watch)):
             if process.poll() is not None:
                 self.problem(f"{name} ended with {process.returncode}")
 
@@ -412,6 +464,9 @@ class Storm:
 
     async def close(self) -> None:
         await asyncio.gather(*(asyncio.to_thread(member.stop) for member in self.members))
+        if self.watch is not None:
+            self.watch.kill()
+            await asyncio.to_thread(self.watch.wait)
         for member in self.members:
             if member.bridge is not None:
                 await member.bridge.close()

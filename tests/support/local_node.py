@@ -62,6 +62,9 @@ class Cards:
     def processes(self) -> dict[str, tuple[CardProcess, ...]]:
         return {}
 
+    def used_bytes(self) -> dict[str, int]:
+        return {}
+
     def close(self) -> None:
         pass
 

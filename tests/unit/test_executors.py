@@ -20,6 +20,8 @@ from egpu.adapters.executors.process import Executor, boot_id, find
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.processes import Process, start_time
+from egpu.adapters.slices.pages import create_usage, write_policy
+from egpu.api.allocation import CardShare
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 
@@ -133,6 +135,38 @@ def test_the_next_holder_of_a_pid_and_its_user_is_not_what_an_executor_has_left(
     assert left_of(Process(now.pid, now.start_time - 1), USER) == []
     assert left_of(now, USER + 1) == []
     assert left_of(now, USER) == [now.pid]
+
+
+def test_a_count_is_believed_up_to_what_the_limit_was_before_it_was_lowered(tmp_path: Path) -> None:
+    """Also by a daemon that starts again, and whatever is written into the usage file."""
+
+    def limit(mib: int) -> tuple[CardShare, ...]:
+        return (CardShare(uuid="GPU-1", index=0, minor=0, core=50, memory_mib=mib),)
+
+    def counts(mib: int) -> None:
+        with (tmp_path / "usage").open("r+b") as usage:
+            usage.seek(64)
+            usage.write((mib << 20).to_bytes(8, "little"))
+
+    record = ExecutorRecord(name="lease-1", owner=Owner(), cards=limit(1000), minors={"GPU-1": 0})
+    write_policy(tmp_path / "policy", record.policy())
+    create_usage(tmp_path / "usage")
+    made = Executor(tmp_path, record, Confinement())
+    counts(60_000)
+    assert made.allowed_mib(made.usage()) == (1000,)
+    counts(900)
+    made.resize(limit(400), Owner())
+    again = Executor(tmp_path, records.read(tmp_path, Owner), Confinement())
+    for executor in (made, again):
+        assert executor.allowed_mib(executor.usage()) == (900,)
+        assert executor.watched("key").granted_bytes == {"GPU-1": 1000 << 20}
+    counts(60_000)
+    again.resize(limit(300), Owner())
+    assert again.allowed_mib(again.usage()) == (1000,)
+    counts(200)
+    again.resize(limit(250), Owner())
+    counts(60_000)
+    assert again.allowed_mib(again.usage()) == (300,)
 
 
 def test_one_that_dies_while_it_is_looked_at_has_been_waited_for(tmp_path: Path) -> None:

@@ -158,6 +158,19 @@ class NvmlInventory:
                     found[uuid] = tuple(CardProcess(int(one.pid), int(one.usedGpuMemory)) for one in listed)
             return found
 
+    def used_bytes(self) -> dict[str, int]:
+        """How much memory of each card of the last reading is in use, by its UUID; those that do not say are left out.
+
+        Raises NativeMissing, Unavailable.
+        """
+        with self._lock:
+            if not self._known:
+                self._read()
+            self._initialise()
+            handles = {uuid: _quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in self._known}
+            memory = {uuid: _quiet(nvml.nvmlDeviceGetMemoryInfo, one) for uuid, one in handles.items() if one}
+            return {uuid: int(one.used) for uuid, one in memory.items() if one is not None}
+
     def close(self) -> None:
         with self._lock:
             self._close()

@@ -1,7 +1,14 @@
 """Processes that cannot be mistaken for one another: a pid is used again, a pid with its start time is not."""
 
+import contextlib
+import ctypes
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
+
+_SET_CHILD_SUBREAPER: Final = 36
+_libc: Final[Any] = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -48,3 +55,17 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def adopt_orphans() -> None:
+    """From now on whoever loses its parent below this process becomes its child, and so stays a descendant; it has to
+    wait for them (`reap_orphans`). Needs no right, and is not passed on to children."""
+    if _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:  # Linux has it since 3.4
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def reap_orphans(child: int) -> None:
+    """Wait for those of our children that have ended, but for `child`, whose exit status somebody else wants."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child:
+            os.waitpid(ended.si_pid, os.WNOHANG)

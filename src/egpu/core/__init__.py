@@ -5,6 +5,8 @@
     waking        which of the waiting pods would find room now
     simulation    whole workloads, replayed on arrays
     leasing       who gets which cards of the pool, and for how long
+    overruns      when memory beyond a slice's limit has a consequence
+    backoff       how long somebody waits whose slice was ended for that
     claims        the state machine of claims and slices
     gangs         pods that are placed all or none
     placement     who holds what, where a request fits, and which place it gets

@@ -41,9 +41,10 @@ from egpu.adapters.executors.users import User
 from egpu.adapters.nvml import driver_directory
 from egpu.adapters.preloading import check_file_system
 from egpu.adapters.processes import Process, boot_id
-from egpu.adapters.slices.overruns import WatchedSlice
+from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.pages import UsageReader, create_usage, write_policy
 from egpu.api.allocation import CardShare
+from egpu.core.overruns import allowed
 from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -128,7 +129,7 @@ class Executor(Generic[Owner]):
         return f"it ended with status {code}" if code is not None else "it ended"
 
     def usage(self) -> ExecutorUsage:
-        """Read from its usage file, which no program can write."""
+        """Read from its usage file, which no program can write; what runs in a session by a driver's fault can."""
         devices = self._usage.read_totals().devices[: len(self.record.cards)]
         used = [-(-device.memory_bytes // MIB) for device in devices]
         used += [0] * (len(self.record.cards) - len(used))
@@ -137,7 +138,15 @@ class Executor(Generic[Owner]):
     def watched(self, key: Hashable) -> WatchedSlice:
         """Its slice, as it is compared with what the driver says: it leads a session, which no process of it leaves."""
         policy, usage = self.directory / "policy", self.directory / "usage"
-        return WatchedSlice(key=key, policy=policy, usage=usage, session=self.process.pid)
+        granted = {share.uuid: mib * MIB for share, mib in zip(self.record.cards, self.record.granted, strict=True)}
+        return WatchedSlice(key=key, policy=policy, usage=usage, session=self.process.pid, granted_bytes=granted)
+
+    def allowed_mib(self, used: ExecutorUsage) -> tuple[int, ...]:
+        """What it may hold of each card: its limit, or of what it had before that was lowered what it still uses."""
+        return tuple(
+            allowed(limit=share.memory_mib, before=before, counted=mib)
+            for share, before, mib in zip(self.record.cards, self.record.granted, used.memory_mib, strict=True)
+        )
 
     def resize(self, cards: tuple[CardShare, ...], owner: Owner) -> None:
         """New limits, at once and for the running program, and what its owner keeps with them. Raises InvalidInput for
@@ -145,7 +154,8 @@ class Executor(Generic[Owner]):
         if [card.uuid for card in cards] != [card.uuid for card in self.record.cards]:
             raise InvalidInput("cards", f"{self.name} cannot move to other cards while it runs")
         # The record first: killed in between, we come back believing in the larger of what is written and used.
-        self.record = msgspec.structs.replace(self.record, cards=cards, owner=owner)
+        granted = self.allowed_mib(self.usage())
+        self.record = msgspec.structs.replace(self.record, cards=cards, owner=owner, granted_mib=granted)
         records.write(self.directory, self.record)
         write_policy(self.directory / "policy", self.record.policy())
 

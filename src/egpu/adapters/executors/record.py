@@ -27,7 +27,8 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     """One executor. `name` is its directory's, its control group's, and what it tells programs; `minors` by card UUID.
 
     `cards` are the limits in force. `pid` 0: not started yet; `boot_id` is that of the boot it was started in. `uid` is
-    its user, who nobody else is; 0: it is who started it.
+    its user, who nobody else is; 0: it is who started it. `granted_mib` by card, in the order of `cards`: what it was
+    allowed before its limits were last changed, and may still hold; empty: they never were.
     """
 
     name: str
@@ -38,6 +39,12 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     start_time: int = 0
     boot_id: str = ""
     uid: int = 0
+    granted_mib: tuple[int, ...] = ()
+
+    @property
+    def granted(self) -> tuple[int, ...]:
+        """`granted_mib`, with something for every card."""
+        return self.granted_mib or tuple(share.memory_mib for share in self.cards)
 
     @property
     def process(self) -> Process:

@@ -6,12 +6,16 @@ its file, never from what is in it. A holder counts as long as any process of it
 command it started, or any process that the slice's own usage file names. Processes are told apart by pid *and* start
 time, so a dead holder's pid that somebody else got does not keep its share. Holders that are dead are removed whenever
 the book is opened.
+
+A user whose slice was ended for an overrun waits for the next one. That is a word to one's own programs, and no
+boundary: the user can remove the file that says so.
 """
 
 import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +30,8 @@ from egpu.adapters.nvml import CardReading
 from egpu.adapters.private import PASSABLE, private_directory
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, UsageReader, create_usage, write_policy
-from egpu.errors import DoesNotFit, InvalidInput, NativeMissing
+from egpu.core.backoff import Backoff
+from egpu.errors import DoesNotFit, InvalidInput, NativeMissing, TooSoon
 
 WHOLE_CORE: Final = 100
 MIB: Final = 1024 * 1024
@@ -108,6 +113,7 @@ class Book:
         Raises:
             InvalidInput: no card has that ordinal, or none could ever have that much memory.
             DoesNotFit: not now; the message names who holds what.
+            TooSoon: a slice of this user's was ended for an overrun a moment ago.
         """
         candidates = [card for card in cards if request.gpu in (None, card.index)]
         if not candidates:
@@ -121,6 +127,9 @@ class Book:
                 f"{largest.memory_mib} MiB",
             )
         with self.locked():
+            now = time.time()
+            if (backoff := self._backoff()).wait_seconds(now):
+                raise TooSoon(backoff.why("a slice of yours", now))
             holders = self.holders()
             card = _fullest_with_room(candidates, request, holders)
             if card is None:
@@ -148,6 +157,21 @@ class Book:
     def record(self, holder: Holder) -> None:
         """Write a holder down, whole or not at all. Call it inside `locked`."""
         write_atomically(self.directory / f"{holder.name}.holder", msgspec.json.encode(holder), mode=0o600)
+
+    def note_overrun(self) -> None:
+        """Processes of a slice were ended for an overrun: their user waits for the next slice."""
+        with self.locked():
+            write_atomically(self._overruns, msgspec.json.encode(self._backoff().again(time.time())), mode=0o600)
+
+    @property
+    def _overruns(self) -> Path:
+        return self.directory / "overruns"
+
+    def _backoff(self) -> Backoff:
+        try:
+            return msgspec.json.decode(self._overruns.read_bytes(), type=Backoff)
+        except (OSError, msgspec.MsgspecError):
+            return Backoff()
 
     def remove(self, local: "LocalSlice") -> None:
         """Strike its holder out, with the slice's directory."""
@@ -191,6 +215,10 @@ class LocalSlice:
         self.holder = replace(self.holder, processes=(*self.holder.processes, process))
         with self._book.locked():
             self._book.record(self.holder)
+
+    def note_overrun(self) -> None:
+        """Processes of it were ended for an overrun."""
+        self._book.note_overrun()
 
     def give_back(self) -> None:
         """Free the share, unless processes of the slice still run: then the last of them frees it by ending."""

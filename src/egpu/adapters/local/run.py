@@ -18,7 +18,7 @@ from egpu.adapters.local.book import Book, LocalSlice
 from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.nvml import CardProcess, CardReading, NvmlInventory
 from egpu.adapters.preloading import check_file_system, check_program
-from egpu.adapters.processes import Process, user_of
+from egpu.adapters.processes import Process, adopt_orphans, reap_orphans, user_of
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.slices.pages import UsageReader
 from egpu.errors import CorruptData, InvalidInput, NativeMissing, Unavailable
@@ -199,6 +199,7 @@ def execute(plan: Plan, local: LocalSlice, *guards: AbstractContextManager[None]
     """
     watched = {signal.SIGCHLD, *_FORWARDED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    adopt_orphans()  # the guard finds the slice's processes below this one
     try:
         child = subprocess.Popen(
             plan.arguments,
@@ -218,6 +219,7 @@ def execute(plan: Plan, local: LocalSlice, *guards: AbstractContextManager[None]
 
 def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals]) -> None:
     while child.poll() is None:
+        reap_orphans(child.pid)
         received = signal.sigwaitinfo(watched)
         if received.si_signo != signal.SIGCHLD and received.si_code != _FROM_KERNEL:
             with contextlib.suppress(ProcessLookupError):

@@ -153,7 +153,8 @@ class PoolClient:
     async def acquire(
         self, *, request: str, holder: str, cards: int, core: int, memory_mib: int, host: str = ""
     ) -> messages.Granted:
-        """A lease whose executors run. Raises DoesNotFit, Refused, InvalidInput, Unavailable, as the broker answers."""
+        """A lease whose executors run. Raises DoesNotFit, TooSoon, Refused, InvalidInput, Unavailable, as the broker
+        answers."""
         return await self._ask(
             lambda number: messages.Acquire(
                 number=number, request=request, holder=holder, cards=cards, core=core, memory_mib=memory_mib, host=host

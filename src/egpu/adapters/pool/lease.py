@@ -68,8 +68,8 @@ class HeldLease:
     async def take(self) -> Target:
         """The lease, taken now if it was not yet.
 
-        Raises DoesNotFit, Refused, InvalidInput as the broker says; Unavailable when it does not answer; NotFound when
-        the lease has ended.
+        Raises DoesNotFit, TooSoon, Refused, InvalidInput as the broker says; Unavailable when it does not answer;
+        NotFound when the lease has ended.
         """
         async with self._taking:
             if self._ended:

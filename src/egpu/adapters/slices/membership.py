@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pathlib import Path
 PageIdentity = tuple[int, int]
 
 _PROC = Path("/proc")
+_MOST_ANCESTORS = 256
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,29 @@ def pages_of(pid: int, page: str) -> set[PageIdentity]:
 
 def in_pod(pid: int, uid: str) -> bool:
     """Whether kubelet put the process into the control group of the pod with that UID, with either of its drivers."""
-    groups = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
-    parts = (part for line in _lines(_PROC / str(pid) / "cgroup") for part in line.split("/"))
-    return any(part in groups or part.rpartition("-")[2] in groups for part in parts)
+    return any(is_of_pod(group, uid) for group in control_groups(pid))
+
+
+def control_groups(pid: int) -> frozenset[str]:
+    """The paths of a process's control groups, as the kernel says them; empty when it is gone."""
+    return frozenset(line.split(":", 2)[-1] for line in _lines(_PROC / str(pid) / "cgroup"))
+
+
+def is_of_pod(group: str, uid: str) -> bool:
+    """Whether a control group is that of the pod, or below it."""
+    names = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
+    return any(part in names or part.rpartition("-")[2] in names for part in group.split("/"))
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The parent of a process, its parent, and so on, without the first process of the machine."""
+    for _ in range(_MOST_ANCESTORS):
+        pid = next(
+            (int(line.split()[1]) for line in _lines(_PROC / str(pid) / "status") if line.startswith("PPid:")), 0
+        )
+        if pid <= 1:
+            return
+        yield pid
 
 
 def name_of(pid: int) -> Name | None:

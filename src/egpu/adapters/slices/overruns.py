@@ -3,8 +3,12 @@
 Contexts and code that is loaded late take memory that nobody in the process can count, and a program may get at memory
 behind the interposer's back. What the driver sees beyond the count becomes `overhead_bytes` of the slice's policy page,
 which is taken off what may still be allocated. What it sees beyond the *limit* is an overrun: then every allocation is
-refused, whatever is counted, and a slice that stays over is to be ended. The driver alone decides on that; what a
-container writes into its usage file neither causes an overrun nor hides one.
+refused, whatever is counted, and a slice that stays over is to be ended (`egpu.core.overruns` says when). The driver
+alone decides on that; what a container writes into its usage file neither causes an overrun nor hides one.
+
+How often: every INTERVAL_SECONDS. While something of a slice is on a card, what the cards have in use, which costs
+little to ask, is looked at every ALERT_SECONDS; as soon as that moves by much, or while a slice is over its limit, the
+driver is asked for every process at once.
 """
 
 from __future__ import annotations
@@ -13,55 +17,46 @@ import contextlib
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
 from egpu.adapters.nvml import CardProcess
-from egpu.adapters.slices import membership
+from egpu.adapters.processes import Process
+from egpu.adapters.slices.attribution import Attribution, WatchedSlice
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, DevicePolicy, Usage, UsageReader, amend_policy, read_policy
+from egpu.core.overruns import Lasting, Overtime, allowed, weight
 from egpu.errors import ElasticGPUError
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 0.25
-#: The driver and the usage file cannot be read at one moment: what is seen once may be an allocation under way.
-LOOKS: Final = 3
+ALERT_SECONDS: Final = 0.05
+MOVED_BYTES: Final = 64 * 1024 * 1024
+"""By so much the memory in use on a card moves before its processes are asked for out of turn."""
+UNCOUNTED_SECONDS: Final = 0.5
+"""For so long the driver sees more than is counted before it is charged: a module is counted once it is loaded."""
+REFUSED_SECONDS: Final = 0.1
+"""For so long it sees more than the limit before all is refused."""
+END_SECONDS: Final = 1.0
+"""Those who were to be ended have so long to go before it is said again."""
 #: The page is not written anew for less than this.
 STEP_BYTES: Final = 1024 * 1024
-#: Beyond a limit that was used up before they came, contexts may stay: nobody is ended for this much.
-CONTEXT_BYTES: Final = 512 * 1024 * 1024
-#: So long a slice may be over its limit, and not more than half of a longer time; then it is to be ended.
-OVERRUN_SECONDS: Final = 5.0
 _MIB: Final = 1024 * 1024
 
 
 class ProcessSource(Protocol):
-    """Says which processes hold how much of each card, by the card's UUID; blocks. Raises ElasticGPUError."""
+    """What the driver says of each card, by its UUID; blocks. Both raise ElasticGPUError."""
 
-    def processes(self) -> Mapping[str, tuple[CardProcess, ...]]: ...
+    def processes(self) -> Mapping[str, tuple[CardProcess, ...]]:
+        """Which processes hold how much."""
+        ...
 
-
-@dataclass(frozen=True, kw_only=True)
-class WatchedSlice:
-    """A slice as it is watched. `session`: of an executor, whose session (setsid) its processes are and cannot leave;
-    then what they count is our own word, and what they held when a limit was lowered is no overrun. 0: its processes
-    are those that have its policy page mapped, or see it at `page` (absolute, in their own file system)."""
-
-    key: Hashable
-    policy: Path
-    usage: Path
-    session: int = 0
-    page: str = ""
-
-    @property
-    def seen_at(self) -> str:
-        """Where its page may be in a process: a path, or the name alone of the mapped file."""
-        return self.page or self.policy.name
+    def used_bytes(self) -> Mapping[str, int]:
+        """How much of its memory is in use."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -76,54 +71,99 @@ class Finding:
 
 @dataclass(frozen=True)
 class Overrun:
-    """A slice that was over its limit for too long."""
+    """A slice that was over its limit for too long, and who of it holds the memory."""
 
     slice: WatchedSlice
     uuid: str
     driver_bytes: int
     limit_bytes: int
-    seconds: float
-    processes: tuple[CardProcess, ...]
+    processes: tuple[Process, ...]
 
     def __str__(self) -> str:
+        times = weight(self.driver_bytes - self.limit_bytes)
         return (
             f"it holds {-(-self.driver_bytes // _MIB)} MiB of card {self.uuid} by the driver, may hold "
-            f"{self.limit_bytes // _MIB} MiB, and was over that for {self.seconds:.0f} s"
+            f"{self.limit_bytes // _MIB} MiB, and was over that for too long (a second of so much counts {times:.1f})"
         )
 
 
 @dataclass
+class _Held:
+    """What the driver says that one slice holds of one card."""
+
+    listed: list[CardProcess] = field(default_factory=list[CardProcess])
+    processes: list[Process] = field(default_factory=list[Process])
+
+    @property
+    def bytes(self) -> int:
+        return sum(process.used_bytes for process in self.listed)
+
+
 class _Record:
-    """What is remembered of one slice on one card."""
+    """What is remembered of one slice on one card. `allowed`: what it may hold, lowered limits included."""
 
-    uncounted: deque[int] = field(default_factory=lambda: deque[int](maxlen=LOOKS))
-    excess: deque[int] = field(default_factory=lambda: deque[int](maxlen=LOOKS))
-    over_seconds: float = 0.0
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+        self.excess = 0
+        self.overtime = Overtime()
+        self._lasting_uncounted = Lasting(UNCOUNTED_SECONDS)
+        self._lasting_excess = Lasting(REFUSED_SECONDS)
+        self._told: tuple[Process, ...] = ()
+        self._told_at = 0.0
 
-    def look(self, *, uncounted: int, excess: int, elapsed: float) -> None:
-        self.uncounted.append(max(0, uncounted))
-        self.excess.append(max(0, excess))
-        over = _lasting(self.excess) > CONTEXT_BYTES
-        self.over_seconds = max(0.0, self.over_seconds + (elapsed if over else -elapsed))
+    def look(self, held: int, *, counted: int, now: float, elapsed: float) -> tuple[int, bool]:
+        """It holds so much, in bytes; returns what of that is to be charged beyond the count, and whether all is to be
+        refused."""
+        self.excess = held - self.allowed
+        self.overtime = self.overtime.after(self.excess, elapsed_seconds=elapsed)
+        uncounted = self._lasting_uncounted.see(held - min(counted, self.allowed), now=now)
+        return uncounted, self._lasting_excess.see(self.excess, now=now) > 0
 
-
-def _lasting(seen: deque[int]) -> int:
-    """What was there at every one of the last looks."""
-    return min(seen) if len(seen) == LOOKS else 0
+    def is_to_be_ended(self, processes: tuple[Process, ...], now: float) -> bool:
+        """Whether it is to be said that they are to be ended: again only to others, or after a while."""
+        if not self.overtime.is_full or weight(self.excess) < 0:
+            return False
+        if processes == self._told and now - self._told_at < END_SECONDS:
+            return False
+        self._told, self._told_at = processes, now
+        return True
 
 
 class MemoryWatch:
-    """Keeps `overhead_bytes` of policy pages true. `findings` is the last comparison, by slice key and card UUID."""
+    """Keeps `overhead_bytes` of policy pages true. `findings` is the last comparison, by slice key and card UUID.
+
+    Its owner calls `step` when `is_due`, and asks that again after `pause_seconds`.
+    """
 
     def __init__(self, source: ProcessSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._clock = clock
         self._looked_at = clock()
+        self._used: Mapping[str, int] = {}
+        self._attribution = Attribution()
         self._records: dict[tuple[Hashable, str], _Record] = {}
         self._quiet: set[Hashable] = set()
         """Slices without processes on a card, whose pages say so."""
+        self._is_busy = False
         self._told = ""
         self.findings: Mapping[tuple[Hashable, str], Finding] = {}
+
+    @property
+    def pause_seconds(self) -> float:
+        return ALERT_SECONDS if self._is_busy else INTERVAL_SECONDS
+
+    def is_due(self) -> bool:
+        """Whether there is something to look at: it is time, somebody was over its limit just now, or what a card has
+        in use has moved by much."""
+        if self._clock() - self._looked_at >= INTERVAL_SECONDS:
+            return True
+        if any(record.excess > 0 or record.overtime.seconds for record in self._records.values()):
+            return True
+        try:
+            used = self._source.used_bytes()
+        except ElasticGPUError:
+            return False  # the next look in turn says why
+        return any(abs(found - self._used.get(uuid, 0)) >= MOVED_BYTES for uuid, found in used.items())
 
     def step(self, slices: Iterable[WatchedSlice]) -> tuple[Overrun, ...]:
         """Compare once; returns those who are to be ended. Without an answer of the driver all stays as it is."""
@@ -135,20 +175,22 @@ class MemoryWatch:
         processes = self._processes() if watched else dict[str, tuple[CardProcess, ...]]()
         if processes is None:
             return ()
-        held = _attribute(processes, watched.values())
+        held = self._attribute(processes, watched, now)
+        self._is_busy = bool(held)
         findings: dict[tuple[Hashable, str], Finding] = {}
         overruns: list[Overrun] = []
         for key in {*before, *held}:
-            for uuid, finding, overrun in self._compare(watched[key], before.get(key), held.get(key, {}), elapsed):
+            for uuid, finding, overrun in self._compare(watched[key], before.get(key), held.get(key, {}), now, elapsed):
                 findings[key, uuid] = finding
                 overruns += [] if overrun is None else [overrun]
         self._quiet = watched.keys() - held.keys()
-        self._records = {key: record for key, record in self._records.items() if key[0] in held}
+        self._rest(watched.keys(), compared={*before, *held}, held=held.keys(), elapsed=elapsed)
         self.findings = {key: one for key, one in self.findings.items() if key[0] in self._quiet} | findings
         return tuple(overruns)
 
     def _processes(self) -> Mapping[str, tuple[CardProcess, ...]] | None:
         try:
+            self._used = self._source.used_bytes()
             found = self._source.processes()
         except ElasticGPUError as error:
             if str(error) != self._told:
@@ -158,8 +200,38 @@ class MemoryWatch:
         self._told = ""
         return found
 
+    def _attribute(
+        self, processes: Mapping[str, tuple[CardProcess, ...]], watched: Mapping[Hashable, WatchedSlice], now: float
+    ) -> dict[Hashable, dict[str, _Held]]:
+        """What each slice holds, by its key and the card's UUID."""
+        pids = {one.pid for listed in processes.values() for one in listed}
+        owners = self._attribution.owners(pids, watched.values(), now=now)
+        found: dict[Hashable, dict[str, _Held]] = {}
+        for uuid, listed in processes.items():
+            for one in listed:
+                if one.pid in owners:
+                    process, owner = owners[one.pid]
+                    held = found.setdefault(owner.key, {}).setdefault(uuid, _Held())
+                    held.listed.append(one)
+                    held.processes.append(process)
+        return found
+
+    def _rest(
+        self, watched: Iterable[Hashable], *, compared: set[Hashable], held: Iterable[Hashable], elapsed: float
+    ) -> None:
+        """Who has nothing on a card recovers; until then it is remembered, however often its processes are others."""
+        for (key, _), record in self._records.items():
+            if key not in compared:
+                record.overtime = record.overtime.after(0, elapsed_seconds=elapsed)
+        kept, here = set(watched), set(held)
+        self._records = {
+            (key, uuid): record
+            for (key, uuid), record in self._records.items()
+            if key in here or (key in kept and record.overtime.seconds)
+        }
+
     def _compare(
-        self, one: WatchedSlice, before: Usage | None, held: Mapping[str, list[CardProcess]], elapsed: float
+        self, one: WatchedSlice, before: Usage | None, held: Mapping[str, _Held], now: float, elapsed: float
     ) -> Iterable[tuple[str, Finding, Overrun | None]]:
         after = UsageReader(one.usage).read_totals()
         try:
@@ -167,76 +239,43 @@ class MemoryWatch:
         except (OSError, ElasticGPUError):
             return  # nothing is limited there, or it is just going away
         for position, line in enumerate(lines):
-            processes = tuple(held.get(line.uuid, ()))
-            driver_bytes = sum(process.used_bytes for process in processes)
+            holds = held.get(line.uuid, _Held())
             # It reserves before it holds and holds until it releases: the larger reading is the one that covers ours.
             counted = max(_counted(usage, position) for usage in (before or after, after))
             limit = _limit(line)
-            allowed = max(limit, counted) if one.session else limit
-            record = self._records.setdefault((one.key, line.uuid), _Record())
-            record.look(uncounted=driver_bytes - counted, excess=driver_bytes - allowed, elapsed=elapsed)
-            overhead = -(-_lasting(record.uncounted) // STEP_BYTES) * STEP_BYTES
-            if _lasting(record.excess):
-                overhead = line.memory_limit_bytes  # nothing is left, whatever it counts
+            record = self._record(one, line.uuid)
+            record.allowed = allowed(limit=limit, before=record.allowed, counted=counted if one.session else 0)
+            uncounted, is_refused = record.look(holds.bytes, counted=counted, now=now, elapsed=elapsed)
+            overhead = line.memory_limit_bytes if is_refused else -(-uncounted // STEP_BYTES) * STEP_BYTES
             try:
                 amend_policy(one.policy, line.uuid, overhead_bytes=overhead)
             except (OSError, ElasticGPUError) as error:
                 log.warning("a slice's overhead cannot be written", policy=str(one.policy), reason=str(error))
                 continue
             overrun = None
-            if record.over_seconds >= OVERRUN_SECONDS:
-                overrun = Overrun(one, line.uuid, driver_bytes, limit, record.over_seconds, processes)
-            yield line.uuid, Finding(driver_bytes, counted, overhead, processes), overrun
+            if record.is_to_be_ended(tuple(holds.processes), now):
+                overrun = Overrun(one, line.uuid, holds.bytes, limit, tuple(holds.processes))
+            yield line.uuid, Finding(holds.bytes, counted, overhead, tuple(holds.listed)), overrun
+
+    def _record(self, one: WatchedSlice, uuid: str) -> _Record:
+        if (one.key, uuid) not in self._records:
+            self._records[one.key, uuid] = _Record(one.granted_bytes.get(uuid, 0))
+        return self._records[one.key, uuid]
 
 
 def kill_holders(overrun: Overrun) -> tuple[int, ...]:
-    """End those processes of a slice that hold memory of the card; returns their pids."""
+    """End those processes of a slice that hold memory of the card; returns the pids of those that were still there."""
     killed: list[int] = []
     for process in overrun.processes:
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(process.pid)
             try:
-                # Asked again with the process in our hands: the pid may be another's by now.
-                if _belongs(process.pid, overrun.slice):
+                if process.is_alive():  # asked with the process in our hands: the pid may be another's by now
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     killed.append(process.pid)
             finally:
                 os.close(handle)
     return tuple(killed)
-
-
-def _belongs(pid: int, one: WatchedSlice) -> bool:
-    if one.session:
-        return _session_of(pid) == one.session
-    return membership.identity(one.policy) in membership.pages_of(pid, one.seen_at)
-
-
-def _attribute(
-    processes: Mapping[str, tuple[CardProcess, ...]], slices: Iterable[WatchedSlice]
-) -> dict[Hashable, dict[str, list[CardProcess]]]:
-    """Whose each process is, by slice key and card UUID; strangers are left out."""
-    found: dict[Hashable, dict[str, list[CardProcess]]] = {}
-    if not any(processes.values()):
-        return found
-    by_session = {one.session: one for one in slices if one.session}
-    by_page = {membership.identity(one.policy): one for one in slices if not one.session}
-    pages = {one.seen_at for one in by_page.values()}
-    for uuid, listed in processes.items():
-        for process in listed:
-            owner = by_session.get(_session_of(process.pid))
-            seen = {each for page in pages for each in membership.pages_of(process.pid, page)} if owner is None else ()
-            owner = next((by_page[each] for each in seen if each in by_page), owner)
-            if owner is not None:
-                found.setdefault(owner.key, {}).setdefault(uuid, []).append(process)
-    return found
-
-
-def _session_of(pid: int) -> int:
-    """0 when it is gone."""
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return 0
 
 
 def _limit(line: DevicePolicy) -> int:

@@ -60,7 +60,7 @@ class LeaseService:
     async def acquire(self, asked: messages.Acquire, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
         """Reserve, and wait until the executors run; what goes wrong on the way ends the lease.
 
-        Raises DoesNotFit, Refused, InvalidInput, Unavailable.
+        Raises DoesNotFit, TooSoon, Refused, InvalidInput, Unavailable.
         """
         for what, text in (("holder", asked.holder), ("request", asked.request), ("host", asked.host)):
             check_plain(what, text, at_most=MAX_TEXT, empty=what == "host")

@@ -20,7 +20,7 @@ from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.data import connect_program, fastest_link_mbps
 from egpu.adapters.pool.listener import Listener
-from egpu.adapters.slices.overruns import INTERVAL_SECONDS, MemoryWatch
+from egpu.adapters.slices.overruns import MemoryWatch
 from egpu.apps.serve.config import ServeConfig
 from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSupervisor
 from egpu.core.leasing.records import Report
@@ -96,9 +96,10 @@ class Server:
         """Hold leases to what the driver says that their executors hold, for ever."""
         watch = MemoryWatch(self._inventory)
         while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
-            for overrun in await asyncio.to_thread(watch.step, self.leases.watched()):
-                self.leases.end_over_limit(overrun)
+            await asyncio.sleep(watch.pause_seconds)
+            if await asyncio.to_thread(watch.is_due):
+                for overrun in await asyncio.to_thread(watch.step, self.leases.watched()):
+                    self.leases.end_over_limit(overrun)
 
     async def _share_time(self) -> None:
         """Share out the time of this machine's cards, for ever, while it falls to this process."""

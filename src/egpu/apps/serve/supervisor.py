@@ -15,7 +15,8 @@ from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.pool import messages
-from egpu.adapters.slices.overruns import Overrun, WatchedSlice
+from egpu.adapters.slices.attribution import WatchedSlice
+from egpu.adapters.slices.overruns import Overrun
 from egpu.core.leasing.records import LeaseIdentity, LeaseRecord, RunningLease
 from egpu.errors import ElasticGPUError
 
@@ -86,7 +87,7 @@ class LeaseSupervisor:
         # Another executor may have the name by now, and this one may be ending already.
         same = executor is not None and executor.process.pid == overrun.slice.session
         if executor is not None and same and not self._executors.is_ending(lease):
-            self._spawn(self._end(executor, str(overrun)))
+            self._spawn(self._end(executor, str(overrun), over_limit=True))
 
     def order(self, orders: messages.Orders) -> None:
         """Begin to make what runs what is wanted."""
@@ -155,12 +156,14 @@ class LeaseSupervisor:
             self._spawn(self._end(executor))
         self.changed.set()
 
-    def _fail(self, record: LeaseRecord, reason: str) -> None:
+    def _fail(self, record: LeaseRecord, reason: str, *, over_limit: bool = False) -> None:
         """Nothing of it runs, and the broker is told why until it has ended the lease."""
         log.warning("a lease has no executor", lease=record.lease, reason=reason)
         if record.lease in self._wanted:
             nothing = tuple(0 for _ in record.cards)
-            self._failed[record.lease] = RunningLease(record=record, occupied_mib=nothing, failure=reason)
+            self._failed[record.lease] = RunningLease(
+                record=record, occupied_mib=nothing, failure=reason, over_limit=over_limit
+            )
         self.changed.set()
 
     def _resize(self, executor: LeaseExecutor, record: LeaseRecord) -> None:
@@ -174,8 +177,8 @@ class LeaseSupervisor:
         limits = [f"{share.core} % {share.memory_mib} MiB" for share in record.cards]
         log.info("limits changed", lease=record.lease, cards=limits)
 
-    async def _end(self, executor: LeaseExecutor, failure: str = "") -> None:
-        """`failure`: it was not ordered to end."""
+    async def _end(self, executor: LeaseExecutor, failure: str = "", *, over_limit: bool = False) -> None:
+        """`failure`: it was not ordered to end. `over_limit`: it held more memory than it may."""
         while True:
             try:
                 await self._executors.end(executor)
@@ -185,7 +188,7 @@ class LeaseSupervisor:
                 log.warning("executor does not end", lease=executor.name, reason=str(error))
                 await asyncio.sleep(END_AGAIN_SECONDS)
         if failure:
-            self._fail(_record(executor), failure)
+            self._fail(_record(executor), failure, over_limit=over_limit)
         self.changed.set()
 
 
@@ -197,10 +200,10 @@ def _record(executor: LeaseExecutor) -> LeaseRecord:
 
 def _running(executor: LeaseExecutor) -> RunningLease:
     """What the broker is told of an executor that runs."""
-    used, limits = executor.usage(), executor.record.cards
+    used = executor.usage()
     return RunningLease(
         record=_record(executor),
-        occupied_mib=tuple(max(share.memory_mib, mib) for share, mib in zip(limits, used.memory_mib, strict=True)),
+        occupied_mib=executor.allowed_mib(used),
         used_mib=used.memory_mib,
         gpu_seconds=used.gpu_seconds,
         ready=executor.ready,

@@ -29,7 +29,7 @@ from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.refusal import refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
-from egpu.errors import DoesNotFit, Refused, Unavailable
+from egpu.errors import DoesNotFit, Refused, TooSoon, Unavailable
 
 TTL_SECONDS: Final = 30.0
 """How long a lease lives without a renewal: a network may be silent for this long."""
@@ -73,10 +73,14 @@ class Pool(LeaseTable):
             DoesNotFit: no place now; the message says what each server lacks.
             Unavailable: the same, but a server is away and may be back at any moment: ask again.
             Refused: the holder has too many leases, or the pool has.
+            TooSoon: a lease of the same peer was ended for an overrun a moment ago.
         """
         known = self.of_request(peer, request)
         if known is not None and known.state != "ending":
             return known
+        backoff = self.backoffs.of(peer)
+        if backoff.wait_seconds(now):
+            raise TooSoon(backoff.why(peer, now))
         if len(self.leases) >= MAX_LEASES:
             raise Refused(f"the pool has {MAX_LEASES} leases, its bound; release some, or run another pool")
         if self.count(peer, holder) >= MAX_LEASES_PER_HOLDER:
@@ -137,7 +141,7 @@ class Pool(LeaseTable):
 
     def report(self, report: Report, now: float) -> None:
         """Raises Refused for one server too many."""
-        reports.take_in(report, self, epoch=self.epoch, deadline=now + TTL_SECONDS)
+        reports.take_in(report, self, epoch=self.epoch, now=now, deadline=now + TTL_SECONDS)
 
     def server_away(self, name: str, now: float) -> None:
         """The connection of a server was closed: nothing new is put there until it reports again."""

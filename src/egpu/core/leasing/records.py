@@ -73,12 +73,14 @@ class LeaseRecord(LeaseIdentity, frozen=True, kw_only=True, rename="camel"):
 
 class RunningLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One lease in a server's report. `occupied_mib` per card, in the record's order: the larger of the limit and what
-    is used. `failure` is why its executor does not run (then the server has removed it)."""
+    is used. `failure` is why its executor does not run (then the server has removed it); `over_limit`: it was ended
+    because it held more memory than it may."""
 
     record: LeaseRecord
     occupied_mib: tuple[int, ...]
     ready: bool = False
     failure: str = ""
+    over_limit: bool = False
     used_mib: tuple[int, ...] = ()
     gpu_seconds: float = 0.0
     sessions: int = 0

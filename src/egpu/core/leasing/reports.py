@@ -17,15 +17,16 @@ from egpu.errors import Refused
 MAX_SERVERS: Final = 1024
 
 
-def take_in(report: Report, table: LeaseTable, *, epoch: str, deadline: float) -> None:
+def take_in(report: Report, table: LeaseTable, *, epoch: str, now: float, deadline: float) -> None:
     """Adopt leases that the pool does not know, which then live until `deadline` unless they are renewed, end those
-    that it knows to have ended, and forget parts that are gone. Raises Refused beyond MAX_SERVERS."""
+    that it knows to have ended, and forget parts that are gone. Whose lease was ended for an overrun has to wait from
+    `now` on. Raises Refused beyond MAX_SERVERS."""
     server = _server(report, table)
     read = report.version if report.epoch == epoch else 0
     running = {one.record.lease: one for one in report.leases}
     # Leases before cards: at no moment is a card known and what runs on it not.
     for one in running.values():
-        _running(table, server, one, deadline)
+        _running(table, server, one, now=now, deadline=deadline)
     for lease in server.leases - running.keys():
         _absent(table, server, lease, read)
     table.ledger.set_node(NodeCards(server.name, server.cards))
@@ -43,7 +44,7 @@ def _server(report: Report, table: LeaseTable) -> Server:
     return server
 
 
-def _running(table: LeaseTable, server: Server, one: RunningLease, deadline: float) -> None:
+def _running(table: LeaseTable, server: Server, one: RunningLease, *, now: float, deadline: float) -> None:
     lease = one.record.lease
     found = table.leases.get(lease) or _adopted(table, one.record, deadline)
     part = found.parts.get(server.name)
@@ -64,6 +65,8 @@ def _running(table: LeaseTable, server: Server, one: RunningLease, deadline: flo
         found = replace(found, state="active")
     table.leases[lease] = found
     if one.failure:
+        if one.over_limit and found.state != "ending" and not found.is_adopted:
+            table.backoffs.again(found.peer, now)
         table.end(lease, one.failure)
 
 
@@ -73,7 +76,7 @@ def _adopted(table: LeaseTable, record: LeaseRecord, deadline: float) -> Lease:
     adopted = Lease(
         id=record.lease, holder=record.holder, peer=record.peer, request=record.request, key=record.key,
         state="granted" if ended is None else "ending", parts={}, expected_parts=record.parts, deadline=deadline,
-        reason=ended or "",
+        reason=ended or "", is_adopted=True,
     )  # fmt: skip
     table.add(adopted)
     return adopted

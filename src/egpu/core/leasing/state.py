@@ -65,6 +65,8 @@ class Lease:
     fit_by: float | None = None
     """When it ends if it still uses more memory than it was shrunk to (Unix time, seconds); None: it is given all the
     time it needs."""
+    is_adopted: bool = False
+    """Whether this pool knows by a server's word alone that it was granted, and to whom."""
 
     @property
     def servers(self) -> tuple[str, ...]:

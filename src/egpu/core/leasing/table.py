@@ -7,6 +7,7 @@ from typing import Final
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.core.backoff import Backoffs
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.placement.ledger import Holder, Ledger
 from egpu.errors import NotFound
@@ -29,6 +30,8 @@ class LeaseTable:
         self.touched: set[str] = set()
         self.ended: OrderedDict[str, str] = OrderedDict()
         """Why each lease ended, of the last MAX_TOMBSTONES."""
+        self.backoffs = Backoffs()
+        """Of peers whose leases were ended for overruns."""
         self._by_request: dict[tuple[str, str], str] = {}
         self._per_holder: Counter[tuple[str, str]] = Counter()
         """By peer and holder, and by peer and "" for all of its holders."""

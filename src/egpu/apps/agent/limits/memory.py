@@ -15,15 +15,8 @@ import structlog
 
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.adapters.slices.overruns import (
-    INTERVAL_SECONDS,
-    Finding,
-    MemoryWatch,
-    Overrun,
-    ProcessSource,
-    WatchedSlice,
-    kill_holders,
-)
+from egpu.adapters.slices.attribution import WatchedSlice
+from egpu.adapters.slices.overruns import Finding, MemoryWatch, Overrun, ProcessSource, kill_holders
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.serving.pods import ServedContainer
@@ -55,13 +48,13 @@ class MemoryReconciler:
         self._slots = slots
         self._events = events
         self._executors = executors
-        self._watch = MemoryWatch(source, clock=clock)
+        self.watch = MemoryWatch(source, clock=clock)
 
     @property
     def findings(self) -> Mapping[Key, Finding]:
         """The last comparison, of every container."""
         found: dict[Key, Finding] = {}
-        for (key, uuid), finding in self._watch.findings.items():
+        for (key, uuid), finding in self.watch.findings.items():
             match key:
                 case (str(slot_id), int(generation)):
                     found[slot_id, generation, uuid] = finding
@@ -71,21 +64,23 @@ class MemoryReconciler:
 
     async def run(self) -> None:
         while True:
-            for overrun in await asyncio.to_thread(self.step):
-                await self.end(overrun)
-            await asyncio.sleep(INTERVAL_SECONDS)
+            if await asyncio.to_thread(self.watch.is_due):
+                for overrun in await asyncio.to_thread(self.step):
+                    await self.end(overrun)
+            await asyncio.sleep(self.watch.pause_seconds)
 
     def step(self) -> tuple[Overrun, ...]:
         """Compare once; returns who is to be ended."""
-        return self._watch.step(self._slices())
+        return self.watch.step(self.slices())
 
-    def _slices(self) -> Iterator[WatchedSlice]:
+    def slices(self) -> Iterator[WatchedSlice]:
+        """All that is watched, as it is now."""
         for record in self._slots.records():
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
             if policy.exists():  # none where nothing in the container is limited, or an executor is in its place
                 key = (record.slot_id, record.generation)
                 page = f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"
-                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page)
+                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page, pod_uid=record.pod_uid)
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
                 owner = executor.record.owner
@@ -105,6 +100,8 @@ class MemoryReconciler:
                     await self._tell(executor.record.owner, overrun)
                     return
         killed = await asyncio.to_thread(kill_holders, overrun)
+        if not killed:
+            return  # they have ended meanwhile
         log.warning("processes of a container are ended", slot=overrun.slice.key, pids=killed, reason=str(overrun))
         match overrun.slice.key:
             case (str(slot_id), int(generation)):
