@@ -23,9 +23,8 @@ PATIENCE_SECONDS = 60
 async def running() -> AsyncIterator[Cluster]:
     async with cluster(ClusterConfig(nodes=1, cards_per_node=2)) as one:
         async with one.client() as client:
-            await manifests.create(
-                client, [a_class("low", -10), a_class("high", 1000), a_class("polite", 1000, "Never")]
-            )
+            for each in (a_class("low", -10), a_class("high", 1000), a_class("polite", 1000, "Never")):
+                await client.raw("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body=each)
         yield one
 
 
@@ -108,47 +107,45 @@ async def test_the_cheapest_victim_of_all_cards_goes_though_the_sums_have_room(c
     await runs(client, "w")
     assert await names_left(client) == {"a", "w"}
     assert await card_of(client, "w") == card
-    assert (
-        await said(client, "b", "Preempted")
-        == f"Preempted by default/w (priority 1000) on card {card} of node {(await client.get(Pod, 'w', namespace='default')).spec.node_name}"
-    )
+    node = (await client.get(Pod, "w", namespace="default")).spec.node_name
+    farewell = f"Preempted by default/w (priority 1000) on card {card} of node {node}"
+    assert await said(client, "b", "Preempted") == farewell
     assert "default/b (priority -10)" in await said(client, "w", "Preempting")
 
 
 async def test_what_is_freed_is_kept_while_a_victim_ends(client: Client):
-    await manifests.create(client, [pod("a", 60), pod("b", 60, "low", grace=4)])
-    await runs(client, "a", "b")
-    await manifests.create(client, [pod("w", 60, "high")])
-    await said(client, "w", "Preempting")
-    waiting = await client.get(Pod, "w", namespace="default")
-    assert waiting.status.nominated_node_name
-    await manifests.create(client, [pod("thief", 40), pod("thief2", 60)])
-    await runs(client, "w")
-    assert not (await client.get(Pod, "thief2", namespace="default")).spec.node_name
+    await manifests.create(client, [pod("stays", 60), pod("ends", 60, "low", grace=4)])
+    await runs(client, "stays", "ends")
+    await manifests.create(client, [pod("waits", 60, "high")])
+    await said(client, "ends", "Preempted")
+    assert (await client.get(Pod, "waits", namespace="default")).status.nominated_node_name
+    await manifests.create(client, [pod("fits-beside", 40), pod("thief", 60)])
+    await runs(client, "waits", "fits-beside")
+    assert not (await client.get(Pod, "thief", namespace="default")).spec.node_name
 
 
 async def test_a_budget_is_kept_and_another_pod_goes(client: Client):
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
     await client.raw("POST", BUDGETS, body={"metadata": {"name": "web"}, "spec": spec})
-    await manifests.create(client, [pod("a", 60), pod("b", 60, "low", app="web")])
-    await runs(client, "a", "b")
-    await manifests.create(client, [pod("w", 60, "high")])
-    await runs(client, "w")
-    assert await names_left(client) == {"b", "w"}
-    await manifests.create(client, [pod("w2", 60, "high")])
-    await said(client, "w2", "FailedScheduling")
-    assert await names_left(client) == {"b", "w", "w2"}
+    await manifests.create(client, [pod("alone", 60), pod("web", 60, "low", app="web")])
+    await runs(client, "alone", "web")
+    await manifests.create(client, [pod("first", 60, "high")])
+    await runs(client, "first")
+    assert await names_left(client) == {"web", "first"}
+    await manifests.create(client, [pod("second", 60, "high")])
+    await said(client, "second", "FailedScheduling")
+    assert await names_left(client) == {"web", "first", "second"}
 
 
 async def test_nobody_goes_for_a_pod_that_is_polite_or_no_more_important(client: Client):
-    await manifests.create(client, [pod("a", 60), pod("b", 60)])
-    await runs(client, "a", "b")
-    await manifests.create(client, [pod("w", 60, "polite"), pod("w2", 60)])
-    for name in ("w", "w2"):
+    await manifests.create(client, [pod("one", 60), pod("two", 60)])
+    await runs(client, "one", "two")
+    await manifests.create(client, [pod("polite", 60, "polite"), pod("equal", 60)])
+    for name in ("polite", "equal"):
         await said(client, name, "FailedScheduling")
-    await manifests.create(client, [pod("x", 60, "high")])
-    await runs(client, "x")
-    assert len(await names_left(client) & {"a", "b"}) == 1
+    await manifests.create(client, [pod("rude", 60, "high")])
+    await runs(client, "rude")
+    assert len(await names_left(client) & {"one", "two"}) == 1
 
 
 async def test_a_gang_goes_whole_and_a_gang_comes_whole(client: Client):
