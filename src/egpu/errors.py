@@ -21,6 +21,7 @@
         ├── Gone                      the watched history is no longer kept (HTTP 410): list again
         ├── Unavailable               a server or a node does not answer
         │   └── OutcomeUnknown        it took the request and did not say what became of it
+        ├── BudgetSpent               evicting the pod would break a PodDisruptionBudget now (HTTP 429)
         ├── DoesNotFit                no card can take the demand now
         └── TooSoon                   a slice of theirs was ended for an overrun: they wait as long as it says
 
@@ -129,6 +130,10 @@ class Unavailable(RetryableError):
 
 class OutcomeUnknown(Unavailable):
     """A write was sent and no answer came: it may or may not have been done. Read again before deciding."""
+
+
+class BudgetSpent(RetryableError):
+    """An eviction would break a PodDisruptionBudget now."""
 
 
 class DoesNotFit(RetryableError):

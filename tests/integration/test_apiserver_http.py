@@ -374,6 +374,94 @@ async def test_eviction_deletes(api: httpx2.AsyncClient) -> None:
     assert (await api.get(f"{PODS}/a")).status_code == 404
 
 
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+async def running(api: httpx2.AsyncClient, name: str, *, ready: bool = True) -> None:
+    """A bound pod labelled app=web that runs."""
+    asked = pod(name)
+    asked["metadata"]["labels"] = {"app": "web"}
+    await created(api, PODS, asked)
+    await api.post(f"{PODS}/{name}/binding", json=binding(name))
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    await patched(api, f"{PODS}/{name}/status", "merge", {"status": {"phase": "Running", "conditions": conditions}})
+
+
+async def budget(api: httpx2.AsyncClient, name: str, allowed: int, **status: Any) -> None:
+    """A budget of app=web whose controller has counted."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
+    made = await created(api, BUDGETS, {"metadata": {"name": name}, "spec": spec})
+    assert made["status"] == {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
+    counted = {"currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": allowed, "expectedPods": 1}
+    counted |= {"observedGeneration": made["metadata"]["generation"], **status}
+    await patched(api, f"{BUDGETS}/{name}/status", "merge", {"status": counted})
+
+
+async def evict(api: httpx2.AsyncClient, name: str, **options: Any) -> httpx2.Response:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}, "deleteOptions": options}
+    return await api.post(f"{PODS}/{name}/eviction", json=body)
+
+
+async def test_an_eviction_takes_one_disruption_and_is_refused_where_none_is_left(api: httpx2.AsyncClient) -> None:
+    await budget(api, "web", 1)
+    for name in ("a", "b"):
+        await running(api, name)
+    assert (await evict(api, "a", dryRun=["All"])).status_code == 201
+    assert (await api.get(f"{BUDGETS}/web")).json()["status"]["disruptionsAllowed"] == 1
+    assert (await evict(api, "a")).status_code == 201
+    gone = (await api.get(f"{PODS}/a")).json()
+    assert gone["metadata"]["deletionTimestamp"]
+    assert ("DisruptionTarget", "EvictionByEvictionAPI") in {
+        (one["type"], one.get("reason")) for one in gone["status"]["conditions"]
+    }
+    spent = (await api.get(f"{BUDGETS}/web")).json()["status"]
+    assert (spent["disruptionsAllowed"], list(spent["disruptedPods"])) == (0, ["a"])
+    refused = await evict(api, "b")
+    assert refused.status_code == 429
+    assert refused.json()["reason"] == "TooManyRequests"
+    assert refused.json()["message"] == "Cannot evict pod as it would violate the pod's disruption budget."
+    message = "The disruption budget web needs 1 healthy pods and has 1 currently"
+    assert refused.json()["details"] == {"causes": [{"reason": "DisruptionBudget", "message": message}]}
+    assert not (await api.get(f"{PODS}/b")).json()["metadata"].get("deletionTimestamp")
+    assert (await evict(api, "a")).status_code == 201, "who is going already is nobody's disruption"
+
+
+async def test_a_budget_that_its_controller_has_not_seen_refuses(api: httpx2.AsyncClient) -> None:
+    await budget(api, "web", 1, observedGeneration=0)
+    await running(api, "a")
+    refused = await evict(api, "a")
+    assert (refused.status_code, refused.json()["details"]["retryAfterSeconds"]) == (429, 10)
+    assert refused.json()["details"]["causes"][0]["message"].endswith("is still being processed by the server.")
+
+
+async def test_an_unready_pod_goes_while_enough_others_are_healthy(api: httpx2.AsyncClient) -> None:
+    await budget(api, "web", 0)
+    await running(api, "a", ready=False)
+    assert (await evict(api, "a")).status_code == 201
+    assert (await api.get(f"{BUDGETS}/web")).json()["status"]["disruptionsAllowed"] == 0
+
+
+async def test_a_pod_with_several_budgets_cannot_be_evicted(api: httpx2.AsyncClient) -> None:
+    for name in ("one", "two"):
+        await budget(api, name, 1)
+    await running(api, "a")
+    refused = await evict(api, "a")
+    assert (refused.status_code, "more than one PodDisruptionBudget" in refused.json()["message"]) == (500, True)
+    assert not (await api.get(f"{PODS}/a")).json()["metadata"].get("deletionTimestamp")
+
+
+async def test_budgets_are_checked(api: httpx2.AsyncClient) -> None:
+    for spec, field in (
+        ({"minAvailable": 1, "maxUnavailable": 1}, "spec"),
+        ({"minAvailable": "half"}, "spec.minAvailable"),
+        ({"maxUnavailable": -1}, "spec.maxUnavailable"),
+        ({"unhealthyPodEvictionPolicy": "Never"}, "spec.unhealthyPodEvictionPolicy"),
+    ):
+        answer = await api.post(BUDGETS, json={"metadata": {"name": "x"}, "spec": spec})
+        assert answer.status_code == 422, answer.text
+        assert [cause["field"] for cause in answer.json()["details"]["causes"]] == [field]
+
+
 async def test_logs(api: httpx2.AsyncClient, tmp_path: Path) -> None:
     node = {"metadata": {"name": "n1", "annotations": {"elasticgpu.io/pod-logs": str(tmp_path)}}}
     await created(api, "/api/v1/nodes", node)

@@ -166,23 +166,26 @@ async def test_bind_errors_are_answers_and_explain_tells_both_stories(tmp_path: 
         assert "elasticgpu_extender_cards 1.0" in metrics
 
 
-async def test_preempt_keeps_the_nodes_where_the_victims_make_room(tmp_path: Path):
+async def test_preempt_leaves_pods_with_cards_alone_and_lets_others_go_where_the_pod_has_its_cards(tmp_path: Path):
     async with control_plane(tmp_path) as w, extender(w) as (one, http):
-        for node in ("n0", "n1"):
+        for node in ("n0", "n1", "n2"):
             await w.node(node)
-        await nodes_known(one, 2)
-        small = [await w.create(shared(f"s{number}", core=50)) for number in range(4)]
+        await nodes_known(one, 3)
+        small = [await w.create(shared(f"s{number}", core=50)) for number in range(2)]
         for number, pod in enumerate(small):
-            assert await scheduled(http, pod, f"n{number % 2}") == {"Error": ""}
-        uids = [pod["metadata"]["uid"] for pod in small]
+            assert await scheduled(http, pod, f"n{number}") == {"Error": ""}
+        plain = await w.create(manifest("plain"))
+        uids = [pod["metadata"]["uid"] for pod in (*small, plain)]
+        await until(lambda: all(one.view.pods.by_uid(uid) for uid in uids))
         victims = {
-            "n0": {"Pods": [{"UID": uids[0]}, {"UID": uids[2]}], "NumPDBViolations": 0},
-            "n1": {"Pods": [{"UID": uids[1]}], "NumPDBViolations": 0},
+            "n0": {"Pods": [{"UID": uids[0]}], "NumPDBViolations": 0},
+            "n1": {"Pods": [{"UID": uids[2]}], "NumPDBViolations": 0},
+            "n2": {"Pods": [{"UID": uids[2]}], "NumPDBViolations": 0},
         }
         before = one.view.cache.ledger.snapshot()
         ask = {"Pod": manifest("big", **{names.NVIDIA_GPU: 1}), "NodeNameToMetaVictims": victims}
         answer = (await http.post("/preempt", json=ask)).json()
-        assert answer["NodeNameToMetaVictims"] == {"n0": victims["n0"]}
+        assert answer["NodeNameToMetaVictims"] == {"n2": victims["n2"]}, "n1 has no card for it, n0's are ours to free"
         assert one.view.cache.ledger.snapshot() == before
 
 

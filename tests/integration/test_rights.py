@@ -214,6 +214,19 @@ async def test_who_took_a_node_over_cannot_give_himself_cards_by_a_mirror_pod(al
                     await whoever.raw("POST", path, body=mirror)
 
 
+async def test_a_tenant_reserves_no_cards(all_of: Everybody) -> None:
+    reserved = {names.RESERVATION: '{"allocation":{"node":"n","containers":{}},"until":9999999999}'}
+    with pytest.raises(Refused, match="given out by the scheduler's extender alone"):
+        await all_of.tenant.raw("POST", PODS, body=pod("q", annotations=reserved))
+    await all_of.tenant.raw("POST", PODS, body=pod("q"))
+    change = {"metadata": {"annotations": reserved}}
+    with pytest.raises(Refused, match="reserved by the scheduler's extender alone"):
+        await all_of.tenant.patch(Pod, "q", change, namespace="default")
+    assert await all_of.extender.patch(Pod, "q", change, namespace="default")
+    kept = {"metadata": {"annotations": {"other": "changes"}}}
+    assert await all_of.tenant.patch(Pod, "q", kept, namespace="default")
+
+
 async def test_a_tenant_cannot_make_ten_percent_a_whole_card(all_of: Everybody) -> None:
     claims = "/apis/elasticgpu.io/v1alpha1/namespaces/default/elasticgpuclaims"
     spec = {"elasticGPUClassName": "c", "resources": {"requests": {names.GPU_CORE: "10"}}}

@@ -94,7 +94,8 @@ def worlds(draw: st.DrawFn) -> World:
         allocation = cache.ranking.choose(cache.request(one), draw(st.sampled_from(fits)), how)
         cache.assume_pod(one, allocation)
         labels = {"app": draw(st.sampled_from(["a", "b"]))}
-        meta = replace(one.metadata, labels=labels, annotations=one.annotations | {names.ALLOCATION: encode(allocation)})
+        annotations = one.annotations | {names.ALLOCATION: encode(allocation)}
+        meta = replace(one.metadata, labels=labels, annotations=annotations)
         ready = [Condition(type="Ready", status="True")]
         status = replace(one.status, phase="Running", start_time=f"2026-01-01T00:00:{number:02}Z", conditions=ready)
         bound.append(replace(one, metadata=meta, spec=replace(one.spec, node_name=allocation.node), status=status))

@@ -9,8 +9,10 @@ import typer
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import Format, fail, say, show_value
 from egpu.cli.snapshot import Snapshot, load_from
-from egpu.core.explain import Explanation, explain_pod
+from egpu.core.explain import Explanation
 from egpu.core.policies.registry import Policies
+from egpu.core.preemption.explaining import explain_with_preemption
+from egpu.core.preemption.plan import Scene
 
 COLOURS = {"waiting": "yellow", "invalid": "red", "placed": "green", "finished": "green"}
 
@@ -30,12 +32,12 @@ def explain(
     card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "default",
     output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
 ) -> None:
-    """Why a pod waits, card by card, or why it landed where it did."""
+    """Why a pod waits, card by card, and whom it would evict; or why it landed where it did."""
     assert what is What.POD
     if "/" in name:
         namespace, _, name = name.partition("/")
     policies = Policies.named(node_policy, card_policy)
-    explanation = explain_in(load_from(kubeconfig, with_mix=True), namespace, name, policies=policies)
+    explanation = explain_in(load_from(kubeconfig, as_extender=True), namespace, name, policies=policies)
     if explanation is None:
         fail(f"there is no pod {name} in namespace {namespace}; see: egpu get pods")
     if output.for_people:
@@ -49,7 +51,9 @@ def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Polic
     pod = next((pod for pod in snapshot.pods if (pod.namespace, pod.name) == (namespace, name)), None)
     if pod is None:
         return None
-    return explain_pod(pod, snapshot.cache, [node.name for node in snapshot.nodes], policies)
+    nodes = {node.name: node for node in snapshot.nodes}
+    scene = Scene(snapshot.cache, nodes, snapshot.pods, snapshot.budgets, policies)
+    return explain_with_preemption(pod, scene)
 
 
 def print_explanation(explanation: Explanation) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Node, Pod
+from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.mix import kept_mix
@@ -25,6 +25,7 @@ class Snapshot:
     claims: Sequence[ElasticGPUClaim]
     pods: Sequence[Pod]
     cache: SchedulerCache
+    budgets: Sequence[PodDisruptionBudget] = ()
 
 
 async def load(client: Client) -> Snapshot:
@@ -57,15 +58,25 @@ async def use_kept_mix(client: Client, cache: SchedulerCache) -> None:
         cache.ranking.use_mix(mix)
 
 
-def load_from(kubeconfig: Path | None, *, with_mix: bool = False) -> Snapshot:
-    """`load` with a client of its own, for a command, and the extender's job mix if asked for. Raises Unavailable or
-    NotFound with what to do about it."""
+async def with_budgets(client: Client, snapshot: Snapshot) -> Snapshot:
+    """With the PodDisruptionBudgets that the extender keeps to; where they cannot be read, say so."""
+    try:
+        return replace(snapshot, budgets=await client.list(PodDisruptionBudget))
+    except Refused as error:
+        note(f"preemption is planned without regard to PodDisruptionBudgets: {error}")
+        return snapshot
+
+
+def load_from(kubeconfig: Path | None, *, as_extender: bool = False) -> Snapshot:
+    """`load` with a client of its own, for a command; `as_extender`: with what else the extender decides by. Raises
+    Unavailable or NotFound with what to do about it."""
 
     async def work() -> Snapshot:
         async with Client.from_kubeconfig(kubeconfig) as client:
             snapshot = await load(client)
-            if with_mix:
+            if as_extender:
                 await use_kept_mix(client, snapshot.cache)
+                snapshot = await with_budgets(client, snapshot)
             return snapshot
 
     try:

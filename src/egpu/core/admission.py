@@ -116,7 +116,7 @@ def _brought_annotations(pod: Pod, demand: PodDemand, *, complete: bool) -> list
     found = [
         Violation(f"metadata.annotations[{key}]", "is written by the scheduler when it places the pod; remove it")
         for key in sorted(pod.annotations)
-        if key.startswith(_OURS)
+        if key.startswith((*_OURS, names.RESERVATION))
     ]
     brought = pod.annotations.get(names.DEMAND)
     if brought is not None and complete and brought != (encode(demand) if demand.containers else None):

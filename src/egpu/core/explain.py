@@ -20,7 +20,8 @@ from egpu.errors import CorruptData, InvalidDemand
 @dataclass(frozen=True)
 class Explanation:
     """`state`: "no-gpu", "invalid", "waiting", "can-be-placed", "placed", "finished". `refusals` by node when it waits;
-    `scores` by node, best first, when it can be or is placed (then: as if it were placed now)."""
+    `scores` by node, best first, when it can be or is placed (then: as if it were placed now); `preemption`: whom it
+    would evict, or why nobody, when it waits."""
 
     pod: str
     state: str
@@ -28,10 +29,12 @@ class Explanation:
     details: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     scores: tuple[tuple[str, float], ...] = ()
+    preemption: str = ""
 
     def lines(self) -> list[str]:
         """Plain text, most important first."""
         text = [f"pod {self.pod}: {self.summary}", *(f"  {detail}" for detail in self.details)]
+        text += [f"  preemption: {self.preemption}"] if self.preemption else []
         for refusal in self.refusals:
             text.append(f"  node {refusal.node}: {refusal.reason}")
             text += [f"    card {card.index} ({card.uuid}) {card.reason}" for card in refusal.cards]

@@ -38,13 +38,15 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
                     request = cache.request(pod)
                     if request in in_vain:
                         continue
-                    found = _places(pod, request, cache, nodes, policies)
+                    with cache.reservations.lifted(pod):
+                        found = _places(pod, request, cache, nodes, policies)
                 except (InvalidInput, CorruptData, DoesNotFit, MissingExtra):
                     continue  # the scheduler was told why, and room does not change it
                 if not found:
                     in_vain.append(request)
                 for member, allocation in found:
                     holder = Holder("pod", member.uid)
+                    cache.ledger.release(Holder("reservation", member.uid))
                     cache.ledger.hold(holder, allocation)
                     held.append(holder)
                     told.add(member.uid)
@@ -52,6 +54,7 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
         finally:
             for holder in held:
                 cache.ledger.release(holder)
+                cache.reservations.recount(holder.id)
     return fitting
 
 

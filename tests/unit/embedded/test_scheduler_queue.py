@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from egpu.api.kubernetes import Node, Pod
-from egpu.embedded.scheduler.events import EXTENDER, Event, node_events, waiting_pod_events
 from egpu.core.placement.node_filters import NODE_AFFINITY, NODE_RESOURCES_FIT, TAINT_TOLERATION
+from egpu.embedded.scheduler.events import EXTENDER, Event, node_events, waiting_pod_events
 from egpu.embedded.scheduler.queue import MAX_UNSCHEDULABLE_SECONDS, Place, QueuedPod, SchedulingQueue, backoff_seconds
 
 CARDS = frozenset({EXTENDER})

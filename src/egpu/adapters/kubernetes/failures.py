@@ -5,6 +5,7 @@ import msgspec
 
 from egpu.errors import (
     AlreadyExists,
+    BudgetSpent,
     Conflict,
     ElasticGPUError,
     Gone,
@@ -17,12 +18,29 @@ from egpu.errors import (
 READ_METHODS = frozenset({"GET", "HEAD"})
 
 
+class StatusCause(msgspec.Struct):
+    """One reason of several, or the reason's reason."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class StatusDetails(msgspec.Struct):
+    causes: list[StatusCause] | None = None
+
+
 class Status(msgspec.Struct):
     """metav1.Status, the API server's own error form."""
 
     message: str = ""
     reason: str = ""
     code: int = 0
+    details: StatusDetails | None = None
+
+    def budget(self) -> str:
+        """What a PodDisruptionBudget has against it; "" where none has."""
+        causes = self.details.causes or [] if self.details is not None else []
+        return next((cause.message for cause in causes if cause.reason == "DisruptionBudget"), "")
 
 
 def from_status(status: Status, what: str, *, method: str = "GET") -> ElasticGPUError:
@@ -37,6 +55,8 @@ def from_status(status: Status, what: str, *, method: str = "GET") -> ElasticGPU
             return Conflict(text)
         case 410:
             return Gone(text)
+        case 429 if why := status.budget():
+            return BudgetSpent(f"{text} {why}")
         case 429:
             return Unavailable(text)  # turned away before it was looked at
         case code if code >= 500:

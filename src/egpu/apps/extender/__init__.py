@@ -5,6 +5,7 @@
     server            kube-scheduler's protocol
     placing           filter, prioritize, preempt: questions that change nothing
     binding           bind: choose, assume, one POST
+    preempting        evicts for pods of higher priority, and keeps their room for them
     waking            tells the scheduler of room that it cannot see
     gangs             what becomes of a gang of which only a part is bound
     claim_writer      claims get their cards: at once, or with their first pod

@@ -23,6 +23,7 @@ from egpu.apps.extender.gangs import GangController
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.mix import JobMix
 from egpu.apps.extender.placing import Placing
+from egpu.apps.extender.preempting import Preemptor
 from egpu.apps.extender.server import ExtenderServer
 from egpu.apps.extender.view import View
 from egpu.apps.extender.waking import Waker
@@ -54,6 +55,7 @@ class Extender:
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
         filtered = Filtered()
         self.waker = Waker(client, self.view, policies, metrics)
+        self.preemptor = Preemptor(client, self.view, self.fence, policies, events=events, metrics=metrics)
         self.card_status = CardStatusWriter(client, self.view)
         self.placing = Placing(self.view, policies, filtered.note, self.waker.answered)
         self.server = ExtenderServer(self.placing, self.binder, filtered, metrics=metrics, not_ready=self.not_ready)
@@ -85,6 +87,7 @@ class Extender:
             group.create_task(self.writer.settle())
             group.create_task(self.gangs.run())
             group.create_task(self.waker.run())
+            group.create_task(self.preemptor.run())
             group.create_task(self.card_status.run())
             group.create_task(self.report_problems())
 

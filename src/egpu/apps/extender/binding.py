@@ -100,8 +100,9 @@ class Binder:
         await self._fence.check()
         # From here to `_assumed` there is no await: nobody can choose between our choice and our assumption.
         chosen: list[tuple[Pod, PodAllocation, dict[str, ClaimAllocation]]] = []
-        for uid, (request, allocation) in self._choose(pod, node, read).items():
-            chosen.append((read[uid], allocation, claim_allocations(request, allocation)))
+        with self._view.cache.reservations.lifted(pod):
+            for uid, (request, allocation) in self._choose(pod, node, read).items():
+                chosen.append((read[uid], allocation, claim_allocations(request, allocation)))
         for member, allocation, _ in chosen:
             self._view.cache.assume_pod(member, allocation)
             self._assume(member, allocation, ())

@@ -32,6 +32,9 @@ class Metrics:
             "Waiting pods that kube-scheduler was told to look at again, because there is room",
             registry=self.registry,
         )
+        self.pods_evicted = Counter(
+            "elasticgpu_extender_pods_evicted_total", "Pods evicted for more important ones", registry=self.registry
+        )
 
     def _histogram(self, verb: str, what: str) -> Histogram:
         name = f"elasticgpu_extender_{verb}_duration_seconds"

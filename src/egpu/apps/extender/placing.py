@@ -1,8 +1,7 @@
 """Filter, prioritize and preempt: questions to the ledger that change nothing."""
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,13 +17,14 @@ from egpu.api.extender import (
 )
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender.view import View
-from egpu.core.explain import explain_pod
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
-from egpu.core.placement.ledger import Holder, Ledger
+from egpu.core.placement.ledger import Holder
 from egpu.core.placement.refusal import refusal
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
+from egpu.core.preemption.explaining import explain_with_preemption
+from egpu.core.preemption.victims import is_placed
 from egpu.errors import CorruptData, InvalidInput, MissingExtra
 
 MAX_SCORE = 10
@@ -51,7 +51,8 @@ class Placing:
         `full_nodes`: the Node objects as they were sent, for a caller that wants those that fit back, unshortened.
         """
         nodes = args.names()
-        fits, failed, unresolvable = self._verdict(args.pod, nodes)
+        with self._view.cache.reservations.lifted(args.pod):
+            fits, failed, unresolvable = self._verdict(args.pod, nodes)
         for answered in self._listeners:
             answered(args.pod.uid, fits)
         chosen = set(fits)
@@ -111,45 +112,38 @@ class Placing:
             return [HostPriority(host=node, score=0) for node in nodes]
         scores: Mapping[str, float] = {}
         if request.demand.containers:
-            with contextlib.suppress(MissingExtra):  # the bind says so
+            # The bind says what is missing.
+            with contextlib.suppress(MissingExtra), self._view.cache.reservations.lifted(args.pod):
                 scores = self._view.cache.ranking.scores(request, nodes, self._policies)
         return [HostPriority(host=node, score=round(MAX_SCORE * scores.get(node, 0.0))) for node in nodes]
 
     def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """The candidate nodes on which the pod would fit once their victims are gone; victims unchanged."""
-        victims = _meta_victims(args)
+        """The candidate nodes whose victims hold no cards (there, it is CPU or memory that was short) and on which the
+        pod has its cards; victims unchanged. Pods with cards are evicted by ourselves alone, with regard to budgets
+        and gangs (`egpu.apps.extender.preempting`): kube-scheduler would choose them by the sums of a node."""
+        cache = self._view.cache
         try:
-            request = self._view.cache.request(args.pod)
+            request, gang = cache.request(args.pod), cache.gangs.of(args.pod)
         except (InvalidInput, CorruptData):
             return ExtenderPreemptionResult()
-        kept: dict[str, MetaVictims] = {}
-        for node, doomed in victims.items():
-            with _without(self._view.cache.ledger, doomed):
-                if self._view.cache.filter(request, [node]).fits:
-                    kept[node] = doomed
-        return ExtenderPreemptionResult(node_name_to_meta_victims=kept)
+        if gang is not None:
+            return ExtenderPreemptionResult()  # room for one member would not be room for all
+        cardless = {node: doomed for node, doomed in _meta_victims(args).items() if not self._have_cards(doomed)}
+        with cache.reservations.lifted(args.pod):
+            fits = cache.filter(request, list(cardless)).fits
+        return ExtenderPreemptionResult(node_name_to_meta_victims={node: cardless[node] for node in fits})
+
+    def _have_cards(self, victims: MetaVictims) -> bool:
+        known = [self._view.pods.by_uid(victim.uid) for victim in victims.pods or []]
+        return any(pod is not None and is_placed(pod) for pod in known)
 
     def explain(self, name: str, namespace: str) -> Any | None:
-        """Why the pod waits, card by card, or why it is where it is; None when there is no such pod."""
+        """Why the pod waits, card by card, and whom it would evict; or why it is where it is. None: there is no such
+        pod."""
         pod: Pod | None = self._view.pods.get(name, namespace)
         if pod is None:
             return None
-        nodes = sorted({node.name for node in self._view.nodes} | set(self._view.cache.ledger.nodes()))
-        return explain_pod(pod, self._view.cache, nodes, self._policies)
-
-
-@contextmanager
-def _without(ledger: Ledger, victims: MetaVictims) -> Generator[None]:
-    """The ledger as if the victims were gone. No await inside: nobody else sees it so."""
-    holders = [Holder("pod", pod.uid) for pod in victims.pods or []]
-    held = {holder: allocation for holder in holders if (allocation := ledger.holding(holder)) is not None}
-    for holder in held:
-        ledger.release(holder)
-    try:
-        yield
-    finally:
-        for holder, allocation in held.items():
-            ledger.hold(holder, allocation)
+        return explain_with_preemption(pod, self._view.scene(self._policies))
 
 
 def _meta_victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Caches, Change, Client
-from egpu.api.kubernetes import Node, Pod
+from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.policies.registry import Policies
+from egpu.core.preemption.plan import Scene
 
 
 class View:
@@ -19,6 +21,7 @@ class View:
         self.claims = self.caches.add(ElasticGPUClaim)
         self.nodes = self.caches.add(Node)
         self.pods = self.caches.add(Pod)
+        self.budgets = self.caches.add(PodDisruptionBudget)
         self._listeners: list[Callable[[], None]] = []
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
@@ -34,7 +37,13 @@ class View:
         """Nodes on which a claim may be bound before any pod is there to be scheduled."""
         return sorted(node.name for node in self.nodes if not node.spec.unschedulable and _ready(node))
 
-    def _room(self) -> None:
+    def scene(self, policies: Policies) -> Scene:
+        """What a plan to evict somebody looks at."""
+        nodes = {node.name: node for node in self.nodes}
+        return Scene(self.cache, nodes, list(self.pods), list(self.budgets), policies)
+
+    def made_room(self) -> None:
+        """Cards may have become free, or new ones have appeared."""
         for listener in self._listeners:
             listener()
 
@@ -43,7 +52,7 @@ class View:
             self.cache.class_deleted(change.subject.name)
         else:
             self.cache.class_changed(change.new)
-            self._room()  # claims may have waited for it
+            self.made_room()  # claims may have waited for it
 
     def _node(self, change: Change[Node]) -> None:
         known = self.cache.ledger.pool.get(change.subject.name)
@@ -52,7 +61,7 @@ class View:
         else:
             self.cache.node_changed(change.new)
         if self.cache.ledger.pool.get(change.subject.name) != known:
-            self._room()
+            self.made_room()
 
     def _gpu(self, change: Change[ElasticGPU]) -> None:
         if change.new is None:
@@ -60,25 +69,25 @@ class View:
         else:
             self.cache.gpu_changed(change.new)
         if change.old is None or change.new is None or _offers(change.old) != _offers(change.new):
-            self._room()
+            self.made_room()
 
     def _claim(self, change: Change[ElasticGPUClaim]) -> None:
         if change.new is None:
             self.cache.claim_deleted(change.subject.uid)
-            self._room()
+            self.made_room()
             return
         self.cache.claim_changed(change.new)
         if change.old is None or change.old.status.allocation != change.new.status.allocation:
-            self._room()  # pods may have waited for the claim, or for it to be bound
+            self.made_room()  # pods may have waited for the claim, or for it to be bound
 
     def _pod(self, change: Change[Pod]) -> None:
         if change.new is None:
             self.cache.pod_deleted(change.subject.uid)
-            self._room()
+            self.made_room()
             return
         self.cache.pod_changed(change.new)
         if change.new.finished and not (change.old is not None and change.old.finished):
-            self._room()
+            self.made_room()
 
 
 def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:

@@ -1,8 +1,9 @@
 """Who has to go so that a more important pod gets its cards. Pure.
 
-budgets  how many pods a PodDisruptionBudget lets go
-victims  whom a pod may evict, who goes with whom, and what it costs
-search   the cheapest of the sets that help
-sums     what nodes have beside cards, with some pods gone
-plan     whom to evict for a pod, and which cards it then gets
+budgets     how many pods a PodDisruptionBudget lets go
+victims     whom a pod may evict, who goes with whom, and what it costs
+search      the cheapest of the sets that help
+sums        what nodes have beside cards, with some pods gone
+plan        whom to evict for a pod, and which cards it then gets
+explaining  why a pod waits, with its plan
 """

@@ -26,7 +26,7 @@ class Budgets:
         may evict it, all of them as one name that has nothing left."""
         if pod.status.phase == "Pending":
             return ()  # it disturbs nobody that it goes
-        mine = [one for one in self._of_namespace.get(pod.namespace, ()) if _selects(one.spec.selector, pod)]
+        mine = [one for one in self._of_namespace.get(pod.namespace, ()) if selects(one.spec.selector, pod)]
         if len(mine) > 1:
             return (" and ".join(one.key for one in mine),)
         return tuple(one.key for one in mine if not _spares(one, pod))
@@ -51,7 +51,8 @@ def _spares(budget: PodDisruptionBudget, pod: Pod) -> bool:
     return status.current_healthy >= status.desired_healthy > 0
 
 
-def _selects(selector: LabelSelector | None, pod: Pod) -> bool:
+def selects(selector: LabelSelector | None, pod: Pod) -> bool:
+    """Whether a budget's selector is about the pod: an empty one is about all of its namespace, none about nobody."""
     if selector is None:
         return False
     labels = pod.metadata.labels or {}

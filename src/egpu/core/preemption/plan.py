@@ -56,10 +56,6 @@ class Plan:
     allocations: Mapping[str, PodAllocation]
     victims: tuple[Pod, ...]
 
-    def taken(self) -> frozenset[CardKey]:
-        """The cards that the pods get."""
-        return frozenset(key for each in self.allocations.values() for key in card_usage(each))
-
 
 @dataclass(frozen=True)
 class InVain:
@@ -91,6 +87,15 @@ def plan(pod: Pod, scene: Scene) -> Plan | InVain:
             return _Search(pod, gang, pods, scene, thought).run()
         except (InvalidInput, CorruptData, MissingExtra) as error:
             return InVain(str(error) or waiting)
+
+
+def card_names(allocation: PodAllocation) -> str:
+    """Which cards, for people: "card UUID of node NODE"; of the pool, with the nodes that have them."""
+    by_node: dict[str, list[str]] = {}
+    for key in sorted(card_usage(allocation)):
+        by_node.setdefault(key.node, []).append(key.uuid)
+    some = [f"card{'s' if len(uuids) > 1 else ''} {', '.join(uuids)} of node {node}" for node, uuids in by_node.items()]
+    return " and ".join(some)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ far as they can be told from the pod and the node."""
 
 from collections.abc import Container, Iterable, Mapping
 from fractions import Fraction
+from typing import Any
 
 from egpu.api.allocation import PodAllocation
 from egpu.api.kubernetes import Node, Pod
@@ -56,9 +57,9 @@ def _add(totals: Amounts, amounts: Amounts) -> None:
 
 def only_the_scheduler_can_tell(pod: Pod) -> str:
     """What the pod asks for that cannot be told from it and a node alone; "" where there is nothing."""
-    affinity = pod.spec.affinity or {}
     for name in ("podAffinity", "podAntiAffinity"):
-        if (affinity.get(name) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
+        affinity: dict[str, Any] = (pod.spec.affinity or {}).get(name) or {}
+        if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
             return f"spec.affinity.{name}"
     if any(one.get("whenUnsatisfiable") == "DoNotSchedule" for one in pod.spec.topology_spread_constraints or []):
         return "spec.topologySpreadConstraints"

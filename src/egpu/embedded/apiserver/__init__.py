@@ -31,6 +31,7 @@ What can be done with it:
     fieldsets         sets of fields
     scale             replicas alone
     resize            cpu and memory of a pod in place
+    disruption        disruption budgets, and the evictions that they allow
     deletion          delete, at once or when finalizers are done
     gc                deletes what an owner, a namespace or a definition left behind
     reads             get and list

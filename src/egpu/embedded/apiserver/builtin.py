@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from egpu.embedded.apiserver import cel, models, pods, podspec, policies, table, workload_columns, workloads
+from egpu.embedded.apiserver import cel, disruption, models, pods, podspec, policies, table, workload_columns, workloads
 from egpu.embedded.apiserver.access_kinds import access_kinds
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, metadata, objects_at
 from egpu.embedded.apiserver.priority import PriorityClassRules
@@ -298,6 +298,10 @@ def _table() -> list[Resource]:
         Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, "priorityclasses",
                  "priorityclass", ("pc",), columns=workload_columns.PRIORITY_CLASSES, rules=PriorityClassRules(),
                  model=("scheduling_v1", "PriorityClass"), generations=True),
+        Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, disruption.SHELF,
+                 "poddisruptionbudget", ("pdb",), columns=workload_columns.DISRUPTION_BUDGETS,
+                 rules=disruption.PodDisruptionBudgetRules(), model=("policy_v1", "PodDisruptionBudget"),
+                 subresources=(_status_of("PodDisruptionBudget"),), generations=True),
         *workloads.resources(),
         *(Resource("admissionregistration.k8s.io", "v1", kind.lower() + "s", kind, False,
                    kind.lower() + "s", kind.lower(), categories=("api-extensions",), columns=table.WEBHOOKS,
@@ -350,7 +354,6 @@ def _schemas(resources: list[Resource]) -> list[Resource]:
 def register(registry: Registry, definition_rules: Rules) -> None:
     """Put every built-in kind into the registry. `definition_rules` are those of CustomResourceDefinitions."""
     registry.add_group("", ["v1"])
-    registry.add_group("policy", ["v1"])  # served for pods/eviction alone: kubectl drain looks for the group
     definitions = Resource(
         "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
         "customresourcedefinitions", "customresourcedefinition", ("crd", "crds"), ("api-extensions",),

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from egpu.embedded.apiserver import applying, reads, scale, strict
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.deletion import DeleteOptions, Deleter
+from egpu.embedded.apiserver.disruption import Evictions
 from egpu.embedded.apiserver.logs import LogFinder, LogReader
 from egpu.embedded.apiserver.negotiation import Form, read_any, read_body
 from egpu.embedded.apiserver.objects import Json, as_object, encode, metadata
@@ -14,7 +15,6 @@ from egpu.embedded.apiserver.patch import json_patch, merge_patch
 from egpu.embedded.apiserver.patching import JSON_PATCH, Patcher
 from egpu.embedded.apiserver.reviews import Reviews
 from egpu.embedded.apiserver.status import (
-    bad_request,
     forbidden_field,
     invalid_object,
     method_not_allowed,
@@ -57,6 +57,7 @@ class Handlers:
         self._hub = hub
         self._writer = writer
         self._deleter = deleter
+        self._evictions = Evictions(store, deleter)
         self._patcher = patcher
         self._logs = logs
         self._reviews = reviews
@@ -153,7 +154,8 @@ class Handlers:
                 await self._writer.bind(call, read_body(raw, content_type))
                 return Answer(encode(success()), 201)
             case "eviction":
-                return await self._evict(call, read_body(raw, content_type))
+                await self._evictions.evict(call, read_body(raw, content_type))
+                return Answer(encode(success()), 201)
             case "log":
                 reader = LogReader(self._store, self._logs, call, self._writer.existing(call))
                 return Answer(reader.chunks(), content_type="text/plain")
@@ -184,14 +186,6 @@ class Handlers:
                 return (await self._patch(call, raw, content_type))[0]
             case _:
                 return self._writer.existing(call)
-
-    async def _evict(self, call: Call, body: Json) -> Answer:
-        """Delete the pod as its owner asked; there are no disruption budgets to heed."""
-        if metadata(body).get("name") not in (None, "", call.name):
-            raise bad_request(f"name in URL ({call.name}) does not match name in the Eviction object")
-        options = DeleteOptions.read(as_object(body.get("deleteOptions")))
-        await self._deleter.delete(call, options)
-        return Answer(encode(success()), 201)
 
 
 def _body(call: Call, raw: bytes, content_type: str) -> Json:

@@ -72,6 +72,7 @@ _MERGE_KEYS: dict[str, dict[str, str]] = {
     "DaemonSetStatus": {"conditions": "type"},
     "StatefulSetStatus": {"conditions": "type"},
     "JobStatus": {"conditions": "type"},
+    "PodDisruptionBudgetStatus": {"conditions": "type"},
     "MutatingWebhookConfiguration": {"webhooks": "name"},
     "ValidatingWebhookConfiguration": {"webhooks": "name"},
     "MutatingWebhook": {"matchConditions": "name"},

@@ -114,3 +114,16 @@ PRIORITY_CLASSES = (
     AGE,
     Column("PreemptionPolicy", lambda each: str(each.get("preemptionPolicy") or "")),
 )
+
+
+def _amount(field: str) -> Cell:
+    return lambda budget: str(found) if (found := at(budget, "spec", field)) is not None else "N/A"
+
+
+DISRUPTION_BUDGETS = (
+    NAME,
+    Column("Min Available", _amount("minAvailable")),
+    Column("Max Unavailable", _amount("maxUnavailable")),
+    Column("Allowed Disruptions", _number("status", "disruptionsAllowed"), type="integer"),
+    AGE,
+)

@@ -9,6 +9,7 @@
     daemon_sets    one pod on every node that takes it
     stateful_sets  pods with numbers, one after the other
     jobs           pods until enough of them have succeeded
+    disruption     how many of the pods that a budget selects may be evicted
 
 Left out: ControllerRevisions (so no `kubectl rollout undo` of daemon sets and stateful sets), volume claim templates,
 pod failure and success policies of jobs, CronJobs, and autoscalers.

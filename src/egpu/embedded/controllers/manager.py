@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 from egpu.adapters.kubernetes import Change, Client, Reflector
 from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.api.kubernetes import Node, Pod
+from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
 from egpu.api.objects import Object
 from egpu.embedded.controllers.daemon_sets import DaemonSets
 from egpu.embedded.controllers.deployments import Deployments
+from egpu.embedded.controllers.disruption import Disruptions
 from egpu.embedded.controllers.jobs import Jobs
 from egpu.embedded.controllers.kinds import ReplicaSet, Workload
 from egpu.embedded.controllers.pods import controller_of
@@ -36,6 +37,8 @@ class Controllers:
         self._loops = {one.kind: Loop[str](one.kind.__name__, one.reconcile) for one in self._controllers}
         self._owners = {kind: Reflector(client, kind) for kind in self._loops}
         self._pods, self._nodes = Reflector(client, Pod), Reflector(client, Node)
+        self._budgets = Reflector(client, PodDisruptionBudget)
+        self._disruptions = Loop[str]("PodDisruptionBudget", Disruptions(client, events).reconcile)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -43,14 +46,16 @@ class Controllers:
             reflector.on_change(self._waker(kind))
         self._owners[ReplicaSet].on_change(self._owned_changed)
         self._pods.on_change(self._owned_changed)
+        self._pods.on_change(self._selected_changed)
+        self._budgets.on_change(lambda change: self._disruptions.queue.add(change.subject.key))
         self._nodes.on_change(self._node_changed)
-        reflectors: list[Reflector[Any]] = [*self._owners.values(), self._pods, self._nodes]
+        reflectors: list[Reflector[Any]] = [*self._owners.values(), self._pods, self._nodes, self._budgets]
         async with asyncio.TaskGroup() as group:
             for reflector in reflectors:
                 group.create_task(reflector.run())
             for reflector in reflectors:
                 await reflector.synced.wait()
-            for loop in self._loops.values():
+            for loop in (*self._loops.values(), self._disruptions):
                 group.create_task(loop.run())
 
     def _waker(self, kind: type[Workload]) -> Callable[[Change[Workload]], None]:
@@ -70,6 +75,12 @@ class Controllers:
                 for one in reflector:
                     if one.namespace == obj.namespace:
                         self._loops[kind].queue.add(one.key)
+
+    def _selected_changed(self, change: Change[Pod]) -> None:
+        """Wake the budgets of the pod's namespace: they may select it."""
+        for budget in self._budgets:
+            if budget.namespace == change.subject.namespace:
+                self._disruptions.queue.add(budget.key)
 
     def _node_changed(self, change: Change[Node]) -> None:
         """A node that comes, goes, or is labelled or tainted otherwise may take other daemons."""

@@ -19,10 +19,10 @@ from egpu.adapters.kubernetes.reflector import Change, Reflector
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.resources import Amounts, effective_requests
 from egpu.api.wire import rfc3339
+from egpu.core.placement.node_filters import rejection, unsupported
 from egpu.embedded.scheduler import preemption
 from egpu.embedded.scheduler.events import EXTENDER, Event, node_events, scaled_down
 from egpu.embedded.scheduler.extender import WEIGHT, Extender
-from egpu.core.placement.node_filters import rejection, unsupported
 from egpu.embedded.scheduler.messages import event_text, unschedulable
 from egpu.embedded.scheduler.queue import QueuedPod, SchedulingQueue
 from egpu.embedded.scheduler.scoring import extender_score, score

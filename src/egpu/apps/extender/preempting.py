@@ -1,0 +1,251 @@
+"""Evicts less important pods for a pod that waits for cards, and keeps for it what they leave.
+
+kube-scheduler preempts by the sums of a node, and gives up where these have room although no card has. So whoever it
+called unschedulable is looked at here, card by card (`egpu.core.preemption.plan`), a bounded number per second.
+
+The steps, in an order in which being killed between any two loses and leaks nothing:
+
+1. the cards are reserved in the ledger, and that is written into the pod, with who has to go and until when;
+2. the pod's nominatedNodeName says so to kube-scheduler, which then gives its node's CPU and memory to nobody lesser;
+3. the victims are evicted one by one, by the Eviction API: it knows whether a budget would be broken, and gives them
+   their time to end. It is asked about all of them before the first goes. What it refuses is not tried in another way,
+   and again only later.
+
+Whoever takes over finds the reservation in the pod and goes on with 2 and 3. With its time it is over, in any case.
+When the cards are free, the pod is woken like all others (`egpu.apps.extender.waking`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.api import names
+from egpu.api.kubernetes import Pod
+from egpu.apps.extender.fence import Fence, awaits_placement
+from egpu.apps.extender.metrics import Metrics
+from egpu.apps.extender.view import View
+from egpu.core.placement.reservations import Reservation, Reserved, priority
+from egpu.core.policies.registry import Policies
+from egpu.core.preemption.plan import InVain, Plan, card_names, plan
+from egpu.core.preemption.victims import is_placed
+from egpu.errors import BudgetSpent, Conflict, ElasticGPUError, NotFound
+
+LOOK_SECONDS: Final = 0.5
+PLANS_PER_LOOK: Final = 2
+EVICTIONS_PER_LOOK: Final = 16
+RESERVED_SECONDS: Final = 60.0
+"""Kept for a pod beyond the time that its victims have to end."""
+LONGEST_GRACE_SECONDS: Final = 600.0
+"""Of which no more is added to that: a pod that takes longer to end does not hold up others for its successor."""
+AGAIN_SECONDS: Final = 5.0
+"""Until a pod is looked at again for which nobody could be evicted, an eviction is tried again that was refused, and
+what was written to a pod is written again if the watch has not shown it."""
+
+log = structlog.get_logger(__name__)
+
+
+class Preemptor:
+    """`look` once in a while. `clock` gives seconds since the epoch: it is compared with what another process wrote."""
+
+    def __init__(
+        self,
+        client: Client,
+        view: View,
+        fence: Fence,
+        policies: Policies,
+        *,
+        events: EventRecorder,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._fence = fence
+        self._policies = policies
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+        self._not_before: dict[str, float] = {}
+        """By the UID of a waiting pod, or of a victim: when it is its turn again."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except ElasticGPUError as error:
+                log.warning("nobody preempted; tried again", reason=str(error))
+
+    async def look(self) -> None:
+        """Ends what is over, goes on with what has begun, and begins with the most important of those that wait.
+        Raises what the API server refuses."""
+        now = self._clock()
+        self._not_before = {uid: at for uid, at in self._not_before.items() if at > now}
+        for reservation in self._view.cache.reservations.over(now):
+            await self._end(reservation, "its time was over")
+        for reservation in self._view.cache.reservations:
+            await self._go_on(reservation)
+        for pod in self._waiting()[:PLANS_PER_LOOK]:
+            await self._begin(pod)
+
+    def _waiting(self) -> list[Pod]:
+        """Pods that kube-scheduler found no place for, and that are more important than some that have one."""
+        placed = [priority(pod) for pod in self._view.pods if is_placed(pod)]
+        least = min(placed, default=None)
+        waiting = [
+            pod
+            for pod in self._view.pods
+            if least is not None
+            and awaits_placement(pod)
+            and priority(pod) > least
+            and _unschedulable(pod)
+            and self._is_turn(pod.uid)
+            and pod.uid not in self._view.cache.reservations
+        ]
+        return sorted(waiting, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.uid))
+
+    # --- a plan becomes a reservation -------------------------------------------------------------------------------
+
+    async def _begin(self, pod: Pod) -> None:
+        await self._fence.check()
+        # From here to the reservation there is no await: nobody can take the cards in between.
+        found = plan(pod, self._view.scene(self._policies))
+        if isinstance(found, InVain):
+            log.debug("nobody is evicted for it", pod=pod.key, reason=found.reason)
+            self._put_off(pod.uid)
+            return
+        begun = [Reservation.of(one, self._reserved(one, found)) for one in found.pods]
+        for reservation in begun:
+            self._view.cache.reservations.keep(reservation)
+        log.info("preempts", pod=pod.key, victims=[victim.key for victim in found.victims])
+        try:
+            for one, reservation in zip(found.pods, begun, strict=True):
+                await self._write(one, reservation)
+        except ElasticGPUError:
+            for reservation in begun:
+                self._view.cache.reservations.drop(reservation.uid)
+                self._put_off(reservation.uid)
+            raise
+        for one in found.pods:
+            await self._events.note(one, "Preempting", _announced(found))
+        for reservation in begun:
+            await self._go_on(reservation)
+
+    def _reserved(self, pod: Pod, found: Plan) -> Reserved:
+        graces = [victim.spec.termination_grace_period_seconds or 0 for victim in found.victims]
+        grace = min(max(graces, default=0), LONGEST_GRACE_SECONDS)
+        return Reserved(
+            allocation=found.allocations[pod.uid],
+            until=int(self._clock() + grace + RESERVED_SECONDS),
+            victims=tuple(victim.uid for victim in found.victims),
+        )
+
+    async def _write(self, pod: Pod, reservation: Reservation) -> None:
+        """Only into the pod as it was when the lease was asked about: see rule 1 of the fence."""
+        text = msgspec.json.encode(reservation.reserved).decode()
+        meta = {"uid": pod.uid, "resourceVersion": pod.metadata.resource_version}
+        patch = {"metadata": meta | {"annotations": {names.RESERVATION: text}}}
+        await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace)
+
+    # --- a reservation is made true ---------------------------------------------------------------------------------
+
+    async def _go_on(self, reservation: Reservation) -> None:
+        pod = self._view.pods.by_uid(reservation.uid)
+        if pod is None:
+            return
+        node = reservation.reserved.allocation.node
+        if pod.status.nominated_node_name != node and self._is_turn(reservation.uid):
+            self._put_off(reservation.uid)
+            await self._nominate(pod, node)
+        known = [self._view.pods.by_uid(uid) for uid in reservation.reserved.victims]
+        left = [one for one in known if one is not None and not one.finished]
+        staying = [one for one in left if one.metadata.deletion_timestamp is None and self._is_turn(one.uid)]
+        if not staying:
+            return
+        await self._fence.check()
+        try:
+            if len(left) == len(reservation.reserved.victims):
+                for victim in staying:
+                    await self._evict(victim, dry_run=True)
+        except BudgetSpent as error:
+            self._put_off(pod.uid)
+            await self._end(reservation, str(error))
+            return
+        for victim in staying[:EVICTIONS_PER_LOOK]:
+            self._put_off(victim.uid)
+            try:
+                await self._evict(victim)
+            except BudgetSpent as error:
+                log.info("not evicted yet", pod=victim.key, reason=str(error))
+                return
+            self._metrics.pods_evicted.inc()
+            await self._events.warn(victim, "Preempted", _farewell(victim, pod, reservation))
+
+    async def _evict(self, victim: Pod, *, dry_run: bool = False) -> None:
+        try:
+            await self._client.evict(victim.name, namespace=victim.namespace, uid=victim.uid, dry_run=dry_run)
+        except (Conflict, NotFound):
+            return  # gone by itself
+
+    async def _nominate(self, pod: Pod, node: str) -> None:
+        patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}}
+        try:
+            await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace, subresource="status")
+        except (Conflict, NotFound):
+            return  # another pod by now, or none
+
+    async def _end(self, reservation: Reservation, why: str) -> None:
+        """Of a pod that still waits: one that has its cards has let go of it already."""
+        self._view.cache.reservations.drop(reservation.uid)
+        self._view.made_room()
+        pod = self._view.pods.by_uid(reservation.uid)
+        log.info("no longer reserved", pod=reservation.key, reason=why)
+        if pod is None:
+            return
+        await self._events.warn(pod, "PreemptionEnded", f"no cards are reserved for it any more: {why}")
+        patch = {"metadata": {"uid": pod.uid, "annotations": {names.RESERVATION: None}}}
+        try:
+            await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace)
+        except (Conflict, NotFound):
+            return  # another pod by now, or none
+        await self._nominate(pod, "")
+
+    # --- whose turn it is -------------------------------------------------------------------------------------------
+
+    def _is_turn(self, uid: str) -> bool:
+        return self._not_before.get(uid, 0.0) <= self._clock()
+
+    def _put_off(self, uid: str) -> None:
+        self._not_before[uid] = self._clock() + AGAIN_SECONDS
+
+
+def _unschedulable(pod: Pod) -> bool:
+    """Whether kube-scheduler has looked for a place, and may look again."""
+    return pod.metadata.deletion_timestamp is None and any(
+        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
+        for one in pod.status.conditions or []
+    )
+
+
+def _announced(found: Plan) -> str:
+    """What the waiting pod's event says."""
+    where = "; ".join(card_names(each) for each in found.allocations.values())
+    if not found.victims:
+        return f"reserved {where}, where pods are about to end"
+    return f"evicts {_listed(found.victims)} for {where}"
+
+
+def _farewell(victim: Pod, pod: Pod, reservation: Reservation) -> str:
+    """What the victim's event says."""
+    return f"Preempted by {pod.key} (priority {priority(pod)}) on {card_names(reservation.reserved.allocation)}"
+
+
+def _listed(pods: Sequence[Pod]) -> str:
+    return ", ".join(f"{pod.key} (priority {priority(pod)})" for pod in pods)
