@@ -26,7 +26,8 @@ class AgentConfig:
     write of their slots is a file system of its own each, which cannot grow; kubelet has to see what the agent mounts.
     `vocabularies` are the optional ones that are turned on, in whose names the node publishes its cards too. `cdi`:
     slots are CDI devices (auto: where kubelet and runtime take those), written into the last of `cdi_directories`;
-    NVIDIA's are looked for in all of them.
+    NVIDIA's are looked for in all of them. `shim`: the node has a shim (`egpu.apps.shim`), which answers kubelet and
+    whose children executors are, held as it is told; else both are this process's, and end with it.
     """
 
     node: str
@@ -50,6 +51,7 @@ class AgentConfig:
     mount_usage: bool = False
     cdi: Mode = "auto"
     cdi_directories: tuple[Path, ...] = DIRECTORIES
+    shim: bool = False
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""
