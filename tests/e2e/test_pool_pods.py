@@ -139,7 +139,7 @@ async def test_a_node_that_serves_is_lost_and_comes_back(place: Place) -> None:
         await until(computes, "the program's session")
 
         # The machine is gone: its agent, its kubelet, its executors, all at once.
-        lost = ("kubelet-node-1", "agent-node-1")
+        lost = ("kubelet-node-1", "agent-node-1", "shim-node-1")
         specs = [running.fleet.children[name].spec for name in lost]
         (executor,) = served.iterdir()
         await running.fleet.stop(lost)

@@ -258,11 +258,11 @@ async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: Local
     await node.phase("stays", "Running")
     await node.phase("ends", "Running")
     before = node.slot_of(pod, "main")
-    registrations = node.agent.registrar.registrations
+    registrations = node.shim.registrar.registrations
     await node.kill_kubelet()
     await until(lambda: list((node.kubelet_dir / "run" / ends.uid).glob("main/0/exit")), "it ends unseen")
     await node.start_kubelet()
-    await until(lambda: node.agent.registrar.registrations > registrations, "registered again")
+    await until(lambda: node.shim.registrar.registrations > registrations, "registered again")
     after = await node.phase("ends", "Failed")
     assert ended(after).exit_code == 3
     late = await node.create("late", [shell("main", "true")], {"main": vcuda(share(1, core=30))})

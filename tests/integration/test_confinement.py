@@ -12,6 +12,7 @@ import pytest
 
 from egpu.adapters import native
 from egpu.adapters.executors.confinement import Confinement, ConfinementConfig
+from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.process import Executor, find
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
@@ -96,7 +97,7 @@ class Owner(msgspec.Struct, frozen=True):
 def supervisor(
     directory: Path, driver_dir: Path, confinement: Confinement, *, private: bool = False
 ) -> ExecutorSupervisor[Owner]:
-    return ExecutorSupervisor(directory, Owner, driver_dir=driver_dir, confinement=confinement, private=private)
+    return ExecutorSupervisor(directory, Owner, parent=ThisProcess(driver_dir, confinement), private=private)
 
 
 def start(executors: ExecutorSupervisor[Owner], name: str) -> Executor[Owner]:
@@ -189,6 +190,7 @@ FOUND = """
 import os, sys
 from pathlib import Path
 from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.nvml import NvmlInventory
 from test_confinement import Owner, sample, start
@@ -196,7 +198,7 @@ from test_confinement import Owner, sample, start
 (card,) = NvmlInventory().read()
 os.environ["EGPU_TEST_CARD"] = card.uuid
 state = Path(sys.argv[1])
-executor = start(ExecutorSupervisor(state / "leases", Owner, driver_dir=None, confinement=Confinement()), "one")
+executor = start(ExecutorSupervisor(state / "leases", Owner, parent=ThisProcess(None, Confinement())), "one")
 try:
     print(sample(executor, state / "client"))
 finally:

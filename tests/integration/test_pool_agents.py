@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.leftovers import processes_of
+from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.client import answer_of, dial
@@ -118,7 +119,7 @@ async def agents(directory: Path, pods: Pods | None = None) -> AsyncGenerator[Ag
     await inventory.refresh()
     serving = PodService(
         SERVER,
-        executors=ExecutorSupervisor(directory / "served", ServedContainer, driver_dir=None, confinement=Confinement()),
+        executors=ExecutorSupervisor(directory / "served", ServedContainer, parent=ThisProcess(None, Confinement())),
         inventory=inventory,
         pods=pods,
         credentials=authority.issue(directory / "pki", "server", SERVER),

@@ -1,4 +1,4 @@
-"""One node of this machine: API server, embedded kubelet, agent. Cards are stand-ins; everything else is real."""
+"""One node of this machine: API server, embedded kubelet, shim, agent. Cards are stand-ins; everything else is real."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, e
 from egpu.api.kubernetes import ContainerStateTerminated
 from egpu.apps.agent import Agent, AgentConfig
 from egpu.apps.agent.slots.injection import Mode
+from egpu.apps.shim import NodeShim, ShimConfig
 from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
@@ -94,6 +95,8 @@ class LocalNode:
     kubeconfig: Path
     cards: Cards
     _agent: Agent | None = None
+    _shim: NodeShim | None = None
+    _shim_task: asyncio.Task[None] | None = None
     kubelet: asyncio.subprocess.Process | None = None
     agent_process: asyncio.subprocess.Process | None = None
     _agent_task: asyncio.Task[None] | None = None
@@ -118,9 +121,27 @@ class LocalNode:
         assert self._agent is not None, "no agent was started in this process"
         return self._agent
 
+    @property
+    def shim(self) -> NodeShim:
+        assert self._shim is not None, "no agent was started, and so no shim"
+        return self._shim
+
     # ---- processes
 
+    def _start_shim(self, driver_dir: Path | None = None) -> None:
+        """Once: it is there as long as the node is, whatever becomes of agents."""
+        if self._shim is None:
+            config = ShimConfig(kubelet_dir=self.kubelet_dir, state_dir=self.state_dir, driver_dir=driver_dir)
+            self._shim = NodeShim(config)
+            self._shim_task = asyncio.create_task(self._shim.run(Supervisor(signals=())))
+
+    async def stop_shim(self) -> None:
+        if self._shim_task is not None:
+            self._shim_task.cancel()
+            await asyncio.gather(self._shim_task, return_exceptions=True)
+
     async def start_agent(self) -> Agent:
+        self._start_shim()
         config = AgentConfig(
             node=NODE,
             kubeconfig=self.kubeconfig,
@@ -133,6 +154,7 @@ class LocalNode:
             mount_usage=mounts.allowed(self.directory),
             cdi=self.cdi,
             cdi_directories=(self.cdi_dir,),
+            shim=True,
         )
         agent = self._agent = Agent(config, client=self.client, cards=self.cards)
         self._agent_supervisor = Supervisor(signals=())
@@ -248,8 +270,19 @@ class LocalNode:
 
     async def start_agent_process(self, machine: Machine) -> None:
         """The agent as a process of its own, on the simulated machine's NVML."""
+        self._start_shim(machine.driver_dir)
         program = "from egpu.cli import main; main()"
-        command = [sys.executable, "-c", program, "agent", "--node", NODE, "--kubeconfig", str(self.kubeconfig)]
+        command = [
+            sys.executable,
+            "-c",
+            program,
+            "agent",
+            "--shim",
+            "--node",
+            NODE,
+            "--kubeconfig",
+            str(self.kubeconfig),
+        ]
         command += ["--kubelet-dir", str(self.kubelet_dir), "--state-dir", str(self.state_dir)]
         command += ["--device-root", str(machine.device_dir), "--cdi", self.cdi, "--cdi-dir", str(self.cdi_dir)]
         command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
@@ -319,6 +352,7 @@ async def local_node(
         finally:
             await here.stop_agent()
             await here.kill_agent(signal.SIGTERM)
+            await here.stop_shim()
             await here.kill_kubelet(signal.SIGTERM)
             await end_all(here.kubelet_dir)
             janitor.unmount(directory)

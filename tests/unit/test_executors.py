@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import Confinement
 from egpu.adapters.executors.leftovers import left_of
+from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.process import Executor, boot_id, find
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
@@ -220,7 +221,7 @@ def test_an_executor_of_an_earlier_version_is_ended_and_it_is_said_why(tmp_path:
 
 def test_who_ends_an_executor_together_with_others_waits_for_the_same_end(tmp_path: Path) -> None:
     """And none of them ends the one that was started next under its name."""
-    supervisor = ExecutorSupervisor(tmp_path, Owner, driver_dir=None, confinement=Confinement())
+    supervisor = ExecutorSupervisor(tmp_path, Owner, parent=ThisProcess(None, Confinement()))
     first, second = (
         executor_of(subprocess.Popen(["sleep", "600"], text=True, start_new_session=True), tmp_path / folder / "one")
         for folder in ("first", "second")

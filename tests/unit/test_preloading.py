@@ -41,6 +41,9 @@ class Cards:
     def processes(self) -> Mapping[str, tuple[CardProcess, ...]]:
         return {}
 
+    def used_bytes(self) -> Mapping[str, int]:
+        return {}
+
     def close(self) -> None: ...
 
 

@@ -5,6 +5,7 @@
     nvml            the cards of this machine
     slices          the two files of a slice: what may be used, and what is
     executors       processes that have a card for programs that have none
+    shim            what a node's agent and its shim say to each other
     pool            connections between programs, broker and servers, and who may have them
     local           slices of this machine's own cards, without a cluster
     simulator       simulated machines

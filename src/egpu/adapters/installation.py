@@ -150,16 +150,17 @@ def _run(workload: Document, images: Mapping[str, str], site: Site) -> None:
         if site.pull_policy:
             container["imagePullPolicy"] = site.pull_policy
     if workload["kind"] == "DaemonSet":
-        _agent(pod, site)
+        _on_node(pod, site)
 
 
-def _agent(pod: Document, site: Site) -> None:
+def _on_node(pod: Document, site: Site) -> None:
+    """What a site says of agents is for the shims beside them, too."""
     if site.node_selector:
         pod["nodeSelector"] = dict(site.node_selector)
     if site.runtime_class:
         pod["runtimeClassName"] = site.runtime_class
-    if site.cdi:
-        arguments = pod["containers"][0]["args"]
+    arguments = pod["containers"][0]["args"]
+    if site.cdi and AS_DEPLOYED in arguments:
         arguments[arguments.index(AS_DEPLOYED)] = f"--cdi={site.cdi}"
 
 

@@ -40,6 +40,24 @@ def start_time(pid: int) -> int:
     return 0 if fields[0] in ("Z", "X") and int(fields[17]) <= 1 else int(fields[19])
 
 
+def descendants(pid: int) -> list[Process]:
+    """Its children, theirs, and so on; those whose parent has ended are no longer among them."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found: list[Process] = []
+    todo = [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found += map(Process.of, children)
+        todo += children
+    return found
+
+
 def user_of(pid: int) -> int | None:
     """The real user id of a process; None when it is gone, or hidden from us."""
     try:

@@ -24,14 +24,14 @@ PANELS: Final = {
     "Try and use": ("demo", "up", "run", "resize", "sim"),
     "Look": ("get", "explain", "inspect", "simulate", "defrag", "export-trace", "version"),
     "Processes of an installation": (
-        "manifests", "doctor", "webhook", "extender", "agent", "controller", "broker", "serve", "certificate",
+        "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "broker", "serve", "certificate",
     ),
 }  # fmt: skip
 """Every command. Its function, or its group of commands, has its name, and so has its module here, where `MODULES` says
 no other."""
 MODULES: Final = {
     "version": "app",
-    **dict.fromkeys(("webhook", "extender", "agent", "controller"), "components"),
+    **dict.fromkeys(("webhook", "extender", "agent", "shim", "controller"), "components"),
     **dict.fromkeys(("broker", "serve", "certificate"), "pool"),
 }
 SETTINGS: Final = {"run": {"allow_interspersed_args": False, "ignore_unknown_options": False}}

@@ -1,4 +1,5 @@
-"""The processes of an installation: `egpu webhook`, `extender`, `agent`, `controller`. Behaviour is in `egpu.apps`."""
+"""The processes of an installation: `egpu webhook`, `extender`, `agent`, `shim`, `controller`; what they do is in
+`egpu.apps`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -158,6 +159,12 @@ def agent(
     ] = False,
     cdi: Cdi = "auto",
     cdi_dir: CdiDir = None,
+    shim: Annotated[
+        bool,
+        typer.Option(
+            "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
+        ),
+    ] = False,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
@@ -189,8 +196,36 @@ def agent(
         cdi=cdi,
         cdi_directories=tuple(cdi_dir or DIRECTORIES),
         sharing_dir=default_root() / election.DIRECTORY if nvml_library is None else None,
+        shim=shim,
     )
     run_component("agent", run, config, log_level)
+
+
+def shim(
+    kubelet_dir: Annotated[Path, typer.Option(help="kubelet's directory.")] = Path("/var/lib/kubelet"),
+    state_dir: Annotated[Path, typer.Option(help="The agent's.")] = Path("/var/lib/elasticgpu"),
+    driver_dir: Annotated[
+        Path | None, typer.Option(help="A simulated machine's driver. Default: the system's.")
+    ] = None,
+    cgroup: Cgroup = "",
+    executor_memory: ExecutorMemory = 0,
+    executor_cpus: ExecutorCpus = 0.0,
+    executor_users: ExecutorUsers = "",
+    log_level: LogLevel = "info",
+) -> None:
+    """On each GPU node, beside the agent: answers kubelet and keeps executors running while the agent is upgraded."""
+    from egpu.adapters.executors.confinement import ConfinementConfig
+    from egpu.apps.shim import ShimConfig, run
+
+    config = ShimConfig(
+        kubelet_dir=kubelet_dir,
+        state_dir=state_dir,
+        driver_dir=driver_dir,
+        confinement=ConfinementConfig(
+            cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
+        ),
+    )
+    run_component("shim", run, config, log_level)
 
 
 def controller(

@@ -109,7 +109,7 @@ class ClusterConfig:
 @dataclass
 class Cluster:
     """A running cluster. `fleet` holds the components' processes, by name: webhook, extender, controller, kubelet-NODE,
-    agent-NODE."""
+    shim-NODE, agent-NODE."""
 
     config: ClusterConfig
     state_dir: Path
@@ -217,7 +217,8 @@ def _specs(
     def spec(name: str, module: str, *arguments: str) -> ChildSpec:
         kubeconfig = running.server.kubeconfigs[name]
         common = ("--kubeconfig", str(kubeconfig), "--log-level", config.log_level)
-        return ChildSpec(name, (*python_module(module, *arguments), *common), state_dir / "logs" / f"{name}.log")
+        command, log_file = (*python_module(module, *arguments), *common), state_dir / "logs" / f"{name}.log"
+        return ChildSpec(name, command, log_file, alone=name.startswith("kubelet-"))
 
     specs = [
         spec("controller", "egpu", "controller", "--listen", f"127.0.0.1:{health['controller']}",
@@ -238,8 +239,16 @@ def _specs(
             spec(f"kubelet-{node}", "egpu.embedded.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
                  "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory,
                  "--cdi-dir", str(home / "cdi")),
-            spec(f"agent-{node}", "egpu", "agent", "--node", node, "--node-ip", "127.0.0.1",
-                 "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"), "--cgroup", "none",
+            ChildSpec(
+                f"shim-{node}",
+                python_module(
+                    "egpu", "shim", "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"),
+                    "--driver-dir", str(machine.driver_dir), "--cgroup", "none", "--log-level", config.log_level,
+                ),
+                state_dir / "logs" / f"shim-{node}.log",
+            ),
+            spec(f"agent-{node}", "egpu", "agent", "--shim", "--node", node, "--node-ip", "127.0.0.1",
+                 "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"),
                  "--device-root", str(machine.device_dir), "--nvml-library", str(nvml), "--cdi-dir", str(home / "cdi"),
                  "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI), *mounting,
                  "--vocabularies", ",".join(config.vocabularies)),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.processes import start_time
+from egpu.adapters.processes import Process, descendants, start_time
 
 log = structlog.get_logger(__name__)
 
@@ -35,12 +35,14 @@ STOP_GRACE_SECONDS = 6.0
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What to run. `argv[0]` is a program; its output goes to `log_file`."""
+    """What to run. `argv[0]` is a program; its output goes to `log_file`. `alone`: what it has started outlives it, as
+    containers do kubelet; else its process tree ends with it, as a container's control group with its first process."""
 
     name: str
     argv: tuple[str, ...]
     log_file: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    alone: bool = False
 
 
 def python_module(module: str, *arguments: str) -> tuple[str, ...]:
@@ -74,27 +76,44 @@ class Child:
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after the grace period. Returns when the process is gone."""
         self._stopping = True
-        process = self._process
-        if process is not None and process.returncode is None:
-            _signal(process, signal.SIGTERM)
-            try:
-                await asyncio.wait_for(process.wait(), STOP_GRACE_SECONDS)
-            except TimeoutError:
-                log.warning("child ignored SIGTERM", child=self.spec.name)
-                _signal(process, signal.SIGKILL)
-                await process.wait()
+        await self._terminate()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         self._pid_file.unlink(missing_ok=True)
 
+    async def roll(self) -> None:
+        """End it as the pod of a DaemonSet that is rolled over ends; it is started again."""
+        await self._terminate()
+
+    async def _terminate(self) -> None:
+        """SIGTERM, then SIGKILL after the grace period, and with it what it has started."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        tree = self._tree()
+        _signal(process, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), STOP_GRACE_SECONDS)
+        except TimeoutError:
+            log.warning("child ignored SIGTERM", child=self.spec.name)
+            _signal(process, signal.SIGKILL)
+            await process.wait()
+        _kill_all(tree)
+
     def kill(self) -> int | None:
         """SIGKILL the process, as a fault. It is started again. Returns the pid that was killed, None if none ran."""
         pid = self.pid
         if pid is not None and self._process is not None:
+            _signal(self._process, signal.SIGSTOP)  # it starts nothing more
+            tree = self._tree()
             _signal(self._process, signal.SIGKILL)
+            _kill_all(tree)
         return pid
+
+    def _tree(self) -> list[Process]:
+        return descendants(self.pid) if self.pid is not None and not self.spec.alone else []
 
     async def _spawn(self) -> None:
         self.spec.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -154,6 +173,13 @@ class Fleet:
             return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
             return "(no log)"
+
+
+def _kill_all(tree: Sequence[Process]) -> None:
+    for one in tree:
+        if one.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -73,10 +73,11 @@ def containers(site: Site) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]
 
 
 @pytest.mark.parametrize("site", [Site(), EVERYTHING], ids=["as it is", "everything chosen"])
-def test_all_but_the_agent_have_no_rights_on_their_node(site: Site) -> None:
+def test_all_but_agent_and_shim_have_no_rights_on_their_node(site: Site) -> None:
     found = {name: (pod, container) for name, pod, container in containers(site)}
-    pod, container = found.pop("elastic-gpu-agent")
-    assert container["securityContext"] == {"privileged": True, "runAsUser": 0}, "the image's own user is nobody"
+    for name in ("elastic-gpu-agent", "elastic-gpu-shim"):
+        pod, container = found.pop(name)
+        assert container["securityContext"] == {"privileged": True, "runAsUser": 0}, "the image's own user is nobody"
     for pod, container in found.values():
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
@@ -98,7 +99,7 @@ def test_what_refers_to_something_finds_it(site: Site) -> None:
     there = {key(document) for document in documents}
     assert len(there) == len(documents)
     workloads = [one for one in documents if one["kind"] in ("Deployment", "DaemonSet")]
-    assert len(workloads) == 4
+    assert len(workloads) == 5
     for workload in workloads:
         spec, pod = workload["spec"], workload["spec"]["template"]["spec"]
         labels = workload["spec"]["template"]["metadata"]["labels"]
@@ -112,7 +113,8 @@ def test_what_refers_to_something_finds_it(site: Site) -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
         assert set(re.findall(r"\$\((\w+)\)", " ".join(container["args"]))) <= set(environment)
         ports = {port["name"] for port in container.get("ports", [])}
-        for probe in (container["livenessProbe"], container["readinessProbe"]):
+        probes = () if workload["metadata"]["name"] == "elastic-gpu-shim" else ("livenessProbe", "readinessProbe")
+        for probe in (container[name] for name in probes):
             port = (probe.get("httpGet") or probe["tcpSocket"])["port"]
             assert isinstance(port, int) or port in ports
     for document in documents:
@@ -126,6 +128,22 @@ def test_what_refers_to_something_finds_it(site: Site) -> None:
             assert f"ServiceAccount {subject['namespace']}/{subject['name']}" in there
         if role := document.get("roleRef"):
             assert any(one.startswith(f"{role['kind']} ") and one.endswith(f"/{role['name']}") for one in there)
+
+
+def test_nothing_but_a_person_ends_a_shim() -> None:
+    """Every program that has an executor on its node would end with it."""
+    shim, agent = (next(one for one in installation(DEPLOY, Site()) if key(one).endswith(f"/{name}") and
+                        one["kind"] == "DaemonSet") for name in ("elastic-gpu-shim", "elastic-gpu-agent"))  # fmt: skip
+    assert shim["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    pods = [one["spec"]["template"]["spec"] for one in (shim, agent)]
+    (container,) = pods[0]["containers"]
+    assert "livenessProbe" not in container
+    assert pods[0]["automountServiceAccountToken"] is False
+    for same in ("nodeSelector", "tolerations", "priorityClassName", "hostPID"):
+        assert pods[0][same] == pods[1][same]
+    assert "--shim" in pods[1]["containers"][0]["args"]
+    state = "--state-dir=/var/lib/elasticgpu"
+    assert all(state in pod["containers"][0]["args"] for pod in pods), "they meet there"
 
 
 def labels_of(workload: Document) -> dict[str, str]:

@@ -76,7 +76,8 @@ class ExecutorUsage:
 class Executor(Generic[Owner]):
     """One executor, made by `start` or `find`. `sessions` is how many programs use it."""
 
-    def __init__(self, directory: Path, record: ExecutorRecord[Owner], confinement: Confinement) -> None:
+    def __init__(self, directory: Path, record: ExecutorRecord[Owner], confinement: Confinement | None) -> None:
+        """`confinement` None: it is the child of another process, which alone ends it (`parents`)."""
         self.directory = directory
         self.record = record
         self.process = record.process
@@ -159,7 +160,7 @@ class Executor(Generic[Owner]):
         records.write(self.directory, self.record)
         write_policy(self.directory / "policy", self.record.policy())
 
-    def launch(self, driver_dir: Path | None, user: User | None = None) -> None:
+    def launch(self, driver_dir: Path | None, confinement: Confinement, user: User | None = None) -> None:
         """Start the process in its finished directory, with the driver in `driver_dir`, or the one that our NVML is of,
         or the one that the system finds.
 
@@ -179,8 +180,8 @@ class Executor(Generic[Owner]):
             str(native.path(EXECUTOR)), "--slice", str(self.directory),
             "--driver", DRIVER if driver_dir is None else str(driver_dir / DRIVER),
             "--listen", str(self.socket), "--grace", str(GRACE_SECONDS), "--sessions", str(MAX_SESSIONS),
-            "--lease", self.name, *self._confinement.enter(group_name(self.directory), self.record.cards),
-            *self._confinement.show(driver_dir, [self.record.minors[share.uuid] for share in self.record.cards]),
+            "--lease", self.name, *confinement.enter(group_name(self.directory), self.record.cards),
+            *confinement.show(driver_dir, [self.record.minors[share.uuid] for share in self.record.cards]),
             *(("--user", f"{user.uid}:{user.uid}") if user else ()),
         ]  # fmt: skip
         with (self.directory / "events").open("wb") as events, (self.directory / "log").open("wb") as errors:
@@ -203,7 +204,8 @@ class Executor(Generic[Owner]):
         if self.process.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-        self._confinement.end(group_name(self.directory))
+        if self._confinement is not None:
+            self._confinement.end(group_name(self.directory))
         while self.is_alive() or (group_exists(self.process.pid) and self._kill_members()):
             if time.monotonic() > deadline:
                 raise Unavailable(f"the executor {self.name} does not end (pid {self.process.pid})")
@@ -255,7 +257,7 @@ def start(
         records.write(draft, record)
         draft.rename(final)
         executor = Executor(final, record, confinement)
-        executor.launch(driver_dir, user)
+        executor.launch(driver_dir, confinement, user)
     except (OSError, ElasticGPUError) as error:
         with contextlib.suppress(ElasticGPUError):
             confinement.end(group_name(final))

@@ -19,7 +19,7 @@ MIB: Final = 1024 * 1024
 _EARLIER_RECORD: Final = "lease.json"
 """What versions before this file wrote in its place."""
 
-Owner = TypeVar("Owner", bound=msgspec.Struct)
+Owner = TypeVar("Owner")
 """Whose an executor is: what a slot, a served container or a lease has to keep beside its executor."""
 
 

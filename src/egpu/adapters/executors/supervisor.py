@@ -9,8 +9,7 @@ from typing import Final, Generic
 
 import structlog
 
-from egpu.adapters.executors import process
-from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.parents import Parent
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
 from egpu.adapters.private import private_directory
@@ -32,17 +31,14 @@ class ExecutorSupervisor(Generic[Owner]):
         directory: Path,
         owner: type[Owner],
         *,
-        driver_dir: Path | None,
-        confinement: Confinement,
+        parent: Parent,
         private: bool = False,
         ready_seconds: float = READY_SECONDS,
     ) -> None:
-        """`driver_dir` is a simulated machine's, None for this machine's own driver. `private`: nobody else of this
-        machine may pass through the directory, whatever the sockets in it allow. Raises NotPrivate, Unavailable: as
-        `private_directory`."""
+        """`private`: nobody else of this machine may pass through the directory, whatever the sockets in it allow.
+        Raises NotPrivate, Unavailable: as `private_directory`."""
         self._owner = owner
-        self._driver_dir = driver_dir
-        self._confinement = confinement
+        self._parent = parent
         self._ready_seconds = ready_seconds
         self._ending: dict[str, asyncio.Task[None]] = {}
         self.running: dict[str, Executor[Owner]] = {}
@@ -53,7 +49,7 @@ class ExecutorSupervisor(Generic[Owner]):
 
     async def adopt(self) -> None:
         """Find the executors of an earlier run. Raises Unavailable when what is left of others does not end."""
-        for executor in await asyncio.to_thread(process.find, self._directory, self._owner, self._confinement):
+        for executor in await asyncio.to_thread(self._parent.find, self._directory, self._owner):
             self.running[executor.name] = executor
             log.info("executor found again", name=executor.name, pid=executor.process.pid)
 
@@ -77,7 +73,7 @@ class ExecutorSupervisor(Generic[Owner]):
         return await asyncio.shield(asyncio.create_task(self._launch(record)))
 
     async def _launch(self, record: ExecutorRecord[Owner]) -> Executor[Owner]:
-        executor = await asyncio.to_thread(process.start, self._directory, record, self._driver_dir, self._confinement)
+        executor = await asyncio.to_thread(self._parent.start, self._directory, record)
         self.running[executor.name] = executor
         log.info("executor started", name=executor.name, pid=executor.process.pid)
         return executor
@@ -109,7 +105,7 @@ class ExecutorSupervisor(Generic[Owner]):
 
     async def _end(self, executor: Executor[Owner]) -> None:
         try:
-            await asyncio.to_thread(executor.end)
+            await asyncio.to_thread(self._parent.end, executor)
             del self.running[executor.name]
             log.info("executor ended", name=executor.name)
         except OSError as error:

@@ -1,6 +1,7 @@
 """kubelet's two gRPC APIs over unix sockets, typed: device plugin v1beta1 and pod-resources v1, both ends of each.
 
     deviceplugin    a plugin's server and registration, and kubelet's side of them
+    registrar       keeps a plugin registered, also when kubelet starts anew
     podresources    who holds which device ids
     channels        what both share: channels, servers, errors as gRPC statuses
 

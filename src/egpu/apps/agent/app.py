@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import structlog
 
 from egpu.adapters import mounts, web
 from egpu.adapters.executors.confinement import LAYERS, Confinement
+from egpu.adapters.executors.parents import Parent, ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.files import write_atomically
 from egpu.adapters.kubelet.podresources import PodResources
+from egpu.adapters.kubelet.registrar import Registrar
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
@@ -19,6 +22,8 @@ from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
+from egpu.adapters.shim import ShimDirectory
+from egpu.adapters.shim.orders import Shim
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.config import AgentConfig
@@ -33,10 +38,10 @@ from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
 from egpu.apps.agent.slots.directories import Slots
 from egpu.apps.agent.slots.injection import Injection
+from egpu.apps.agent.slots.offering import Offering
 from egpu.apps.agent.slots.owners import Owners
 from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
-from egpu.apps.agent.slots.registrar import Registrar
 from egpu.apps.agent.slots.sweeper import Sweeper
 from egpu.errors import InvalidInput, NotSupported
 from egpu.runtime.supervisor import Supervisor
@@ -44,6 +49,7 @@ from egpu.runtime.supervisor import Supervisor
 log = structlog.get_logger(__name__)
 
 ADDRESS_FILE = "agent.address"
+SHIM_RETRY_SECONDS = 0.5
 
 
 class Agent:
@@ -68,14 +74,10 @@ class Agent:
             demand=self.compute.demand,
             findings=lambda: self.memory.findings,
         )
-        self.confinement = Confinement(config.confinement)
-        self.metrics.executors_grouped.set(self.confinement.hierarchy is not None)
-        for what in LAYERS:
-            self.metrics.executors_lack.labels(what).set(what in self.confinement.lacks)
-        driver_dir = None if config.nvml_library is None else config.nvml_library.parent
-        own_executors = ExecutorSupervisor(
-            config.state_dir / "executors", SlotOwner, driver_dir=driver_dir, confinement=self.confinement, private=True
-        )
+        shim_directory = ShimDirectory.of(config.state_dir) if config.shim else None
+        self._shim = Shim(shim_directory) if shim_directory is not None else None
+        parent = self._shim or self._own_children()
+        own_executors = ExecutorSupervisor(config.state_dir / "executors", SlotOwner, parent=parent, private=True)
         self.executors = SlotExecutors(own_executors, self.slots)
         watched: list[ExecutorSupervisor[Any]] = [own_executors]
         pods = NodePods(client, config.node)
@@ -83,9 +85,7 @@ class Agent:
         self.serving: PodService | None = None
         if credentials is not None:
             self.bridges = SlotBridges(config.state_dir / "bridges", credentials, client, self.slots)
-            served = ExecutorSupervisor(
-                config.state_dir / "served", ServedContainer, driver_dir=driver_dir, confinement=self.confinement
-            )
+            served = ExecutorSupervisor(config.state_dir / "served", ServedContainer, parent=parent)
             watched.append(served)
             self.serving = PodService(
                 config.node,
@@ -99,7 +99,11 @@ class Agent:
         self.memory = MemoryReconciler(self.slots, cards, watched, events=events)
         kubelet = PodResources(config.kubelet_dir)
         self.plugin = self._plugin(kubelet, pods)
-        self.registrar = Registrar(self.plugin, config.kubelet_dir)
+        self.registrar: Registrar | Offering = (
+            Offering(self.plugin, shim_directory, self._shim)
+            if shim_directory is not None and self._shim is not None
+            else Registrar(self.plugin, config.kubelet_dir)
+        )
         self.publisher = Publisher(
             client,
             config.node,
@@ -116,6 +120,19 @@ class Agent:
             slot_lock=self.plugin.slot_lock,
             interval_seconds=config.sweep_seconds,
         )
+
+    def _own_children(self) -> Parent:
+        config = self.config
+        confinement = Confinement(config.confinement)
+        self._told(confinement.told, confinement.lacks)
+        return ThisProcess(None if config.nvml_library is None else config.nvml_library.parent, confinement)
+
+    def _told(self, executors: str, lacks: Collection[str]) -> None:
+        """What holds executors here."""
+        self.metrics.executors_grouped.set("cgroup" not in lacks)
+        for what in LAYERS:
+            self.metrics.executors_lack.labels(what).set(what in lacks)
+        log.info("executors are held", by=executors)
 
     def _plugin(self, kubelet: PodResources, pods: NodePods) -> SlotPlugin:
         """What kubelet asks, and who fills its slots."""
@@ -162,9 +179,12 @@ class Agent:
         sock = web.open_socket(web.Listen.parse(self.config.listen))
         address = str(web.bound(sock))
         write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
-        log.info("agent starts", node=self.config.node, listen=address, executors=self.confinement.told)
+        log.info("agent starts", node=self.config.node, listen=address)
         shown = monitoring_app(Guard(self.client), self.not_ready, registry=self.metrics.registry)
         supervisor.add("web", serve_monitoring(shown, sock))
+        if self._shim is not None:
+            shim = await self._shim.started(retry_seconds=SHIM_RETRY_SECONDS)
+            self._told(shim.held, shim.lacks)
         await self.executors.open()
         if self.serving is not None:
             await self._join_pool(self.serving)

@@ -27,7 +27,9 @@ class AgentConfig:
     `vocabularies` are the optional ones that are turned on, in whose names the node publishes its cards too. `cdi`:
     slots are CDI devices (auto: where kubelet and runtime take those), written into the last of `cdi_directories`;
     NVIDIA's are looked for in all of them. `sharing_dir`: where `egpu run` and `egpu serve` of this machine are
-    found, so that their slices have windows beside those of the slots.
+    found, so that their slices have windows beside those of the slots. `shim`: the node has a
+    shim (`egpu.apps.shim`), which answers kubelet and whose children executors are, held as it is told; else both are
+    this process's, and end with it.
     """
 
     node: str
@@ -52,6 +54,7 @@ class AgentConfig:
     cdi: Mode = "auto"
     cdi_directories: tuple[Path, ...] = DIRECTORIES
     sharing_dir: Path | None = None
+    shim: bool = False
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""

@@ -10,6 +10,7 @@ import time
 import structlog
 
 from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.local import election
 from egpu.adapters.local.election import Rank, SharingElection
@@ -43,7 +44,7 @@ class Server:
         self.instance = secrets.token_hex(8)
         self.confinement = Confinement(config.confinement)
         executors = ExecutorSupervisor(
-            config.leases_dir, LeaseOwner, driver_dir=config.driver_dir, confinement=self.confinement,
+            config.leases_dir, LeaseOwner, parent=ThisProcess(config.driver_dir, self.confinement),
             ready_seconds=READY_SECONDS,
         )  # fmt: skip
         self.leases = LeaseSupervisor(executors, watch_seconds=config.watch_seconds)

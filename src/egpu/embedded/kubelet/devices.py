@@ -2,7 +2,12 @@
 
 As awkward as the real one where plugins rely on it: ids are taken in random order, the resources of a container are
 allocated in random order, one container per Allocate, ids of ended pods come back at once, sockets in the directory
-are deleted at the start, and an init container's ids are given to the app containers again.
+are deleted at the start, and an init container's ids are given to the app containers again. When a plugin's stream
+ends, all its devices are unhealthy at once, until it has registered again and listed them anew: a pod that is admitted
+meanwhile, or whose Allocate meets a plugin that is gone, fails for good.
+
+In one thing it is kinder: a pod that it admits before a plugin has registered with it for the first time since it has
+started itself, waits. A real kubelet fails that one, too.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import asyncio
 import random
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc.aio
@@ -39,7 +44,7 @@ MAX_ID_LENGTH = 63
 
 @dataclass
 class Plugin:
-    """A registered plugin: `devices` is its last list; nothing of it is healthy once it has gone."""
+    """A registered plugin: `devices` is its last list, all of it unhealthy once it has gone."""
 
     registration: Registration
     client: PluginClient
@@ -50,7 +55,7 @@ class Plugin:
 
     @property
     def healthy(self) -> set[str]:
-        return {each.id for each in self.devices.values() if each.healthy} if self.connected else set()
+        return {each.id for each in self.devices.values() if each.healthy}
 
 
 class DeviceManager:
@@ -97,8 +102,8 @@ class DeviceManager:
     async def allocate(self, pod: Pod) -> None:
         """Give every container of `pod` its ids; those it has already it keeps.
 
-        Raises TerminalError when there are too few, or the plugin refuses, and Unavailable when the plugin is not
-        there; the pod then holds nothing.
+        Raises TerminalError when there are too few, or the plugin refuses or is gone, and Unavailable when the plugin
+        has yet to come; the pod then holds nothing.
         """
         async with self._admitting:
             try:
@@ -130,9 +135,14 @@ class DeviceManager:
             wanted = whole_units(resource, requests[resource])
             grant = self.allocations.get(pod.uid, container.name, resource)
             if grant is None and wanted:
-                plugin = self._plugin(resource)
+                plugin = self._plugins.get(resource)
+                if plugin is None or (plugin.connected and not plugin.devices):
+                    raise Unavailable(f"no device plugin has registered {resource} yet")
                 ids = self._choose(plugin, wanted, reusable.get(resource, set()))
-                answer = await plugin.client.allocate(ids)
+                try:
+                    answer = await plugin.client.allocate(ids)
+                except ElasticGPUError as error:
+                    raise TerminalError(f"rpc error: {error}") from error
                 grant = Grant(pod.uid, container.name, resource, ids, answer)
                 self.allocations.add(grant)
             if grant is not None:
@@ -142,6 +152,8 @@ class DeviceManager:
     def _choose(self, plugin: Plugin, wanted: int, reusable: set[str]) -> tuple[str, ...]:
         """`reusable` first, then any free ones, in random order."""
         resource = plugin.registration.resource
+        if not plugin.healthy:
+            raise TerminalError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         again = self._rng.sample(sorted(reusable), min(wanted, len(reusable)))
         free = sorted(plugin.healthy - self.allocations.held(resource))
         missing = wanted - len(again)
@@ -198,6 +210,7 @@ class DeviceManager:
         except ElasticGPUError as error:
             log.info("plugin has gone", resource=resource, reason=str(error))
         plugin.connected = False
+        plugin.devices = {each.id: replace(each, healthy=False) for each in plugin.devices.values()}
         self._on_change()
 
 

@@ -27,8 +27,7 @@ from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
-#: How long a pod waits for a device plugin that was registered before. A real kubelet fails the pod at once, and its
-#: controller makes another; here pods are mostly made by hand, and plugins are killed on purpose.
+#: How long a pod waits for a device plugin that has not come back since this kubelet started.
 PLUGIN_WAIT_SECONDS = 60.0
 
 

@@ -1,7 +1,7 @@
 """Slots: one for each GPU container, registered with kubelet as `elasticgpu.io/slot`, and the directory that it sees.
 
     plugin       the device plugin: Allocate answers with what is named by slot id, PreStartContainer has it filled
-    registrar    keeps the plugin known to kubelet, also when that starts anew
+    offering     the plugin where the node's shim answers kubelet
     owners       whose slot is it? from pod-resources and the pod
     preparer     makes a slot what its owner was given, knowing nothing of who asks
     directories  the slot directories: complete or absent, and whose each is

@@ -17,6 +17,7 @@ import structlog
 
 from egpu.adapters.kubelet.deviceplugin import ContainerDevices, DeviceNode, Mount, PluginDevice, PluginOptions
 from egpu.adapters.nvml import CardReading
+from egpu.adapters.shim.offer import only
 from egpu.api import names
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.config import AgentConfig
@@ -27,7 +28,7 @@ from egpu.apps.agent.slots.devices import DeviceFiles, name
 from egpu.apps.agent.slots.injection import Injection
 from egpu.apps.agent.slots.owners import Owner, Owners
 from egpu.apps.agent.slots.preparer import Preparer
-from egpu.errors import ElasticGPUError, RetryableError, TerminalError, Unavailable
+from egpu.errors import ElasticGPUError, RetryableError, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -83,10 +84,16 @@ class SlotPlugin:
     async def allocate(self, ids: tuple[str, ...]) -> ContainerDevices:
         """How a container gets its one slot. Raises TerminalError for any other number of slots."""
         began = time.monotonic()
-        slot_id = _only(ids)
+        slot_id = only(ids)
         if not self._inventory.version:
             raise Unavailable("the node's cards have not been read yet")
         self._specs.remove(slot_id)
+        answer = self.answer(slot_id)
+        self._metrics.allocate_seconds.observe(time.monotonic() - began)
+        return answer
+
+    def answer(self, slot_id: str) -> ContainerDevices:
+        """What Allocate says of a slot, whoever asks it for whom."""
         slot = self._config.slots_dir / slot_id
         target = layout.CONTAINER_DIRECTORY
         # What holds a program to its slice is mounted in any case: a runtime whose configuration has CDI off ignores
@@ -96,7 +103,6 @@ class SlotPlugin:
             Mount(f"{target}/{layout.USAGE_FILE}", str(slot / layout.USAGE_FILE), read_only=False),
             Mount("/etc/ld.so.preload", str(slot / layout.PRELOAD_FILE)),
         )
-        self._metrics.allocate_seconds.observe(time.monotonic() - began)
         if self._injection.cdi:
             return ContainerDevices(mounts=mounts, cdi_devices=(device_name(slot_id),))
         return ContainerDevices(mounts=mounts, devices=self._links(slot))
@@ -107,7 +113,7 @@ class SlotPlugin:
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """Make the slot what its container was given; raises, and so keeps it from starting, otherwise."""
-        slot_id = _only(ids)
+        slot_id = only(ids)
         began = time.monotonic()
         try:
             async with self.slot_lock(slot_id):
@@ -139,12 +145,3 @@ def _numa_nodes(cards: Iterable[CardReading]) -> tuple[int, ...]:
     a container is kept to the NUMA nodes that have cards. Nothing where that is not known of every card."""
     found = {card.numa for card in cards}
     return () if None in found else tuple(sorted(node for node in found if node is not None))
-
-
-def _only(ids: tuple[str, ...]) -> str:
-    if len(ids) != 1:
-        raise TerminalError(f"a GPU container holds exactly one {names.SLOT}, this one asks for {len(ids)}")
-    slot_id = ids[0]
-    if not slot_id.isdigit():
-        raise TerminalError(f"{slot_id!r} is not a slot of this agent")
-    return slot_id

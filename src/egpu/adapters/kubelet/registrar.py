@@ -1,4 +1,4 @@
-"""Keeps the plugin known to kubelet: listens, registers, and does both again whenever kubelet starts anew.
+"""Keeps a device plugin known to kubelet: listens, registers, and does both again whenever kubelet starts anew.
 
 A kubelet that starts deletes every socket of the directory, makes its own and knows no plugin. Seen from here:
 kubelet.sock becomes another file (another inode), or our own socket is gone.

@@ -1,0 +1,133 @@
+"""Orders for executors: an order and its answer are a line of JSON each, on a connection of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from egpu.adapters.executors import record as records
+from egpu.adapters.executors.process import Executor
+from egpu.adapters.executors.record import ExecutorRecord, Owner
+from egpu.adapters.shim import ShimDirectory
+from egpu.errors import CorruptData, TerminalError, Unavailable
+
+ANSWER_SECONDS: Final = 30.0
+MAX_LINE: Final = 1024 * 1024
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Start the executor of this record in `folder` of the state directory; `record` is an ExecutorRecord."""
+
+    folder: str
+    record: msgspec.Raw
+
+
+class Running(msgspec.Struct, frozen=True, tag=True):
+    """Which executors of `folder` run?"""
+
+    folder: str
+
+
+class End(msgspec.Struct, frozen=True, tag=True):
+    """End that executor of `folder`, and whatever is left of it."""
+
+    folder: str
+    name: str
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """How is it with the shim?"""
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """It was done; `names` are those that run, where that was asked."""
+
+    names: tuple[str, ...] = ()
+
+
+class State(msgspec.Struct, frozen=True, tag=True):
+    """What holds executors, in words; which layers of `confinement.LAYERS` do not; whether kubelet knows the shim."""
+
+    held: str
+    lacks: tuple[str, ...]
+    registered: bool
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    reason: str
+    retryable: bool
+
+
+Order = Start | Running | End | Describe
+Answer = Done | State | Failed
+
+
+class Shim:
+    """The shim of a node, as the agent orders executors from it: the `Parent` of the agent's executors. Calls block."""
+
+    def __init__(self, directory: ShimDirectory) -> None:
+        self._socket = directory.orders_socket
+
+    async def state(self) -> State:
+        """Raises Unavailable."""
+        answer = await asyncio.to_thread(self._ask, Describe())
+        if not isinstance(answer, State):
+            raise CorruptData(f"the shim answered {answer}")
+        return answer
+
+    async def started(self, *, retry_seconds: float) -> State:
+        """Its state, as soon as there is a shim."""
+        while True:
+            try:
+                return await self.state()
+            except Unavailable:
+                await asyncio.sleep(retry_seconds)
+
+    def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]:
+        """Raises as `process.start`: InvalidInput and NativeMissing are a TerminalError here."""
+        self._ask(Start(below.name, msgspec.Raw(msgspec.json.encode(record))))
+        # The record as the shim has written it, with the process.
+        return _executor(below / record.name, type(record.owner))
+
+    def find(self, below: Path, owner: type[Owner]) -> list[Executor[Owner]]:
+        """Those that run. Raises Unavailable."""
+        answer = self._ask(Running(below.name))
+        found: list[Executor[Owner]] = []
+        for name in answer.names if isinstance(answer, Done) else ():
+            try:
+                executor = _executor(below / name, owner)
+            except CorruptData:  # of another version's agent: nobody can say whose it is
+                self._ask(End(below.name, name))
+                continue
+            executor.follow()
+            found.append(executor)
+        return found
+
+    def end(self, executor: Executor[Owner]) -> None:
+        """Raises Unavailable."""
+        self._ask(End(executor.directory.parent.name, executor.name))
+
+    def _ask(self, order: Order) -> Done | State:
+        try:
+            with socket.socket(socket.AF_UNIX) as stream:
+                stream.settimeout(ANSWER_SECONDS)
+                stream.connect(str(self._socket))
+                stream.sendall(msgspec.json.encode(order) + b"\n")
+                with stream.makefile("rb") as answers:
+                    line = answers.readline(MAX_LINE)
+        except OSError as error:
+            raise Unavailable(f"the shim of this node does not answer: {error}") from error
+        if not line.endswith(b"\n"):
+            raise Unavailable("the shim of this node went away before it answered")
+        answer: Answer = msgspec.json.decode(line, type=Answer)
+        if isinstance(answer, Failed):
+            raise (Unavailable if answer.retryable else TerminalError)(answer.reason)
+        return answer
+
+
+def _executor(directory: Path, owner: type[Owner]) -> Executor[Owner]:
+    return Executor(directory, records.read(directory, owner), None)

@@ -1,0 +1,54 @@
+"""The slot plugin of a node with a shim: kubelet is answered by the shim, with what is offered here, and only asks us
+when a container is about to start."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from egpu.adapters.kubelet.deviceplugin import serve_plugin
+from egpu.adapters.shim import ShimDirectory
+from egpu.adapters.shim import offer as offers
+from egpu.adapters.shim.offer import SLOT_ID, Offer
+from egpu.adapters.shim.orders import Shim
+from egpu.apps.agent.slots.plugin import SlotPlugin
+from egpu.errors import Unavailable
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+
+
+class Offering:
+    """`run()` keeps the offer true and answers the shim; `registered` says whether kubelet knows of it."""
+
+    def __init__(self, plugin: SlotPlugin, directory: ShimDirectory, shim: Shim) -> None:
+        self._plugin = plugin
+        self._directory = directory
+        self._shim = shim
+        self.registered = False
+
+    async def run(self) -> None:
+        server = await serve_plugin(self._plugin, self._directory.agent_socket)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._offer())
+                group.create_task(self._follow())
+        finally:
+            self.registered = False
+            await server.stop(None)
+
+    async def _offer(self) -> None:
+        async for slots in self._plugin.watch():
+            offers.write(self._directory.offer, Offer(tuple(slots), self._plugin.answer(SLOT_ID)))
+            log.info("offered to kubelet", slots=len(slots))
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                self.registered = (await self._shim.state()).registered
+            except Unavailable as error:
+                self.registered = False
+                log.warning("kubelet is not answered", reason=str(error))
+            await asyncio.sleep(LOOK_SECONDS)

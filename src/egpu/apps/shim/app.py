@@ -1,0 +1,52 @@
+"""Puts a shim together and runs it."""
+
+from __future__ import annotations
+
+import structlog
+
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.kubelet.registrar import Registrar
+from egpu.adapters.shim import ShimDirectory
+from egpu.apps.shim.config import ShimConfig
+from egpu.apps.shim.executors import OrderedExecutors
+from egpu.apps.shim.plugin import HeldPlugin
+from egpu.runtime.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+
+class NodeShim:
+    """The shim of one node."""
+
+    def __init__(self, config: ShimConfig) -> None:
+        """Raises InvalidInput, NotPrivate, Unavailable."""
+        directory = ShimDirectory.of(config.state_dir)
+        self.confinement = Confinement(config.confinement)
+        self.plugin = HeldPlugin(directory)
+        self.registrar = Registrar(self.plugin, config.kubelet_dir)
+        self.executors = OrderedExecutors(
+            config.state_dir,
+            directory,
+            driver_dir=config.driver_dir,
+            confinement=self.confinement,
+            registered=lambda: self.registrar.registered,
+        )
+
+    async def run(self, supervisor: Supervisor) -> None:
+        """Run until the supervisor is stopped. Raises Unavailable."""
+        server = await self.executors.open()
+        log.info("shim starts", executors=self.confinement.told)
+        supervisor.add("orders", server.serve_forever())
+        supervisor.add("executors", self.executors.look_after())
+        supervisor.add("registrar", self._register())
+        await supervisor.run()
+
+    async def _register(self) -> None:
+        """kubelet asks for the slots as soon as it knows us."""
+        await self.plugin.offered()
+        await self.registrar.run()
+
+
+async def run(config: ShimConfig) -> None:
+    """Run a shim until SIGTERM or SIGINT. Raises what makes it useless to go on."""
+    await NodeShim(config).run(Supervisor())

@@ -1,0 +1,165 @@
+"""Executors as children of the shim: started and ended as the agent orders, reaped when they end by themselves.
+
+Whose an executor is, only the agent understands; here it is copied from the order into the record. While no agent runs
+everything goes on. One that is away for long is not waited for: executors that nobody uses are ended then, so that what
+a node without an agent leaves behind is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from egpu.adapters.executors import process
+from egpu.adapters.executors import record as records
+from egpu.adapters.executors.confinement import Confinement
+from egpu.adapters.executors.process import Executor
+from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.private import private_directory
+from egpu.adapters.shim import ShimDirectory, orders
+from egpu.errors import CorruptData, ElasticGPUError, InvalidInput
+
+log = structlog.get_logger(__name__)
+
+FOLDERS: Final = ("executors", "served")
+"""Of the agent's state directory: executors of this node's slots, and of other nodes' pods."""
+LOOK_SECONDS: Final = 1.0
+AWAY_SECONDS: Final = 600.0
+"""How long executors that nobody uses wait for an agent to come back."""
+
+
+class OrderedExecutors:
+    """Every executor of this node. `open`, then `serve` and `look_after` for as long as the shim runs."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        directory: ShimDirectory,
+        *,
+        driver_dir: Path | None,
+        confinement: Confinement,
+        registered: Callable[[], bool],
+        away_seconds: float = AWAY_SECONDS,
+    ) -> None:
+        """`registered` says whether kubelet knows the shim."""
+        self._folders = {name: private_directory(state_dir / name) for name in FOLDERS}
+        self._directory = directory
+        self._driver_dir = driver_dir
+        self._confinement = confinement
+        self._registered = registered
+        self._away_seconds = away_seconds
+        self._known: dict[Path, Executor[msgspec.Raw]] = {}
+        self._starting: set[asyncio.Task[None]] = set()
+        self._agent_seen = time.monotonic()
+
+    async def open(self) -> asyncio.Server:
+        """Find what an earlier shim has left, then listen. Raises Unavailable."""
+        for folder in self._folders.values():
+            for executor in await asyncio.to_thread(process.find, folder, msgspec.Raw, self._confinement):
+                self._known[executor.directory] = executor
+        return await asyncio.start_unix_server(self._come_in, self._directory.orders_socket, limit=orders.MAX_LINE)
+
+    async def _come_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await reader.readline()
+            if line:
+                writer.write(msgspec.json.encode(await self._answer(line)) + b"\n")
+                await writer.drain()
+        except (OSError, ValueError) as error:
+            log.info("an order was not answered", reason=str(error))
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> orders.Answer:
+        try:
+            # What was begun is finished, whether the agent that ordered it lives to hear of it or not.
+            return await asyncio.shield(self._carry_out(msgspec.json.decode(line, type=orders.Order)))
+        except ElasticGPUError as error:
+            return orders.Failed(str(error), error.retryable)
+        except (msgspec.MsgspecError, OSError) as error:
+            return orders.Failed(str(error), False)
+
+    async def _carry_out(self, order: orders.Order) -> orders.Answer:
+        match order:
+            case orders.Start(folder, record):
+                starting = asyncio.create_task(self._start(self._folder(folder), record))
+                self._starting.add(starting)
+                starting.add_done_callback(self._starting.discard)
+                await starting
+                return orders.Done()
+            case orders.Running(folder):
+                return orders.Done(await self._running(self._folder(folder)))
+            case orders.End(folder, name):
+                await self._end(self._folder(folder) / name)
+                return orders.Done()
+            case orders.Describe():
+                return orders.State(self._confinement.told, self._confinement.lacks, self._registered())
+
+    def _folder(self, name: str) -> Path:
+        if name not in self._folders:
+            raise InvalidInput("folder", f"{name!r} is not one of {', '.join(FOLDERS)}")
+        return self._folders[name]
+
+    async def _start(self, folder: Path, text: msgspec.Raw) -> None:
+        record = msgspec.json.decode(text, type=ExecutorRecord[msgspec.Raw])
+        executor = await asyncio.to_thread(process.start, folder, record, self._driver_dir, self._confinement)
+        self._known[executor.directory] = executor
+        log.info("executor started", name=executor.name, pid=executor.process.pid)
+
+    async def _running(self, folder: Path) -> tuple[str, ...]:
+        """An agent that has just started asks: what its forerunner ordered last is waited for, what is dead removed."""
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        here = [executor for directory, executor in self._known.items() if directory.parent == folder]
+        for executor in here:
+            if not executor.is_alive():
+                await self._end(executor.directory)
+        return tuple(executor.name for executor in here if executor.directory in self._known)
+
+    async def _end(self, directory: Path) -> None:
+        """Raises InvalidInput, Unavailable."""
+        if directory.name in ("", ".", "..") or directory.parent not in self._folders.values():
+            raise InvalidInput("name", f"{directory.name!r} is not the name of an executor")
+        executor = self._known.get(directory)
+        if executor is None:  # of an earlier shim
+            try:
+                executor = Executor(directory, records.read(directory, msgspec.Raw), self._confinement)
+            except CorruptData:
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+                return
+        await asyncio.to_thread(executor.end)
+        self._known.pop(directory, None)
+        log.info("executor ended", name=executor.name)
+
+    async def look_after(self) -> None:
+        """Reap those that have ended, and end what is left of a node without an agent, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if await asyncio.to_thread(self._agent_answers):
+                self._agent_seen = time.monotonic()
+            away = time.monotonic() - self._agent_seen > self._away_seconds
+            for executor in list(self._known.values()):
+                executor.follow()
+                if (executor.is_alive() and executor.sessions) or not away:
+                    continue
+                log.warning("the agent is away: an executor that nobody uses is ended", name=executor.name)
+                try:
+                    await self._end(executor.directory)
+                except ElasticGPUError as error:
+                    log.warning("not ended", name=executor.name, reason=str(error))
+
+    def _agent_answers(self) -> bool:
+        try:
+            with socket.socket(socket.AF_UNIX) as stream:
+                stream.settimeout(LOOK_SECONDS)
+                stream.connect(str(self._directory.agent_socket))
+        except OSError:
+            return False
+        return True
