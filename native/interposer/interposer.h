@@ -217,7 +217,7 @@ struct holding {
     /* device pointer, allocation handle, mapped address, array, executable graph, module, library,
      * context or kernel */
     uint64_t key;
-    uint64_t bytes; /* charged; of a mapping: mapped; of a library's image: the least it takes */
+    uint64_t bytes; /* charged; of a mapping: mapped; of a library's image: what it takes */
     /* the context it dies with, 0 for none; of a mapping: the handle; of pool memory: the pool's
      * record; of a kernel: its library */
     uint64_t owner;

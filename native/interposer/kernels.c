@@ -71,7 +71,8 @@ CUresult kernel_settle_slow(const void *function, CUstream stream) {
         REAL(cuStreamGetCtx)(stream, &context);
     else
         REAL(cuCtxGetCurrent)(&context);
-    if (context == NULL || (fresh && seen->context == context)) return CUDA_SUCCESS;
+    if (fresh && context != NULL && seen->context == context) return CUDA_SUCCESS;
+    if (context == NULL) return library_settle((CUlibrary)(uintptr_t)known.owner);
     CUresult result =
         settle_in(context, (CUkernel)(uintptr_t)function, (CUlibrary)(uintptr_t)known.owner);
     if (result == CUDA_SUCCESS)
@@ -98,6 +99,8 @@ OF_KERNEL(cuKernelSetAttribute, kernel,
           (attribute, value, kernel, ordinal))
 OF_KERNEL(cuKernelSetCacheConfig, kernel, (CUkernel kernel, CUfunc_cache config, CUdevice ordinal),
           (kernel, config, ordinal))
+OF_KERNEL(cuKernelGetName, kernel, (const char **name, CUkernel kernel), (name, kernel))
+OF_KERNEL(cuKernelGetLibrary, kernel, (CUlibrary * library, CUkernel kernel), (library, kernel))
 OF_KERNEL(cuKernelGetParamInfo, kernel,
           (CUkernel kernel, size_t index, size_t *offset, size_t *size),
           (kernel, index, offset, size))

@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+enum { GIVEN_UP = 1 }; /* the owner of such an image: no context has this address */
+
 static CUresult unload_library(struct load *load) { return REAL(cuLibraryUnload)(load->library); }
 
 /* Into the calling thread's context. A library without code for this card stays loaded all the
@@ -34,6 +36,33 @@ static CUresult library_file(struct load *load) {
 
 static uint64_t key_of(const void *handle) { return (uint64_t)(uintptr_t)handle; }
 
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* What a context will be charged for it; or that it was given up, and its handle means nothing. */
+static bool note(CUlibrary library, uint64_t bytes, uint64_t state) {
+    struct holding image = {.key = key_of(library),
+                            .bytes = bytes,
+                            .owner = state,
+                            .references = 1,
+                            .kind = HOLDING_IMAGE,
+                            .device = DEVICE_NONE};
+    struct holding before;
+    table_take(HOLDING_IMAGE, image.key, &before);
+    return table_add(&image);
+}
+
+static bool is_given_up(CUlibrary library) {
+    struct holding image;
+    return table_look_owned(HOLDING_IMAGE, key_of(library), GIVEN_UP, &image);
+}
+
+static void forget(CUlibrary library) {
+    struct holdings gone = {0};
+    table_take_key(HOLDING_IMAGE, key_of(library), &gone);
+    table_take_owned(key_of(library), 1u << HOLDING_KERNEL, &gone);
+    free(gone.list);
+}
+
 static CUresult load_library(CUlibrary *library, struct load *load) {
     CUcontext context;
     uint64_t bytes;
@@ -41,17 +70,15 @@ static CUresult load_library(CUlibrary *library, struct load *load) {
     load->undo = unload_library;
     CUresult result = load_charged(load, context, device, &bytes);
     if (result != CUDA_SUCCESS) return result;
-    struct holding image = {.key = key_of(load->library),
-                            .bytes = charge_of(load->least),
-                            .references = 1,
-                            .kind = HOLDING_IMAGE,
-                            .device = DEVICE_NONE};
+    forget(load->library); /* of one that was given up, and had this handle */
     *library = load->library;
     if (context != NULL &&
         !module_book(HOLDING_LIBRARY, key_of(load->library), bytes, context, device))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS && table_add(&image)) return CUDA_SUCCESS;
-    return cuLibraryUnload(load->library), CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && note(load->library, larger(bytes, charge_of(load->least)), 0))
+        return CUDA_SUCCESS;
+    cuLibraryUnload(load->library);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *names,
@@ -90,6 +117,10 @@ EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUji
 EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     struct holdings parts = {0}, others = {0};
     if (!slice_open()) return REFUSED;
+    if (is_given_up(library)) {
+        forget(library);
+        return CUDA_SUCCESS; /* that was done then */
+    }
     table_take_key(HOLDING_LIBRARY, key_of(library), &parts);
     table_take_key(HOLDING_IMAGE, key_of(library), &others);
     table_take_owned(key_of(library), 1u << HOLDING_KERNEL, &others);
@@ -108,25 +139,35 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library) {
 
 /* ---- taken into a context ---- */
 
-/* What of the image is charged before is charged whatever it turns out to be; one context's part
- * cannot be undone: what then does not fit is counted, so that nothing else does until the library
- * is unloaded. Under the lock. */
+/* It turned out larger than its image said, and than there is room for. One context's part cannot
+ * be undone: the library is unloaded as a whole, where nothing of it was ever given out, and its
+ * handles are refused from now on. Else it is counted, so that nothing else fits. */
+static bool give_up(CUlibrary library) {
+    struct holding part;
+    return !table_look(HOLDING_LIBRARY, key_of(library), &part) && note(library, 0, GIVEN_UP) &&
+           REAL(cuLibraryUnload)(library) == CUDA_SUCCESS;
+}
+
+/* Under the lock. */
 static CUresult take_in(CUlibrary library, CUcontext context, int device) {
     struct holding image = {0};
     CUmodule module;
     table_look(HOLDING_IMAGE, key_of(library), &image);
-    uint64_t bytes = image.bytes;
-    if (!module_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    int64_t before = measure_uncounted(device, bytes);
+    if (!module_reserve(device, image.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    int64_t before = measure_uncounted(device, image.bytes);
     if (REAL(cuLibraryGetModule)(&module, library) != CUDA_SUCCESS) {
-        account_release(device, EGPU_MEMORY_MODULE, bytes);
+        account_release(device, EGPU_MEMORY_MODULE, image.bytes);
         return CUDA_SUCCESS; /* the call itself has the right error */
     }
-    uint64_t took = measure_growth(before, device, bytes);
-    uint64_t more = took > bytes ? took - bytes : 0;
-    bool fits = module_reserve(device, more);
-    if (!fits) account_force(device, EGPU_MEMORY_MODULE, more);
-    return module_book(HOLDING_LIBRARY, key_of(library), bytes + more, context, device) && fits
+    uint64_t bytes = larger(image.bytes, measure_growth(before, device, image.bytes));
+    bool fits = module_reserve(device, bytes - image.bytes);
+    if (!fits && give_up(library)) {
+        account_release(device, EGPU_MEMORY_MODULE, image.bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!fits) account_force(device, EGPU_MEMORY_MODULE, bytes - image.bytes);
+    note(library, bytes, 0); /* the next context's part will be as large */
+    return module_book(HOLDING_LIBRARY, key_of(library), bytes, context, device) && fits
                ? CUDA_SUCCESS
                : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -135,14 +176,17 @@ CUresult library_settle(CUlibrary library) {
     CUcontext context;
     struct holding part;
     int device = device_current(&context);
+    uint64_t owner = (uint64_t)(uintptr_t)context;
+    if (is_given_up(library)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (context == NULL || library == NULL || REAL(cuLibraryGetModule) == NULL) return CUDA_SUCCESS;
     if (device < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t owner = (uint64_t)(uintptr_t)context;
     CUresult result = CUDA_SUCCESS;
     if (table_look_owned(HOLDING_LIBRARY, key_of(library), owner, &part)) return CUDA_SUCCESS;
     lock_take(&loading);
     /* another thread may have been faster */
-    if (!table_look_owned(HOLDING_LIBRARY, key_of(library), owner, &part))
+    if (is_given_up(library))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else if (!table_look_owned(HOLDING_LIBRARY, key_of(library), owner, &part))
         result = take_in(library, context, device);
     lock_drop(&loading);
     return result;
@@ -164,6 +208,8 @@ OF_LIBRARY(cuLibraryGetManaged,
 OF_LIBRARY(cuLibraryGetUnifiedFunction, (void **function, CUlibrary library, const char *symbol),
            (function, library, symbol))
 
+OF_LIBRARY(cuLibraryGetKernelCount, (unsigned *count, CUlibrary library), (count, library))
+
 /* ---- its kernels ---- */
 
 /* From now on its handle is known for a kernel. */
@@ -175,6 +221,8 @@ static CUresult know(CUkernel kernel, CUlibrary library) {
                             .device = DEVICE_NONE};
     struct holding already;
     if (table_look_owned(HOLDING_KERNEL, known.key, known.owner, &already)) return CUDA_SUCCESS;
+    /* a kernel of a library that was given up may have had the handle */
+    while (table_take(HOLDING_KERNEL, known.key, &already)) continue;
     if (!table_add(&known)) return CUDA_ERROR_OUT_OF_MEMORY;
     kernels_announce();
     return CUDA_SUCCESS;

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRANULE_SHIFT 17 /* 128 KiB: what is populated at once */
+#define POOL_STEP (32u << 20) /* bytes that a pool grows by */
+#define GRANULE_SHIFT 17      /* 128 KiB: what is populated at once */
 #define GRANULES_PER_CHUNK (1u << (SIM_CHUNK_SHIFT - GRANULE_SHIFT))
 #define ALL_GRANULES ((1u << GRANULES_PER_CHUNK) - 1)
 
@@ -205,18 +206,57 @@ static void trim_kept(struct memory *memory, uint64_t keep_bytes) {
     }
 }
 
+static uint64_t blocks_bytes(const struct memory *memory) {
+    uint64_t bytes = 0;
+    for (const struct block *block = memory->blocks; block; block = block->next)
+        if (block != memory->spare) bytes += (uint64_t)block->chunk_count * SIM_CHUNK_BYTES;
+    for (const struct block *block = memory->kept; block; block = block->next)
+        bytes += (uint64_t)block->chunk_count * SIM_CHUNK_BYTES;
+    return bytes;
+}
+
+static void drop_spare(struct memory *memory) {
+    if (!memory->spare) return;
+    unlink_block(memory->spare);
+    destroy_block(memory->spare);
+    memory->spare = NULL;
+}
+
+/* What a pool has is whole steps, as far as its own limit allows. */
+static int fill_step(struct memory *memory) {
+    drop_spare(memory);
+    uint64_t bytes = (POOL_STEP - blocks_bytes(memory) % POOL_STEP) % POOL_STEP;
+    uint64_t reserved = atomic_load(memory->reserved);
+    if (memory->limit && reserved + bytes > memory->limit)
+        bytes = (memory->limit - reserved) / SIM_CHUNK_BYTES * SIM_CHUNK_BYTES;
+    return bytes ? create_block(memory, bytes, false, &memory->spare) : 0;
+}
+
 void memory_trim(struct memory *memory, uint64_t keep_bytes) {
     pthread_mutex_lock(&memory->lock);
     trim_kept(memory, keep_bytes);
+    fill_step(memory);
     pthread_mutex_unlock(&memory->lock);
 }
 
-static int obtain_block(struct memory *memory, uint64_t size, struct block **out) {
-    if (memory->keep && (*out = take_kept(memory, size)) != NULL) return 0;
+static int grow_pool(struct memory *memory, uint64_t size, struct block **out) {
+    drop_spare(memory);
     int error = create_block(memory, size, true, out);
+    if (!error && (error = fill_step(memory)) != 0) {
+        unlink_block(*out);
+        destroy_block(*out);
+    }
+    if (error) fill_step(memory);
+    return error;
+}
+
+static int obtain_block(struct memory *memory, uint64_t size, struct block **out) {
+    if (!memory->keep) return create_block(memory, size, true, out);
+    if ((*out = take_kept(memory, size)) != NULL) return 0;
+    int error = grow_pool(memory, size, out);
     if (error == ENOMEM && memory->kept) {
         trim_kept(memory, 0);
-        error = create_block(memory, size, true, out);
+        error = grow_pool(memory, size, out);
     }
     return error;
 }
@@ -285,6 +325,7 @@ void memory_clear(struct memory *memory) {
         destroy_block(block);
     }
     memset(memory->partial, 0, sizeof memory->partial);
+    memory->spare = NULL; /* it was one of the blocks */
     while (memory->kept) {
         struct block *block = memory->kept;
         memory->kept = block->next;

@@ -24,8 +24,9 @@ struct memory {
     struct block *blocks; /* all of them, doubly linked */
     struct block *partial[SLAB_CLASSES];
     /* of a pool */
-    bool keep;          /* freed blocks stay here … */
-    struct block *kept; /* … and are given out again */
+    bool keep;           /* freed blocks stay here … */
+    struct block *kept;  /* … and are given out again */
+    struct block *spare; /* what it took of the card beyond its blocks: it grows in steps */
     /* bytes of the card that the pool has; may be NULL */
     _Atomic uint64_t *reserved, *reserved_high;
     uint64_t limit; /* of `reserved`; 0: none */

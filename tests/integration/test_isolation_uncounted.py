@@ -306,17 +306,17 @@ def test_what_a_refused_allocation_left_in_a_pool_is_not_handed_out(sim: Machine
     code = """
     context()
     stream = ok(d.cuStreamCreate(1))
-    sink = ok(d.cuMemAlloc(LIMIT - 10 * MIB))  # 2 are the module's
+    sink = ok(d.cuMemAlloc(LIMIT - 42 * MIB))  # 2 are the module's
     busy = function(STORE.replace("DURATION", "20000000"), "store")
     ok(launch(busy, 1, 1, sink, (1, ctypes.c_uint32), stream=stream))
     def had(mib):
         return mib if name(d.cuMemAllocAsync(mib * MIB, stream)) == "SUCCESS" else 0
-    say([[had(3), had(3)], had(2), sum(had(1) for _ in range(8))])
+    say([[had(15), had(15)], had(2), sum(had(1) for _ in range(24))])
     wait()
     """
     code = textwrap.dedent(code).replace("LIMIT", str(LIMIT)).replace("MIB", str(MIB))
     with Program(sim, code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
         first, refused, later = program.hear()
-    assert first == [3, 3]
-    assert refused == 0, "two pages have a MiB left each: a third is needed, which there is not"
-    assert sum(first) + later <= 8
+    assert first == [15, 15]
+    assert refused == 0, "what the pool has is full: it needs 32 MiB more, which there are not"
+    assert sum(first) + later <= 40

@@ -335,7 +335,7 @@ def test_memory_in_stream_order(sim: Machine) -> None:
         ok(d.cuMemFreeAsync(small, s)); ok(d.cuStreamSynchronize(s)); ok(d.cuMemFree(large))
         say([while_running, free - ok(d.cuMemGetInfo())[0], used, mine, current(own), current(pool)])
         """,
-    ) == [8 << 20, 0, [0, 8 << 20], [(3 << 20) + 100, 0], 0, 0]
+    ) == [32 << 20, 0, [0, 8 << 20], [(3 << 20) + 100, 0], 0, 0]
 
 
 def test_contexts(sim: Machine) -> None:
