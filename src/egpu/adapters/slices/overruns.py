@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -45,6 +46,7 @@ END_SECONDS: Final = 1.0
 #: The page is not written anew for less than this.
 STEP_BYTES: Final = 1024 * 1024
 _MIB: Final = 1024 * 1024
+_chance: Final = random.SystemRandom()
 
 
 class ProcessSource(Protocol):
@@ -150,7 +152,8 @@ class MemoryWatch:
 
     @property
     def pause_seconds(self) -> float:
-        return ALERT_SECONDS if self._is_busy else INTERVAL_SECONDS
+        """Another one each time while something runs: nobody can know when it is not looked at."""
+        return ALERT_SECONDS * _chance.uniform(0.5, 1.0) if self._is_busy else INTERVAL_SECONDS
 
     def is_due(self) -> bool:
         """Whether there is something to look at: it is time, somebody was over its limit just now, or what a card has
