@@ -14,7 +14,7 @@ from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.attribution import WatchedSlice
-from egpu.adapters.slices.overruns import ALERT_SECONDS, INTERVAL_SECONDS, MOVED_BYTES, MemoryWatch
+from egpu.adapters.slices.overruns import ALERT_SECONDS, IDLE_SECONDS, INTERVAL_SECONDS, MOVED_BYTES, MemoryWatch
 from egpu.adapters.slices.pages import create_usage, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
@@ -233,10 +233,18 @@ def test_the_driver_is_asked_at_once_when_something_moves_and_seldom_while_nothi
     slices = list(MemoryReconciler(slots, nvml).slices())
     watch.step(slices)
     assert watch.pause_seconds == INTERVAL_SECONDS
+    clock.now += INTERVAL_SECONDS
+    assert not watch.is_due(), "nothing runs, nothing moved"
+    clock.now += IDLE_SECONDS
+    assert watch.is_due(), "but now and then"
+    watch.step(slices)
     child = holding(boxes["one"], 16 * MIB)
     nvml.held = {child.pid: 100 * MIB}
     clock.now += INTERVAL_SECONDS
     assert watch.is_due()
+    watch.step(slices)
+    clock.now += INTERVAL_SECONDS
+    assert watch.is_due(), "in turn"
     watch.step(slices)
     pauses = {watch.pause_seconds for _ in range(20)}
     assert len(pauses) > 1
