@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import generate_latest
 
@@ -13,7 +14,7 @@ from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.attribution import WatchedSlice
-from egpu.adapters.slices.overruns import ALERT_SECONDS, INTERVAL_SECONDS, MOVED_BYTES, MemoryWatch
+from egpu.adapters.slices.overruns import ALERT_SECONDS, IDLE_SECONDS, INTERVAL_SECONDS, MOVED_BYTES, MemoryWatch
 from egpu.adapters.slices.pages import create_usage, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
@@ -232,12 +233,22 @@ def test_the_driver_is_asked_at_once_when_something_moves_and_seldom_while_nothi
     slices = list(MemoryReconciler(slots, nvml).slices())
     watch.step(slices)
     assert watch.pause_seconds == INTERVAL_SECONDS
+    clock.now += INTERVAL_SECONDS
+    assert not watch.is_due(), "nothing runs, nothing moved"
+    clock.now += IDLE_SECONDS
+    assert watch.is_due(), "but now and then"
+    watch.step(slices)
     child = holding(boxes["one"], 16 * MIB)
     nvml.held = {child.pid: 100 * MIB}
     clock.now += INTERVAL_SECONDS
     assert watch.is_due()
     watch.step(slices)
-    assert watch.pause_seconds == ALERT_SECONDS
+    clock.now += INTERVAL_SECONDS
+    assert watch.is_due(), "in turn"
+    watch.step(slices)
+    pauses = {watch.pause_seconds for _ in range(20)}
+    assert len(pauses) > 1
+    assert all(ALERT_SECONDS / 2 <= pause <= ALERT_SECONDS for pause in pauses)
     clock.now += ALERT_SECONDS
     assert not watch.is_due()
     nvml.held = {child.pid: 100 * MIB, os.getpid(): MOVED_BYTES}
@@ -250,6 +261,22 @@ def test_the_driver_is_asked_at_once_when_something_moves_and_seldom_while_nothi
     nvml.held = {}
     watch.step(slices)
     assert watch.pause_seconds == INTERVAL_SECONDS
+
+
+def test_a_pod_s_control_group_tells_nothing_where_another_container_has_the_same_card_without_limit(
+    slots: Slots,
+) -> None:
+    for slot_id, card in (("limited", "1"), ("free", "1"), ("limited-elsewhere", "2")):
+        share = CardShare(uuid=uuid(card), index=0, minor=0, core=30, memory_mib=LIMIT // MIB)
+        record = msgspec.structs.replace(slot_record(slots, slot_id, share), pod_uid="pod")
+
+        def fill(directory: Path, limited: bool = slot_id != "free") -> None:
+            if limited:
+                (directory / "policy").write_bytes(b"")
+
+        slots.replace(record, fill)
+    found = {one.policy.parent.name: one.pod_uid for one in MemoryReconciler(slots, Driver()).slices()}
+    assert found == {"limited": "", "limited-elsewhere": "pod"}
 
 
 def test_an_executor_s_count_keeps_what_its_limit_was_and_no_more(boxes: dict[str, Slice]) -> None:

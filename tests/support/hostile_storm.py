@@ -31,7 +31,6 @@ from typing import Any, Final
 from egpu.adapters import native
 from egpu.adapters.pool import authority
 from egpu.adapters.pool.bridge import Bridge, fill
-from egpu.adapters.pool.client import PoolClient
 from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.simulator import machine as simulator
@@ -415,7 +414,7 @@ class Storm:
     async def _leases(self) -> tuple[Any, ...]:
         pki = self.pool.tls
         assert pki is not None
-        client = await PoolClient.connect(self.broker, authority.issue(pki, "admin", "op"))
+        client = await hostile_strangers.connected(self.broker, authority.issue(pki, "admin", "op"))
         try:
             return await client.leases()
         finally:

@@ -9,6 +9,7 @@ import random
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.web import Listen
-from egpu.errors import ElasticGPUError, NotFound, Refused
+from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
 from support.raw_session import OPS, Raw
 from support.strangers import STRANGER, as_stranger
+from support.waiting import DEADLINE_SECONDS
 
 FLOOD = 40
 """Connections at once, of each tenant that floods."""
@@ -63,10 +65,21 @@ async def without_certificate(ports: Sequence[int], chance: random.Random) -> li
     return []
 
 
+async def connected(broker: Listen, credentials: Credentials) -> PoolClient:
+    """As programs connect: a broker that has too much to do, with strangers or on a busy machine, is asked again."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        try:
+            return await PoolClient.connect(broker, credentials)
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+
+
 async def thief(broker: Listen, credentials: Credentials, theirs: Sequence[messages.LeaseView]) -> list[str]:
     """A client of the pool with leases of others in mind: to speak for, resize, end, and reach them."""
     found: list[str] = []
-    client = await PoolClient.connect(broker, credentials)
+    client = await connected(broker, credentials)
     try:
         seen = {one.lease for one in await client.leases()}
         found += [f"is shown the lease {one.lease} of {one.peer}" for one in theirs if one.lease in seen]
@@ -77,7 +90,7 @@ async def thief(broker: Listen, credentials: Credentials, theirs: Sequence[messa
                 ("resize", client.resize(lease.lease, core=1, memory_mib=1)),
                 ("release", client.release(lease.lease)),
             ):
-                with contextlib.suppress(Refused, NotFound):
+                with contextlib.suppress(Refused, NotFound, Unavailable):
                     await attempt
                     found.append(f"could {what} a lease of {lease.peer}")
             part = lease.parts[0]
@@ -119,7 +132,7 @@ async def _let_in(address: Listen, credentials: Credentials, hello: messages.Hel
 
 async def hoarder(broker: Listen, credentials: Credentials) -> list[str]:
     """Asks a pool whose cards are all given away for more."""
-    client = await PoolClient.connect(broker, credentials)
+    client = await connected(broker, credentials)
     try:
         granted = await client.acquire(request="more", holder="hoarder", cards=1, core=100, memory_mib=1)
         await client.release(granted.lease.lease)

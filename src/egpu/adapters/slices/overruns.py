@@ -6,15 +6,17 @@ which is taken off what may still be allocated. What it sees beyond the *limit* 
 refused, whatever is counted, and a slice that stays over is to be ended (`egpu.core.overruns` says when). The driver
 alone decides on that; what a container writes into its usage file neither causes an overrun nor hides one.
 
-How often: every INTERVAL_SECONDS. While something of a slice is on a card, what the cards have in use, which costs
+How often: every INTERVAL_SECONDS, while something of a slice is on a card. Then what the cards have in use, which costs
 little to ask, is looked at every ALERT_SECONDS; as soon as that moves by much, or while a slice is over its limit, the
-driver is asked for every process at once.
+driver is asked for every process at once. While nothing of any slice is on a card it is asked when anything moves, of
+which one looks every INTERVAL_SECONDS, or every IDLE_SECONDS.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 0.25
 ALERT_SECONDS: Final = 0.05
+IDLE_SECONDS: Final = 2.0
 MOVED_BYTES: Final = 64 * 1024 * 1024
 """By so much the memory in use on a card moves before its processes are asked for out of turn."""
 UNCOUNTED_SECONDS: Final = 0.5
@@ -45,6 +48,7 @@ END_SECONDS: Final = 1.0
 #: The page is not written anew for less than this.
 STEP_BYTES: Final = 1024 * 1024
 _MIB: Final = 1024 * 1024
+_chance: Final = random.SystemRandom()
 
 
 class ProcessSource(Protocol):
@@ -150,12 +154,13 @@ class MemoryWatch:
 
     @property
     def pause_seconds(self) -> float:
-        return ALERT_SECONDS if self._is_busy else INTERVAL_SECONDS
+        """Another one each time while something runs: nobody can know when it is not looked at."""
+        return ALERT_SECONDS * _chance.uniform(0.5, 1.0) if self._is_busy else INTERVAL_SECONDS
 
     def is_due(self) -> bool:
         """Whether there is something to look at: it is time, somebody was over its limit just now, or what a card has
-        in use has moved by much."""
-        if self._clock() - self._looked_at >= INTERVAL_SECONDS:
+        in use has moved: by much, or while nothing runs at all."""
+        if self._clock() - self._looked_at >= (INTERVAL_SECONDS if self._is_busy else IDLE_SECONDS):
             return True
         if any(record.excess > 0 or record.overtime.seconds for record in self._records.values()):
             return True
@@ -163,7 +168,8 @@ class MemoryWatch:
             used = self._source.used_bytes()
         except ElasticGPUError:
             return False  # the next look in turn says why
-        return any(abs(found - self._used.get(uuid, 0)) >= MOVED_BYTES for uuid, found in used.items())
+        least = MOVED_BYTES if self._is_busy else 1
+        return any(abs(found - self._used.get(uuid, 0)) >= least for uuid, found in used.items())
 
     def step(self, slices: Iterable[WatchedSlice]) -> tuple[Overrun, ...]:
         """Compare once; returns those who are to be ended. Without an answer of the driver all stays as it is."""
@@ -190,14 +196,14 @@ class MemoryWatch:
 
     def _processes(self) -> Mapping[str, tuple[CardProcess, ...]] | None:
         try:
-            self._used = self._source.used_bytes()
+            used = self._source.used_bytes()
             found = self._source.processes()
         except ElasticGPUError as error:
             if str(error) != self._told:
                 log.warning("what processes hold cannot be compared with what they count", reason=str(error))
             self._told = str(error)
             return None
-        self._told = ""
+        self._told, self._used = "", used
         return found
 
     def _attribute(

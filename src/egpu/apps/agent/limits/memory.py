@@ -75,12 +75,22 @@ class MemoryReconciler:
 
     def slices(self) -> Iterator[WatchedSlice]:
         """All that is watched, as it is now."""
-        for record in self._slots.records():
+        records = list(self._slots.records())
+        # Nobody can tell whose memory on a card is, if one container of a pod is limited there and another is not.
+        unlimited = {
+            (record.pod_uid, share.uuid)
+            for record in records
+            if not self._slots.policy_file(record.slot_id).exists()
+            for share in record.allocation.cards
+        }
+        for record in records:
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
             if policy.exists():  # none where nothing in the container is limited, or an executor is in its place
                 key = (record.slot_id, record.generation)
                 page = f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"
-                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page, pod_uid=record.pod_uid)
+                mixed = any((record.pod_uid, share.uuid) in unlimited for share in record.allocation.cards)
+                pod_uid = "" if mixed else record.pod_uid
+                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page, pod_uid=pod_uid)
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
                 owner = executor.record.owner
