@@ -47,6 +47,25 @@ static bool user_namespace(const char **why) {
     return write_text("/proc/self/gid_map", map);
 }
 
+/* The source, to be mounted elsewhere: making the target may cover or drop the way to it. As a
+ * mount of its own; `whole` becomes false before Linux 5.2 and in gVisor, which have no such thing:
+ * there it is only held open. -1: errno. */
+static int take_tree(const char *source, bool *whole) {
+    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source,
+                            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    *whole = tree >= 0;
+    return tree >= 0 || errno != ENOSYS ? tree : open(source, O_PATH | O_CLOEXEC);
+}
+
+static bool mount_tree(int tree, bool whole, const char *target) {
+    char held[64];
+    if (whole)
+        return syscall(SYS_move_mount, tree, "", AT_FDCWD, target,
+                       MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_SYMLINKS) == 0;
+    snprintf(held, sizeof held, "/proc/self/fd/%d", tree);
+    return mount(held, target, NULL, MS_BIND | MS_REC, NULL) == 0;
+}
+
 bool enter_unshare(const char **why) {
     *why = "unshare(CLONE_NEWNS)";
     /* Without CAP_SYS_ADMIN (root in a plain container included) a user namespace is the other way
@@ -57,6 +76,12 @@ bool enter_unshare(const char **why) {
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0) return false;
     *why = "mounting a tmpfs";
     if (mount("tmpfs", "/proc/self/fdinfo", "tmpfs", 0, "size=4k") != 0) return false;
+    *why = "binding an open file";
+    bool whole;
+    int tree = take_tree("/proc/self/fdinfo", &whole);
+    if (tree < 0 || !mount_tree(tree, whole, "/proc/self/fdinfo")) return false;
+    close(tree);
+    umount2("/proc/self/fdinfo", MNT_DETACH);
     umount2("/proc/self/fdinfo", MNT_DETACH);
     *why = "";
     return true;
@@ -208,15 +233,12 @@ static void remount_read_only(const char *path) {
 
 void enter_bind(const char *source, const char *target, bool read_only) {
     struct stat status;
-    /* The source is taken first, as a mount of its own: making the target may cover or drop the way
-     * to it. */
-    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source,
-                            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    bool whole;
+    int tree = take_tree(source, &whole);
     if (tree < 0 || fstat(tree, &status) != 0)
         enter_fail("cannot open %s: %s", source, strerror(errno));
     make_mount_point(target, status.st_mode);
-    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, target,
-                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_SYMLINKS) != 0)
+    if (!mount_tree(tree, whole, target))
         enter_fail("cannot bind %s to %s: %s", source, target, strerror(errno));
     close(tree);
     if (read_only) remount_read_only(target);

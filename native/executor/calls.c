@@ -220,14 +220,35 @@ static CUresult copy_rect(struct task *task) {
     return DRIVER(cuMemcpy2DAsync_v2, const CUDA_MEMCPY2D *, CUstream)(&plan, stream);
 }
 
+/* The area is pinned, so the driver returns before it has read it, or written it. */
+static CUresult to_device_from_bulk(struct task *task, const struct wire_copy_shared *copy,
+                                    const uint8_t *data) {
+    CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, copy->stream, &task->bad);
+    if (task->bad != CUDA_SUCCESS) return task->bad;
+    if (captured(stream)) return CUDA_ERROR_NOT_SUPPORTED;
+    bool taken = bulk_take();
+    if (!taken && task->header.flags & WIRE_CONCURRENT)
+        return copy_staged(copy->device, data, copy->bytes, stream);
+    return bulk_copy(copy->device, data, copy->bytes, stream, taken);
+}
+
+static CUresult from_device_to_bulk(struct task *task, const struct wire_copy_shared *copy,
+                                    uint8_t *data) {
+    CUresult result = from_device(task, data, copy->device, copy->bytes, copy->stream, copy->wait);
+    if (result != CUDA_SUCCESS || copy->wait) return result;
+    CUstream stream = (CUstream)(uintptr_t)handle_value(KIND_stream, copy->stream, &task->bad);
+    return DRIVER(cuStreamSynchronize, CUstream)(stream);
+}
+
 static CUresult copy_shared(struct task *task, bool in) {
     struct wire_copy_shared copy;
     if (!begins(task, &copy, sizeof copy, false) || task->in.left || copy.bytes > WIRE_MAX_BULK)
         return violation(task);
     uint8_t *data = session_bulk(copy.offset, copy.bytes);
     if (data == NULL) return violation(task);
-    return in ? to_device(task, copy.device, data, copy.bytes, copy.stream, copy.wait)
-              : from_device(task, data, copy.device, copy.bytes, copy.stream, copy.wait);
+    if (!in) return from_device_to_bulk(task, &copy, data);
+    if (!copy.wait) return to_device_from_bulk(task, &copy, data);
+    return to_device(task, copy.device, data, copy.bytes, copy.stream, true);
 }
 static CUresult copy_in_shared(struct task *task) { return copy_shared(task, true); }
 static CUresult copy_out_shared(struct task *task) { return copy_shared(task, false); }

@@ -124,7 +124,9 @@ CUresult driver_run(const struct operation *operation, struct task *task) {
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED; /* there was one */
     switch (task->header.op) {                    /* these change what is current */
     case OP_cuCtxDestroy_v2:
-    case OP_cuDevicePrimaryCtxRelease_v2: atomic_fetch_add(&contexts_ended, 1); /* fall through */
+    case OP_cuDevicePrimaryCtxRelease_v2:
+        atomic_fetch_add(&contexts_ended, 1);
+        bulk_context_ended(); /* fall through */
     case OP_cuCtxCreate_v2:
     case OP_cuCtxCreate_v3: no_context(); break;
     default: break;

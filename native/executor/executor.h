@@ -4,6 +4,7 @@
  *   session.h   the child's life: connection, frames, calls, the driver
  *   calls.c     operations with forms of their own
  *   decoders.c  generated: the others
+ *   bulk.c      copies from memory of both
  *   handles.c   what the client's handles stand for
  *   confinement.c, paths.c, view.c, landlock.c
  *               what holds both: a user without privileges, its own view of the files, Landlock
@@ -123,6 +124,17 @@ uint64_t handle_parent(uint64_t handle);
 static inline size_t attribute_bytes(int attribute) {
     return attribute >= 1 && attribute <= 3 ? 4 : 8;
 }
+
+/* ---- bulk.c ---- */
+
+/* `shown` is where the client sees which slots are held. */
+void bulk_open(uint8_t *bulk, _Atomic uint32_t *shown);
+void bulk_context_ended(void);
+bool bulk_take(void); /* whether one more slot may be held, for the copy that follows */
+/* Returns when the copy is on its way and its slot held, if one was taken for it; else when it is
+ * done. */
+CUresult bulk_copy(CUdeviceptr to, const uint8_t *from, size_t bytes, CUstream stream, bool taken);
+bool bulk_look(void); /* gives back the slots of copies that are done; whether others are held */
 
 /* ---- status.c ---- */
 

@@ -7,6 +7,8 @@
 
 #define HEAD_BYTES (SHARED_RING_BYTES / 16) /* the client is told of room at least this often */
 #define FULL_US 50
+#define BULK_LOOK_MS \
+    1 /* how often, while copies read the bulk area and the client asks for nothing */
 
 static uint8_t *private_payload;
 
@@ -19,6 +21,7 @@ bool shared_open(int memory) {
     if (!shared_map(&session.shared, memory)) return false;
     shared_reader_init(&session.shared.control->executor);
     session.shared.control->magic = SHARED_MAGIC;
+    bulk_open(session.shared.bulk, &session.shared.control->bulk_held);
     session.transport = &transport_shared;
     return true;
 }
@@ -71,7 +74,8 @@ static void shared_serve(void) {
                 atomic_store_explicit(&control->request_head, said = head, memory_order_release);
             tail = atomic_load_explicit(&control->requests.at, memory_order_acquire);
             if (tail == head) {
-                shared_wait(&control->requests, head, &control->executor, 1000);
+                shared_wait(&control->requests, head, &control->executor,
+                            bulk_look() ? BULK_LOOK_MS : 1000);
                 continue;
             }
         }

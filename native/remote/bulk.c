@@ -4,12 +4,15 @@
 #include "client.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include "egpu_streaming.h"
 
 #define IN_PIECE (1u << 20)
 /* what the executor has just read from the card is in its cache when it sends it */
 #define OUT_PIECE (480u << 10)
+#define SLOT_LOOKS 1000
+#define SLOT_US 50
 #define OUT_AHEAD 3 /* pieces that are asked for before the first has come */
 
 /* ---- host to device ---- */
@@ -42,14 +45,20 @@ static bool carried_out(const struct link *link, uint64_t seq) {
     return atomic_load_explicit(&link->shared.memory.control->taken, memory_order_acquire) >= seq;
 }
 
+/* A copy that has been carried out may be on its way still. */
+static bool held(const struct link *link, unsigned slot) {
+    const struct shared_control *control = link->shared.memory.control;
+    return atomic_load_explicit(&control->bulk_held, memory_order_acquire) & 1u << slot;
+}
+
 /* A free slot of the bulk area, to be used until the call with the number that slot_used tells is
  * done: the first one, so that as few as possible are used, over and over. */
 static unsigned slot_take(struct link *link) {
     pthread_mutex_lock(&link->shared.slot_lock);
-    for (;;) {
+    for (unsigned looks = 0;; looks++) {
         for (unsigned slot = 0; slot < SHARED_BULK_SLOTS; slot++) {
             if (link->shared.slot_seq[slot] == UINT64_MAX ||
-                !carried_out(link, link->shared.slot_seq[slot]))
+                !carried_out(link, link->shared.slot_seq[slot]) || held(link, slot))
                 continue;
             link->shared.slot_seq[slot] = UINT64_MAX; /* ours, and no number yet */
             pthread_mutex_unlock(&link->shared.slot_lock);
@@ -57,7 +66,10 @@ static unsigned slot_take(struct link *link) {
         }
         if (atomic_load(&link->dead)) break;
         pthread_mutex_unlock(&link->shared.slot_lock);
-        sched_yield();
+        if (looks < SLOT_LOOKS)
+            sched_yield();
+        else /* behind what the card does before it */
+            usleep(SLOT_US);
         pthread_mutex_lock(&link->shared.slot_lock);
     }
     pthread_mutex_unlock(&link->shared.slot_lock);
@@ -70,10 +82,17 @@ static void slot_used(struct link *link, unsigned slot, uint64_t seq) {
     pthread_mutex_unlock(&link->shared.slot_lock);
 }
 
+/* Both sides copy at the same time, so there are several; and no more than can be on their way at a
+ * time, where that is possible. */
+static size_t in_piece(size_t bytes) {
+    size_t least = SHARED_BULK_SLOT / 4, even = bytes / SHARED_BULK_HELD + 1;
+    if (even > SHARED_BULK_SLOT) return SHARED_BULK_SLOT;
+    return even < least ? least : (even + 4095) & ~(size_t)4095;
+}
+
 CUresult bulk_in_shared(const struct where *where, uint64_t to, const uint8_t *from, size_t bytes) {
     struct link *link = where->link;
-    /* both sides copy at the same time */
-    size_t most = bytes >= 4 * SHARED_BULK_SLOT ? SHARED_BULK_SLOT : SHARED_BULK_SLOT / 4;
+    size_t most = in_piece(bytes);
     for (size_t done = 0;;) {
         size_t piece = bytes - done < most ? bytes - done : most;
         bool last = done + piece == bytes;

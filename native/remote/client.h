@@ -103,6 +103,14 @@ static inline size_t attribute_bytes(int attribute) {
     return attribute >= 1 && attribute <= 3 ? 4 : 8;
 }
 
+/* ---- addresses.c ---- */
+
+enum addresses { ADDRESSES_TAKEN, ADDRESSES_OF_PROGRAM, ADDRESSES_UNKNOWN };
+/* Only what was TAKEN is to be given back. OF_PROGRAM: it has memory there. */
+enum addresses addresses_take(uint64_t base, uint64_t bytes);
+void addresses_give(uint64_t base, uint64_t bytes);
+bool addresses_of_program(uint64_t pointer); /* it has memory there */
+
 /* ---- memory.c ---- */
 
 enum allocation_kind { ALLOCATION_DEVICE = 1, ALLOCATION_PINNED, ALLOCATION_REGISTERED };
@@ -113,6 +121,7 @@ struct allocation {
     enum allocation_kind kind;
     uint32_t flags;
     bool shared; /* host memory that the executor maps at the same address */
+    bool taken;  /* its addresses, in this process */
 };
 
 bool allocation_find(const struct link *link, uint64_t pointer, struct allocation *out);

@@ -160,6 +160,7 @@ static bool on_device(CUdeviceptr pointer) {
     struct allocation a;
     if (context_needed(&link) != CUDA_SUCCESS) return false;
     if (allocation_find(link, pointer, &a)) return a.kind == ALLOCATION_DEVICE;
+    if (addresses_of_program(pointer)) return false;
     unsigned type = 0; /* globals of modules, for instance */
     CUresult result = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
     return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;

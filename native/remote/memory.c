@@ -82,6 +82,7 @@ static void forget(const struct link *link, uint64_t base) {
     pthread_rwlock_wrlock(&allocation_lock);
     for (size_t i = above(base); i-- > 0 && allocations[i].base == base;)
         if (allocations[i].link == link) {
+            if (allocations[i].taken) addresses_give(base, allocations[i].bytes);
             memmove(&allocations[i], &allocations[i + 1],
                     (allocation_count - i - 1) * sizeof *allocations);
             allocation_count--;
@@ -97,43 +98,89 @@ void context_forget(uint64_t context) {
     for (size_t i = 0; i < allocation_count; i++)
         if (allocations[i].context != context || allocations[i].kind != ALLOCATION_DEVICE)
             allocations[kept++] = allocations[i];
+        else if (allocations[i].taken)
+            addresses_give(allocations[i].base, allocations[i].bytes);
     allocation_count = kept;
     pthread_rwlock_unlock(&allocation_lock);
 }
 
 /* ---- device memory ---- */
 
-static CUresult made(CUresult result, CUdeviceptr pointer, size_t bytes) {
-    uint64_t context = context_current();
-    if (result == CUDA_SUCCESS)
-        add((struct allocation){.base = pointer,
-                                .bytes = bytes,
-                                .context = context,
-                                .link = links[wire_server(context)],
-                                .kind = ALLOCATION_DEVICE});
+#define ATTEMPTS 16
+#define OF_ITS_OWN ((size_t)2 << 20) /* so much is not put beside other allocations */
+
+/* An allocation that may have to be made again, because the program has memory at its addresses.
+ * What was refused so is kept until the end: it would come again. */
+struct attempts {
+    CUdeviceptr refused[ATTEMPTS];
+    unsigned count;
+};
+
+static size_t bytes_to_ask(const struct attempts *attempts, size_t bytes) {
+    return attempts->count != 0 && bytes != 0 && bytes < OF_ITS_OWN ? OF_ITS_OWN : bytes;
+}
+
+static CUresult end_attempts(struct attempts *attempts, CUresult result) {
+    while (attempts->count != 0) forward_cuMemFree_v2(attempts->refused[--attempts->count]);
     return result;
 }
 
+/* Whether to allocate once more; if not, `result` is the answer, and a good one written down. */
+static bool again(struct attempts *attempts, CUresult *result, const CUdeviceptr *pointer,
+                  size_t bytes) {
+    uint64_t context = context_current();
+    enum addresses where = ADDRESSES_UNKNOWN;
+    if (*result == CUDA_SUCCESS) where = addresses_take(*pointer, bytes);
+    if (where == ADDRESSES_OF_PROGRAM) {
+        attempts->refused[attempts->count++] = *pointer;
+        if (attempts->count < ATTEMPTS) return true;
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (*result == CUDA_SUCCESS)
+        add((struct allocation){.base = *pointer,
+                                .bytes = bytes,
+                                .context = context,
+                                .link = links[wire_server(context)],
+                                .kind = ALLOCATION_DEVICE,
+                                .taken = where == ADDRESSES_TAKEN});
+    *result = end_attempts(attempts, *result);
+    return false;
+}
+
 API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    CUresult result = forward_cuMemAlloc_v2(pointer, bytes);
-    return pointer == NULL ? result : made(result, *pointer, bytes);
+    struct attempts attempts = {.count = 0};
+    CUresult result;
+    do result = forward_cuMemAlloc_v2(pointer, bytes_to_ask(&attempts, bytes));
+    while (again(&attempts, &result, pointer, bytes));
+    return result;
 }
 
 API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                 unsigned int element) {
-    CUresult result = forward_cuMemAllocPitch_v2(pointer, pitch, width, height, element);
-    return pointer == NULL || pitch == NULL ? result : made(result, *pointer, *pitch * height);
+    struct attempts attempts = {.count = 0};
+    CUresult result;
+    do result = forward_cuMemAllocPitch_v2(pointer, pitch, width, height, element);
+    while (again(&attempts, &result, pointer, result == CUDA_SUCCESS ? *pitch * height : 0));
+    return result;
 }
 
 API CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    CUresult result = forward_cuMemAllocAsync(pointer, bytes, stream);
-    return pointer == NULL ? result : made(result, *pointer, bytes);
+    struct attempts attempts = {.count = 0};
+    CUresult result;
+    do result = forward_cuMemAllocAsync(pointer, bytes_to_ask(&attempts, bytes), stream);
+    while (again(&attempts, &result, pointer, bytes));
+    return result;
 }
 
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
                                      CUstream stream) {
-    CUresult result = forward_cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
-    return pointer == NULL ? result : made(result, *pointer, bytes);
+    struct attempts attempts = {.count = 0};
+    CUresult result;
+    do
+        result =
+            forward_cuMemAllocFromPoolAsync(pointer, bytes_to_ask(&attempts, bytes), pool, stream);
+    while (again(&attempts, &result, pointer, bytes));
+    return result;
 }
 
 API CUresult cuMemFree_v2(CUdeviceptr pointer) {

@@ -12,11 +12,12 @@
 
 #pragma GCC visibility push(hidden)
 
-#define SHARED_MAGIC UINT64_C(0x324d485355504745) /* "EGPUSHM2" */
+#define SHARED_MAGIC UINT64_C(0x334d485355504745) /* "EGPUSHM3" */
 #define SHARED_RING_BYTES (1u << 20)
 #define SHARED_BULK_BYTES (4u << 20)
 #define SHARED_BULK_SLOT (512u << 10)
 #define SHARED_BULK_SLOTS (SHARED_BULK_BYTES / SHARED_BULK_SLOT)
+#define SHARED_BULK_HELD (SHARED_BULK_SLOTS - 1) /* the most that copies to the card may hold */
 #define SHARED_BYTES (4096u + 2 * SHARED_RING_BYTES + SHARED_BULK_BYTES)
 
 /* What is written by different processes is two cache lines apart: processors fetch the neighbour
@@ -45,6 +46,7 @@ struct shared_control {
     struct shared_tail requests;
     SHARED_APART _Atomic uint64_t request_head;
     _Atomic uint64_t taken;        /* seq of the last call that was begun */
+    _Atomic uint32_t bulk_held;    /* slots that copies to the card still read, a bit for each */
     struct shared_reader executor; /* of the requests */
     struct shared_tail replies;
     SHARED_APART _Atomic uint64_t reply_head;

@@ -58,7 +58,7 @@ enum wire_status {
     WIRE_STATUS_DRIVER = 5,
 };
 
-enum { WIRE_FEATURE_SHARED = 2 }; /* 1 was an older layout of the memory */
+enum { WIRE_FEATURE_SHARED = 4 }; /* 1 and 2 were older layouts of the memory */
 enum { WIRE_HELLO_RESUME = 1 };
 
 struct wire_header {

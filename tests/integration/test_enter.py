@@ -1,7 +1,10 @@
 """egpu-enter: private mounts that leave no trace, and a supervisor that nothing outlives."""
 
+import ctypes
+import errno
 import os
 import signal
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +16,8 @@ from egpu.adapters.processes import Process, start_time
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 FAILED, NOT_FOUND = 125, 127
+OPEN_TREE = 428
+"""The number of the system call, on every architecture."""
 
 
 def enter(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -36,6 +41,48 @@ def mounts() -> None:
 def test_the_probe_says_what_is_possible() -> None:
     probe = enter("--probe")
     assert probe.stdout.startswith("private mounts: yes" if probe.returncode == 0 else "no private mounts: ")
+
+
+def refuse(call: int, error: int) -> None:
+    """From now on, and in every program of this process, that system call does not exist (seccomp's BPF)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    load_number, if_equal, answer = 0x20, 0x15, 0x06
+    code = b"".join(
+        struct.pack("<HBBI", *instruction)
+        for instruction in (
+            (load_number, 0, 0, 0),
+            (if_equal, 0, 1, call),
+            (answer, 0, 0, 0x00050000 | error),
+            (answer, 0, 0, 0x7FFF0000),  # any other is carried out
+        )
+    )
+    room = ctypes.create_string_buffer(code)
+    program = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(room))
+    set_no_new_privileges, set_seccomp, filter_mode = 38, 22, 2
+    if libc.prctl(set_no_new_privileges, 1, 0, 0, 0) or libc.prctl(set_seccomp, filter_mode, program, 0, 0):
+        raise OSError(ctypes.get_errno(), "no filter")
+
+
+@pytest.mark.usefixtures("mounts")
+class TestOlderKernels:
+    """Before Linux 5.2, and in gVisor, a tree of mounts cannot be held."""
+
+    def test_what_is_shown_is_held_open(self, tmp_path: Path) -> None:
+        """The second target covers the way to its source, and is read-only."""
+        (tmp_path / "inner").mkdir()
+        (tmp_path / "inner" / "file").write_text("hello")
+        covered = tmp_path / "inner" / "deep" / "er"
+        binds = ("--bind", tmp_path / "inner" / "file", "/opt/egpu-enter-test/file", "--ro-bind", tmp_path, covered)
+        shell = f"cat /opt/egpu-enter-test/file {covered}/inner/file && ! touch {covered}/new"
+        done = enter(*binds, "--", "sh", "-c", shell, preexec_fn=lambda: refuse(OPEN_TREE, errno.ENOSYS))
+        assert (done.returncode, done.stdout) == (0, "hellohello"), done.stderr
+
+    def test_the_probe_tries_what_is_used_later(self) -> None:
+        assert enter("--probe", preexec_fn=lambda: refuse(OPEN_TREE, errno.ENOSYS)).returncode == 0
+        done = enter("--probe", preexec_fn=lambda: refuse(OPEN_TREE, errno.EPERM))
+        assert (done.returncode, done.stdout) == (
+            1, "no private mounts: binding an open file: Operation not permitted\n",
+        )  # fmt: skip
 
 
 @pytest.mark.usefixtures("mounts")

@@ -22,7 +22,7 @@ CARDS = ("A100-80G", 1)
 
 PAGE: Final = 4096
 REQUEST_TAIL, REQUEST_BESIDE, REQUEST_SHORT, REQUEST_HEAD, EXECUTOR_SLEEPS = 128, 136, 144, 256, 384
-SHARED: Final = 2  # the feature
+SHARED: Final = 4  # the feature
 HEADER: Final = struct.Struct("<HHIQ")
 FRAMES: Final = 400
 SYS_FUTEX, FUTEX_WAKE = 202, 1

@@ -31,7 +31,8 @@ uint8_t *session_reply_take(size_t bytes) { return malloc(bytes); }
 void session_reply_give(uint8_t *data, size_t bytes) { (void)bytes, free(data); }
 uint8_t *session_bulk(uint64_t offset, size_t bytes) {
     static uint8_t *bulk;
-    if (bulk == NULL) bulk = malloc(SHARED_BULK_BYTES);
+    static _Atomic uint32_t held;
+    if (bulk == NULL) bulk_open(bulk = malloc(SHARED_BULK_BYTES), &held);
     return offset > SHARED_BULK_BYTES || bytes > SHARED_BULK_BYTES - offset ? NULL : bulk + offset;
 }
 

@@ -1,0 +1,95 @@
+/* Addresses of device memory are taken in this process, too: what is at a pointer is then the
+ * card's or the program's, never both, and a copy that is told nothing else goes the right way.
+ *
+ * In steps of 2 MiB, as drivers map memory; allocations may share one.
+ */
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#define STEP_BITS 21
+#define STEPS (UINT64_C(1) << (47 - STEP_BITS)) /* above them no process has memory */
+
+static uint32_t *users; /* by step: allocations that lie on it; where there are any it is taken */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct steps {
+    uint64_t first, end;
+};
+
+static struct steps steps_of(uint64_t base, uint64_t bytes) {
+    return (struct steps){base >> STEP_BITS, ((base + bytes - 1) >> STEP_BITS) + 1};
+}
+
+/* The next of them that nobody uses, up to one that somebody does. */
+static bool next_unused(struct steps *found, struct steps all) {
+    found->first = found->end;
+    while (found->first < all.end && users[found->first] != 0) found->first++;
+    found->end = found->first;
+    while (found->end < all.end && users[found->end] == 0) found->end++;
+    return found->first < found->end;
+}
+
+static void *place(struct steps steps) { return (void *)(uintptr_t)(steps.first << STEP_BITS); }
+
+static size_t length(struct steps steps) { return (steps.end - steps.first) << STEP_BITS; }
+
+static void unmap_unused(struct steps all) {
+    struct steps found = {.end = all.first};
+    while (next_unused(&found, all)) munmap(place(found), length(found));
+}
+
+/* 0, or why not (errno). */
+static int map_unused(struct steps all) {
+    struct steps found = {.end = all.first};
+    while (next_unused(&found, all)) {
+        void *at = mmap(place(found), length(found), PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (at == place(found)) continue;
+        int why = at == MAP_FAILED ? errno : EEXIST;
+        if (at != MAP_FAILED) munmap(at, length(found)); /* before Linux 4.17 it is a hint */
+        unmap_unused((struct steps){all.first, found.first});
+        return why;
+    }
+    return 0;
+}
+
+enum addresses addresses_take(uint64_t base, uint64_t bytes) {
+    struct steps all = steps_of(base, bytes);
+    if (bytes == 0 || all.end > STEPS || all.end <= all.first) return ADDRESSES_UNKNOWN;
+    pthread_mutex_lock(&lock);
+    int why = 0;
+    if (users == NULL) {
+        void *made = mmap(NULL, STEPS * sizeof *users, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (made == MAP_FAILED)
+            why = errno;
+        else
+            users = made;
+    }
+    if (why == 0) why = map_unused(all);
+    for (uint64_t step = all.first; why == 0 && step < all.end; step++) users[step]++;
+    pthread_mutex_unlock(&lock);
+    /* Without room for addresses (a limit of the process) it is as it can be. */
+    return why == 0 ? ADDRESSES_TAKEN : why == EEXIST ? ADDRESSES_OF_PROGRAM : ADDRESSES_UNKNOWN;
+}
+
+void addresses_give(uint64_t base, uint64_t bytes) {
+    struct steps all = steps_of(base, bytes);
+    pthread_mutex_lock(&lock);
+    for (uint64_t step = all.first; step < all.end; step++) users[step]--;
+    unmap_unused(all);
+    pthread_mutex_unlock(&lock);
+}
+
+bool addresses_of_program(uint64_t pointer) {
+    pthread_mutex_lock(&lock);
+    uint64_t step = pointer >> STEP_BITS;
+    bool taken = step >= STEPS || (users != NULL && users[step] != 0);
+    pthread_mutex_unlock(&lock);
+    unsigned char resident;
+    void *page = (void *)(uintptr_t)(pointer & ~UINT64_C(4095));
+    return !taken && mincore(page, 1, &resident) == 0; /* ENOMEM: nothing is mapped there */
+}
