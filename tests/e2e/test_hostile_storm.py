@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support import hostile_shares, local_pool
+from support import hostile_shares, local_pool, pace
 from support.hostile_shares import POINTS, Sharer
 from support.hostile_storm import storm
 from support.strangers import only_root
@@ -31,7 +31,7 @@ async def test_honest_tenants_get_every_byte_and_percent_and_the_host_stays_as_i
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_tenant_writes_into_its_account_moves_nobody_s_share(tmp_path: Path, seed: int) -> None:
     sharers = [Sharer(f"tenant-{number}", 20, hostile=number % 2 == 1) for number in range(5)]
-    program = hostile_shares.build(tmp_path)
+    program = pace.build(tmp_path)
     for got in hostile_shares.shares(program, tmp_path / "slots", sharers, random.Random(seed)):
         if not got.sharer.hostile:
             assert got.percent == pytest.approx(got.sharer.core, abs=POINTS), got.sharer.name

@@ -1,6 +1,7 @@
 """A slice's files, and who is in it.
 
 pages         the policy page (its limits) and the usage file (what it uses)
+writing       processes that write pages wait for each other
 bounded       a usage file that whoever may write it cannot make larger
 membership    which slice a process of this machine is in
 shares        how a card's time is divided between its slices at one moment; pure
