@@ -10,14 +10,14 @@ from support.repository import listed, of, text, tree
 RATCHETS: Final = {
     "lines of the longest function in src": 76,
     "lines of the longest module in src": 390,
-    "lines of Python wider than 120 columns": 139,
+    "lines of Python wider than 120 columns": 138,
     "lines of C wider than 100 columns": 58,
     "columns of the widest line of Markdown": 379,
     "noqa in src": 26,
     "type: ignore in src": 5,
     "cast( in src": 62,
     "noqa in tests, benchmarks and scripts": 20,
-    "type: ignore in tests, benchmarks and scripts": 27,
+    "type: ignore in tests, benchmarks and scripts": 26,
 }
 """As good as it ever was. Who makes one better lowers its number here; nobody raises one."""
 

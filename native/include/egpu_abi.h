@@ -159,7 +159,10 @@ struct egpu_usage_device {
     uint64_t refusals;     /* allocations refused over the limit */
     uint64_t reaped_bytes; /* given back on behalf of the dead */
     uint64_t spill_bytes;  /* like memory_bytes, of EGPU_MEMORY_SPILL */
-    uint64_t spare0[3];
+    /* CLOCK_MONOTONIC, kept in windows only: when the device should be through with what all of the
+     * slice's processes have launched */
+    uint64_t queued_until_ns;
+    uint64_t spare0[2];
     int64_t bucket_ns;       /* GPU time that may still be used; negative: debt */
     uint64_t bucket_time_ns; /* CLOCK_MONOTONIC of the last refill */
     uint64_t gpu_ns;         /* GPU time charged, all processes that ever were */

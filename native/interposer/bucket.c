@@ -80,6 +80,35 @@ uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until) {
     return period - phase;
 }
 
+/* What was queued so far; what is longer than two periods is of a damaged file. */
+static uint64_t queued_until(uint64_t word, int device, uint64_t now) {
+    uint64_t period = LIMIT(device, window_period_us) * 1000ull;
+    return word < now || word - now > 2 * period ? now : word;
+}
+
+void queue_add(int device, int64_t work_ns) {
+    uint64_t *word = &slice_usage()->devices[device].queued_until_ns;
+    __atomic_fetch_add(word, (uint64_t)work_ns, __ATOMIC_ACQ_REL);
+}
+
+bool queue_is_full(int device, uint64_t until) {
+    return __atomic_load_n(&slice_usage()->devices[device].queued_until_ns, __ATOMIC_ACQUIRE) >=
+           until;
+}
+
+uint64_t queue_wait_ns(int device, uint64_t now, uint64_t work_ns, uint64_t until) {
+    uint64_t *word = &slice_usage()->devices[device].queued_until_ns;
+    uint64_t before = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    for (;;) {
+        uint64_t queued = queued_until(before, device, now);
+        if (queued > now && queued + work_ns / 2 > until)
+            return (queued < until ? queued : until) - now;
+        if (__atomic_compare_exchange_n(word, &before, queued + work_ns, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE))
+            return 0;
+    }
+}
+
 /* ---- what overlaps is counted once ---- */
 
 enum { WORD_BITS = 48 };

@@ -33,19 +33,28 @@ enum {
     LANES = 256,
     WORKS = 1024,
     TRUST_AFTER = 2, /* single timings of a work before it is batched */
+    SIBLINGS = 3,    /* so many processes at once may have had their turns in a timing */
+    EARLY = 16,      /* of which the least is nearer to the truth than the average */
     POLL_NS = 50000,
     LONGEST_SLEEP_NS = 2000000, /* so that a new limit is seen soon */
     BACKLOG_WAIT_NS = 20000000, /* for one of BATCHES to end; then the launch goes untimed */
     UNKNOWN_WORK_NS = 20000,    /* expected of work never timed */
     UNTIMED = 15,               /* launches that are not timed after a stream was found dry */
+    UNTIMED_SHORT = 5,          /* at most, after a short batch that its program waits for */
     OWED_NS = 200000,           /* of untimed launches, before it is debited */
     BORROWED_NS = 8000000,      /* queued at most, of time that others left */
     CLOCK_DRIFT_PPM = 200,
     LOOK_EVERY = 4, /* launches of a batch between two looks at the clock, */
     /* until so much work is in it: with long kernels a few launches are a long time */
     LOOK_NS = 100000,
+    /* so much work has to be ahead of the GPU that some launches without a look do not hide an idle
+     * stream */
+    LEAD_NS = 20000,
     /* between two looks: more than that, and the launches since then hide an idle stream */
     GAP_NS = 500000,
+    EMPTIES = 4, /* intervals with nothing in them that are measured in a context */
+    /* of the way from an event to its kernel; what is longer was something else */
+    LONGEST_WAY_NS = 50000,
 };
 
 /* Averages are read and written by many threads without a lock: each word by itself is right, and
@@ -68,6 +77,7 @@ struct batch {
     uint32_t in_flight; /* its owner is between launch_begin and launch_end */
     bool single;        /* full after one launch */
     bool guessed;       /* has work in it that was never timed */
+    bool idle;          /* its stream had nothing to do when it began */
     /* of its window: what others left over may run before it */
     bool first;
     struct lane *lane;
@@ -91,6 +101,11 @@ struct meter {
     double offset_ns; /* from the GPU's time to ours, as close as we know */
     uint64_t offset_at_ns;
     uint64_t window_ns; /* when the window of the latest batch closes */
+    /* The least that two events are apart on a stream that has nothing to do: so long is the way
+     * from an event to the kernel behind it, which a batch that began on such a stream is timed
+     * with. */
+    uint64_t way_ns;
+    uint32_t empties;
     /* the latest batch that was charged took much longer than expected, and was not charged for
      * it */
     bool forgiven;
@@ -213,7 +228,11 @@ static struct meter *meter_of(CUcontext context, int device) {
     for (int i = 0; i < METERS && found == NULL; i++)
         if (meters[i] != NULL && meters[i]->context == NULL) found = meters[i];
     if (found != NULL) {
-        if (found->device != device) found->device = device;
+        if (found->context != context) {
+            found->device = device;
+            found->way_ns = UINT64_MAX;
+            found->empties = 0;
+        }
         __atomic_store_n(&found->context, context, __ATOMIC_RELEASE);
     }
     lock_drop(&meters_lock);
@@ -225,15 +244,26 @@ static inline bool is_lane_of(const struct lane *lane, CUcontext context, CUstre
     return lane->context == context && lane->stream == stream && lane->thread == thread;
 }
 
-/* The lane, locked; NULL when all are in use. */
-static struct lane *find_lane(CUcontext context, CUstream stream, const void *thread, int device) {
+/* CU_STREAM_PER_THREAD is another stream in each thread. */
+static inline const void *thread_of(CUstream stream) {
+    return stream == CU_STREAM_PER_THREAD ? &recent_lane : NULL;
+}
+
+/* Where the search for a lane begins. */
+static uint32_t place_of(CUcontext context, CUstream stream, const void *thread) {
     uint64_t hash = ((uint64_t)(uintptr_t)stream ^ (uint64_t)(uintptr_t)context >> 4 ^
                      (uint64_t)(uintptr_t)thread) *
                     0x9E3779B97F4A7C15ull;
+    return (uint32_t)(hash >> 56);
+}
+
+/* The lane, locked; NULL when all are in use. */
+static struct lane *find_lane(CUcontext context, CUstream stream, const void *thread, int device) {
+    uint32_t place = place_of(context, stream, thread);
     lock_take(&lanes_lock);
     struct lane *found = NULL, *idle = NULL;
     for (uint32_t i = 0; i < LANES && found == NULL; i++) {
-        struct lane *lane = &lanes[((hash >> 56) + i) % LANES];
+        struct lane *lane = &lanes[(place + i) % LANES];
         if (is_lane_of(lane, context, stream, thread)) found = lane;
         /* lanes are never taken out one by one: beyond a free one there is none */
         if (lane->context == NULL) {
@@ -268,7 +298,7 @@ static struct lane *find_lane(CUcontext context, CUstream stream, const void *th
 }
 
 static inline struct lane *take_lane(CUcontext context, CUstream stream, int device) {
-    const void *thread = stream == CU_STREAM_PER_THREAD ? &recent_lane : NULL;
+    const void *thread = thread_of(stream);
     struct lane *lane = recent_lane;
     if (__builtin_expect(lane != NULL, 1)) {
         lock_take(&lane->lock);
@@ -293,6 +323,27 @@ static inline struct work *work_of(struct meter *meter, uint64_t key) {
 
 /* ---- batches ---- */
 
+/* Our own calls are no part of what any thread captures: a capture in global mode that begins
+ * between our look at `capturing` and the call is not spoilt by it. */
+static CUstreamCaptureMode relax_capture(void) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return mode;
+}
+
+static void restore_capture(CUstreamCaptureMode mode) {
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+static bool record(CUevent event, CUstream stream) {
+    CUstreamCaptureMode mode = relax_capture();
+    bool recorded = REAL(cuEventRecord)(event, stream) == CUDA_SUCCESS;
+    restore_capture(mode);
+    return recorded;
+}
+
 static void pay(struct meter *meter, uint64_t cost_ns, uint32_t launches, uint64_t now) {
     bucket_debit(meter->device, (int64_t)cost_ns);
     count(meter->device, cost_ns, launches, now);
@@ -300,6 +351,14 @@ static void pay(struct meter *meter, uint64_t cost_ns, uint32_t launches, uint64
 
 static inline bool is_in_flight(const struct batch *batch) {
     return __atomic_load_n(&batch->in_flight, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* Whether the stream has nothing to do, as the driver knows; nobody may be capturing. */
+static bool is_idle(CUstream stream) {
+    CUstreamCaptureMode mode = relax_capture();
+    bool idle = REAL(cuStreamQuery)(stream) != CUDA_ERROR_NOT_READY; /* it never waits */
+    restore_capture(mode);
+    return idle;
 }
 
 /* The stream has nothing to do, although there is an open batch: what passes now is not the batch's
@@ -310,7 +369,7 @@ static bool ran_dry(const struct batch *batch, uint64_t now) {
     /* The expectation says so; the driver knows, unless asking would break a capture. */
     if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 || REAL(cuStreamQuery) == NULL)
         return true;
-    return REAL(cuStreamQuery)(batch->stream) != CUDA_ERROR_NOT_READY; /* it never waits */
+    return is_idle(batch->stream);
 }
 
 /* The lane's lock is held, and the batch is no longer open there. */
@@ -318,6 +377,14 @@ static void drop_batch(struct lane *lane, struct batch *batch, uint64_t now) {
     pay(lane->meter, batch->estimate_ns, batch->launches, now);
     __atomic_store_n(&batch->state, BATCH_FREE, __ATOMIC_RELEASE);
     lane->single_next = true;
+}
+
+/* The program waits for a few short launches, and timing each such round would slow it: some rounds
+ * go by what is known. How many is no constant, which could be in step with what the program does.
+ */
+static void skip_some(struct lane *lane, const struct batch *batch) {
+    if (batch->idle && !batch->guessed && batch->estimate_ns < LOOK_NS)
+        lane->untimed = 1 + (batch->serial * 2654435761u >> 16) % UNTIMED_SHORT;
 }
 
 /* Ends the lane's open batch; drops the lane's lock, because recording may wait for room in the
@@ -336,7 +403,7 @@ static void end_batch_and_drop_lock(struct lane *lane, uint64_t now) {
     batch->closed_ns = now;
     lock_drop(&lane->lock);
     bucket_debit(meter->device, (int64_t)batch->estimate_ns);
-    if (REAL(cuEventRecord)(batch->end, batch->stream) == CUDA_SUCCESS) {
+    if (record(batch->end, batch->stream)) {
         __atomic_store_n(&batch->state, BATCH_ENDED, __ATOMIC_RELEASE);
     } else {
         count(meter->device, batch->estimate_ns, batch->launches, now);
@@ -357,8 +424,10 @@ static void learn(struct meter *meter, struct batch *batch, uint64_t measured_ns
                                            (double)batch->estimate_ns);
         if (upper && samples >= TRUST_AFTER && sample > average) sample = average;
         if (sample > UINT32_MAX / 2) sample = UINT32_MAX / 2;
+        /* a first timing may be mostly others' work, before anybody had a window */
+        bool replaces = samples == 0 || (samples < EARLY && sample < average / 2);
         POKE(work->average_ns,
-             samples == 0 ? (uint32_t)sample : (uint32_t)((average * 7ull + sample) / 8));
+             replaces ? (uint32_t)sample : (uint32_t)((average * 7ull + sample) / 8));
         if (samples < UINT32_MAX) POKE(work->samples, samples + 1);
         POKE(work->pending, false);
     }
@@ -406,7 +475,16 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
         count(meter->device, batch->estimate_ns, batch->launches, now);
         return;
     }
-    double length = (double)milliseconds * 1e6, end = end_on_our_clock(meter, batch, length, now);
+    double length = (double)milliseconds * 1e6;
+    if (batch->launches == 0) { /* it was opened for this */
+        if (length < (double)meter->way_ns) meter->way_ns = (uint64_t)length;
+        return;
+    }
+    double end = end_on_our_clock(meter, batch, length, now);
+    if (batch->idle) {
+        double way = meter->way_ns > LONGEST_WAY_NS ? 0 : (double)meter->way_ns;
+        length -= way < length / 2 ? way : length / 2;
+    }
     uint32_t contention = LIMIT(meter->device, contention_ppm);
     if (contention == 0) contention = EGPU_PPM;
     uint64_t cost =
@@ -421,12 +499,17 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
     meter->forgiven = mixed && !overtaken;
     if (mixed) cost = batch->estimate_ns;
     bucket_debit(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
+    if (batch->until_ns != UINT64_MAX)
+        queue_add(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
     count(meter->device, cost, batch->launches, now);
     if (mixed) return;
     /* What is expected should add up to what is charged, so not `length`, which siblings' work may
      * be part of; but who is always second to report is charged next to nothing, and is not to
      * think that its work costs nothing. */
-    uint64_t least = share_of((uint64_t)(length / 2), contention);
+    uint64_t whole = share_of((uint64_t)length, contention), least = whole / SIBLINGS;
+    /* the coverage is in grains: a difference of less than one is none */
+    if (cost + EGPU_COVERAGE_GRAIN_NS > whole && cost < whole + EGPU_COVERAGE_GRAIN_NS)
+        cost = whole;
     learn(meter, batch, cost > least ? cost : least, end > (double)batch->until_ns);
 }
 
@@ -435,16 +518,18 @@ static void collect(struct meter *meter, uint64_t now) {
     meter->polled_ns = now;
     /* queries would break a capture elsewhere */
     if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0) return;
+    CUstreamCaptureMode mode = relax_capture();
     for (int round = 0; round < BATCHES; round++) { /* oldest first, as the differences want it */
         struct batch *oldest = NULL;
         for (int i = 0; i < BATCHES; i++)
             if (__atomic_load_n(&meter->batches[i].state, __ATOMIC_ACQUIRE) == BATCH_ENDED &&
                 (oldest == NULL || (int32_t)(meter->batches[i].serial - oldest->serial) < 0))
                 oldest = &meter->batches[i];
-        if (oldest == NULL || REAL(cuEventQuery)(oldest->end) == CUDA_ERROR_NOT_READY) return;
+        if (oldest == NULL || REAL(cuEventQuery)(oldest->end) == CUDA_ERROR_NOT_READY) break;
         charge(meter, oldest, now);
         __atomic_store_n(&oldest->state, BATCH_FREE, __ATOMIC_RELEASE);
     }
+    restore_capture(mode);
 }
 
 /* Nothing that was timed is outstanding. */
@@ -455,10 +540,15 @@ static bool is_through(struct meter *meter) {
 }
 
 static bool make_events(struct batch *batch) {
+    if (batch->start != NULL && batch->end != NULL) return true;
+    CUstreamCaptureMode mode = relax_capture();
     if (batch->start == NULL &&
         REAL(cuEventCreate)(&batch->start, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
-        return false;
-    return batch->end != NULL || REAL(cuEventCreate)(&batch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+        batch->start = NULL;
+    if (batch->end == NULL && REAL(cuEventCreate)(&batch->end, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+        batch->end = NULL;
+    restore_capture(mode);
+    return batch->start != NULL && batch->end != NULL;
 }
 
 /* A free batch of the meter, reserved; NULL when all are in use. The meter's lock is held. */
@@ -470,7 +560,7 @@ static struct batch *free_batch(struct meter *meter) {
         batch->state = BATCH_OPEN;
         batch->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
         batch->launches = batch->in_flight = 0;
-        batch->guessed = false;
+        batch->guessed = batch->idle = false;
         batch->estimate_ns = 0;
         batch->owner = &recent_lane;
         return batch;
@@ -496,10 +586,18 @@ static struct batch *new_batch(struct meter *meter, CUstream stream, uint64_t *n
     if (batch == NULL) return NULL;
     batch->stream = stream;
     batch->opened_ns = *now;
-    if (make_events(batch) && REAL(cuEventRecord)(batch->start, stream) == CUDA_SUCCESS)
-        return batch;
+    if (make_events(batch) && record(batch->start, stream)) return batch;
     __atomic_store_n(&batch->state, BATCH_FREE, __ATOMIC_RELEASE);
     return NULL;
+}
+
+/* Measures an interval with nothing in it. */
+static void measure_way(struct meter *meter, CUstream stream, uint64_t now) {
+    struct batch *batch = new_batch(meter, stream, &now);
+    if (batch == NULL) return;
+    batch->closed_ns = now;
+    __atomic_store_n(&batch->state, record(batch->end, stream) ? BATCH_ENDED : BATCH_FREE,
+                     __ATOMIC_RELEASE);
 }
 
 static void end_lanes(CUcontext context, bool only_overdue, uint64_t now) {
@@ -516,8 +614,10 @@ static void end_lanes(CUcontext context, bool only_overdue, uint64_t now) {
             lane->open = NULL;
             drop_batch(lane, batch, now);
             lock_drop(&lane->lock);
-        } else
+        } else {
+            skip_some(lane, batch);
             end_batch_and_drop_lock(lane, now);
+        }
     }
 }
 
@@ -526,6 +626,36 @@ void compute_flush(void) {
     if (meters[0] == NULL) return;
     device_current(&context);
     if (context != NULL) end_lanes(context, false, now_ns());
+}
+
+void compute_pause(CUstream stream) {
+    CUcontext context;
+    if (meters[0] == NULL) return; /* nothing was ever timed */
+    device_current(&context);
+    if (context == NULL) return;
+    const void *thread = thread_of(stream);
+    uint32_t place = place_of(context, stream, thread);
+    struct lane *lane = NULL;
+    for (uint32_t i = 0; i < LANES; i++) {
+        lane = &lanes[(place + i) % LANES];
+        if (lane->context == NULL) return; /* beyond a free one there is none */
+        if (is_lane_of(lane, context, stream, thread)) break;
+    }
+    if (__atomic_load_n(&lane->open, __ATOMIC_RELAXED) == NULL) return;
+    lock_take(&lane->lock);
+    struct batch *batch = lane->open;
+    if (batch == NULL || is_in_flight(batch) || !is_lane_of(lane, context, stream, thread)) {
+        lock_drop(&lane->lock);
+        return;
+    }
+    uint64_t now = now_ns();
+    if (!ran_dry(batch, now)) {
+        end_batch_and_drop_lock(lane, now);
+        return;
+    }
+    lane->open = NULL;
+    drop_batch(lane, batch, now);
+    lock_drop(&lane->lock);
 }
 
 void compute_collect(void) {
@@ -629,6 +759,8 @@ static uint64_t wait_for_turn(struct meter *meter, uint64_t expected_ns, uint64_
         if (wait == 0 && *until != UINT64_MAX && busy_until > now &&
             busy_until + expected_ns / 2 > *until)
             wait = (busy_until < *until ? busy_until : *until) - now;
+        if (wait == 0 && *until != UINT64_MAX)
+            wait = queue_wait_ns(meter->device, now, expected_ns, *until);
         bool full = wait == 0 && borrows_too_much(meter);
         if (full) wait = BORROWED_NS / 16;
         if (wait == 0) break;
@@ -704,8 +836,13 @@ begin_batch(struct lane *lane, CUcontext context, CUstream stream, int device, u
         if (lane != NULL && lane->open == NULL && lane->untimed == 0) lane->untimed = UNTIMED;
         return lane;
     }
-    batch =
-        __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 ? NULL : new_batch(meter, stream, &now);
+    bool captures = __atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0, idle = false;
+    if (!captures && REAL(cuStreamQuery) != NULL &&
+        __atomic_load_n(&meter->busy_until_ns, __ATOMIC_RELAXED) <= now)
+        idle = is_idle(stream);
+    if (idle && __atomic_fetch_add(&meter->empties, 1, __ATOMIC_RELAXED) < EMPTIES)
+        measure_way(meter, stream, now);
+    batch = captures ? NULL : new_batch(meter, stream, &now);
     lane = take_lane(context, stream, device);
     if (batch == NULL) return lane;
     /* another thread was quicker on this stream */
@@ -715,6 +852,7 @@ begin_batch(struct lane *lane, CUcontext context, CUstream stream, int device, u
     }
     uint64_t busy = __atomic_load_n(&meter->busy_until_ns, __ATOMIC_RELAXED);
     batch->single = lane->single_next || !known;
+    batch->idle = idle;
     batch->deadline_ns = until - now < BATCH_NS ? until : now + BATCH_NS;
     batch->dry_ns = busy > now ? busy : now;
     batch->until_ns = until;
@@ -746,11 +884,15 @@ static __attribute__((noinline)) CUresult launch_unmetered(int device) {
 }
 
 static inline bool joins(struct batch *batch) {
+    if (batch->until_ns != UINT64_MAX && queue_is_full(batch->lane->meter->device, batch->until_ns))
+        return false;
     if (batch->owner != &recent_lane || batch->single || batch->launches >= BATCH_LAUNCHES ||
         batch->estimate_ns >= BATCH_NS || batch->dry_ns >= batch->until_ns)
         return false;
     /* The clock is not free of cost, and a gap that is seen some launches later is seen in time. */
-    if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS) return true;
+    if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS &&
+        batch->dry_ns >= batch->looked_ns + LEAD_NS)
+        return true;
     uint64_t now = fast_now_ns();
     if (now > batch->dry_ns || now >= batch->deadline_ns) return false;
     batch->looked_ns = now;
@@ -789,6 +931,9 @@ CUresult launch_begin(struct launch *launch, uint64_t key, CUstream stream) {
         POKE(work->pending, true);
         if (batch != NULL) batch->guessed = true;
     }
+    /* of the first, `wait_for_turn` has */
+    if (batch != NULL && batch->until_ns != UINT64_MAX && batch->launches > 0)
+        queue_add(device, (int64_t)estimate);
     if (__builtin_expect(batch != NULL, 1)) {
         batch->works[batch->launches] = (uint16_t)(work - lane->meter->works);
         batch->estimates_ns[batch->launches++] = estimate;

@@ -13,7 +13,7 @@
  *   local.c     heaps and local memory, which a context keeps
  *   info.c      wrappers that tell how much there is;  utilisation.c: and how busy it is
  *   bucket.c    the container's time on a device;  compute.c: how launches are timed and held back;
- *               launch.c: the wrappers
+ *               launch.c: the wrappers;  transfers.c: copies, fills and waits between launches
  *
  * It lives in other people's processes, so: no constructor, destructor, signal handler or thread;
  * nothing is printed except one line when the slice is unusable; no lock but that of loads is held
@@ -326,6 +326,12 @@ void bucket_debit(int device, int64_t cost_ns);
 uint64_t bucket_wait_ns(int device, uint64_t now);
 /* until it opens; 0: it is open, until *until */
 uint64_t window_wait_ns(int device, uint64_t now, uint64_t *until);
+/* Of a slice that has a window, which is one for all of its processes. `work_ns` is queued when it
+ * may be: what is queued is through when the window closes, and what is longer than a window starts
+ * with it; 0, or how long until it may. */
+uint64_t queue_wait_ns(int device, uint64_t now, uint64_t work_ns, uint64_t until);
+void queue_add(int device, int64_t work_ns); /* to work that was let in */
+bool queue_is_full(int device, uint64_t until);
 /* how much of it was not covered before */
 uint64_t coverage_add(int device, uint64_t start_ns, uint64_t end_ns);
 /* gpu_ns was counted till now */
@@ -346,6 +352,8 @@ void capture_began(void);
 void capture_ended(void);
 /* ends every open batch: their streams are about to change */
 void compute_flush(void);
+/* ends the stream's: what is put on it now is not work of kernels */
+void compute_pause(CUstream stream);
 void compute_collect(void);                     /* takes in what has been timed */
 void compute_forget_context(CUcontext context); /* its events are gone */
 

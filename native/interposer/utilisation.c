@@ -132,3 +132,27 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle,
     info->processSamplesCount = found;
     return result;
 }
+
+/* The card's samples, each as busy as the slice is now: what it was between two of them is not
+ * kept. */
+EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, nvmlSamplingType_t type,
+                                         unsigned long long last_seen, nvmlValueType_t *value_type,
+                                         unsigned *count, nvmlSample_t *samples) {
+    if (REAL(nvmlDeviceGetSamples) == NULL) return NVML_ERROR_FUNCTION_NOT_FOUND;
+    if (!slice_open()) return NVML_ERROR_NO_PERMISSION;
+    nvmlReturn_t result =
+        REAL(nvmlDeviceGetSamples)(handle, type, last_seen, value_type, count, samples);
+    if (result != NVML_SUCCESS || samples == NULL ||
+        (type != NVML_GPU_UTILIZATION_SAMPLES && type != NVML_MEMORY_UTILIZATION_SAMPLES))
+        return result;
+    nvmlUtilization_t shown = {0};
+    result = nvmlDeviceGetUtilizationRates(handle, &shown);
+    if (result != NVML_SUCCESS) return result;
+    for (unsigned i = 0; i < *count; i++) {
+        samples[i].sampleValue = (nvmlValue_t){0};
+        samples[i].sampleValue.uiVal =
+            type == NVML_GPU_UTILIZATION_SAMPLES ? shown.gpu : shown.memory;
+    }
+    *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
+    return result;
+}

@@ -233,6 +233,27 @@ def test_nothing_of_ours_is_recorded_into_a_capture(box: Slice) -> None:
     assert [line[0] for line in box.run("captured")] == ["burn", "burn"]  # the driver aborts otherwise
 
 
+def test_our_calls_spoil_no_capture_that_begins_at_that_moment(box: Slice) -> None:
+    box.limit(core=30)
+    done = box.run("burn", 100, 0.2, FAKE_CAPTURES="1")  # the driver aborts otherwise
+    assert [line[0] for line in done] == ["burn"]
+
+
+@pytest.mark.parametrize("us", [100, 2000])
+def test_fills_and_copies_within_the_card_are_of_the_share(box: Slice, us: int) -> None:
+    box.limit(core=30)
+    got = float(box.run("transfer", us, 1.0)[0][1])
+    assert 0 < got <= 0.30 + 0.04
+
+
+def test_copies_from_the_host_are_not(box: Slice) -> None:
+    box.limit(core=90)
+    kernels = 30
+    box.run("feed", kernels)
+    charged_ms = box.usage().devices[0].gpu_ns / 1e6
+    assert charged_ms == pytest.approx(kernels * 0.2, rel=0.3)
+
+
 def hooked() -> set[str]:
     text = (SOURCES.parents[1] / "interposer" / "hooks.def").read_text()
     return {line.split("(")[1].rstrip(")") for line in text.splitlines() if line.startswith(("DRIVER(", "NVML("))}

@@ -74,6 +74,21 @@ def test_a_tenant_has_its_share_beside_kernels_of_5_ms(program: Path, tmp_path: 
     assert got == pytest.approx([20] * 5, abs=3)
 
 
+@pytest.mark.parametrize("arbitration", ["fifo", "timeslice"])
+@pytest.mark.parametrize("kernel_us", [100, 500, 5000])
+def test_several_processes_of_one_slice_share_its_time(
+    program: Path, tmp_path: Path, arbitration: str, kernel_us: int
+) -> None:
+    """They take nothing of the others; they may get less than one process would (docs/isolation.md)."""
+    works = [
+        pace.Work(directory=a_slice(tmp_path / "book", f"{index}", 20), kernel_us=us, processes=processes)
+        for index, (us, processes) in enumerate(((kernel_us, 4), (100, 1), (500, 1), (500, 1), (100, 1)))
+    ]
+    crowd, *others = (pace.mean(each, SETTLE_MS, END_MS) for each in percents(program, tmp_path, works, arbitration))
+    assert others == pytest.approx([20] * 4, abs=3)
+    assert 10 <= crowd <= 23
+
+
 def test_share_mode_uses_what_another_run_leaves(program: Path, tmp_path: Path) -> None:
     stop_ms = 1000
     works = [

@@ -41,6 +41,15 @@ static size_t allocated[DEVICES];
 /* when it is through with everything, in ns; FAKE_GPU names a file where all see it */
 static uint64_t own_gpu, *gpu = &own_gpu;
 static int capturing;
+static __thread CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+/* A call that a capture in global mode forbids to every thread whose mode is not relaxed. With
+ * FAKE_CAPTURES, as if somebody always began one just now. */
+static void check_capture(void) {
+    if (capturing)
+        abort(); /* nothing of the interposer's belongs into a capture that it knows of */
+    if (getenv("FAKE_CAPTURES") != NULL && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) abort();
+}
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* FAKE_MEETING: the first load lasts until something has been freed, and that call until somebody
@@ -543,6 +552,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 
 static CUresult run(unsigned microseconds) {
     if (capturing) return CUDA_SUCCESS;
+    /* what the interposer changed for its own calls is not the program's */
+    if (capture_mode != CU_STREAM_CAPTURE_MODE_GLOBAL) abort();
     double now = now_us(), end;
     uint64_t before = __atomic_load_n(gpu, __ATOMIC_RELAXED);
     do end = (now > (double)before / 1e3 ? now : (double)before / 1e3) + microseconds;
@@ -582,6 +593,25 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream) {
     }
     return run(exec->microseconds);
 }
+/* Fills and copies take a microsecond a byte, in the order of the launches. */
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
+    (void)to, (void)value, (void)stream;
+    return run((unsigned)bytes);
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    (void)to, (void)from, (void)stream;
+    return run((unsigned)bytes);
+}
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    (void)to, (void)from, (void)stream;
+    return run((unsigned)bytes);
+}
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    CUstreamCaptureMode before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
 static CUresult synchronize(void) {
     for (;;) {
         pthread_mutex_lock(&mutex);
@@ -600,7 +630,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 }
 CUresult cuStreamQuery(CUstream stream) {
     (void)stream;
-    if (capturing) abort();
+    check_capture();
     return busy_until() > now_us() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 CUresult cuEventCreate(CUevent *event, unsigned flags) {
@@ -616,7 +646,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     return CUDA_SUCCESS;
 }
 CUresult cuEventQuery(CUevent event) {
-    if (capturing) abort();
+    check_capture();
     return now_us() >= event->at_us ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {

@@ -1,7 +1,7 @@
 /* The interposer's compute control (bucket.c, compute.c) in virtual time; see pace_world.h.
  *
- *   pace_test [alone|contended|change|owed|seen]    a table on stdout; exit status 1 when a share
- *   is out of bounds
+ *   pace_test [alone|contended|change|owed|seen|light]    a table on stdout; exit status 1 when a
+ *   share is out of bounds
  */
 #include "pace_world.h"
 
@@ -186,6 +186,47 @@ static void seen(void) {
         }
 }
 
+/* Percent of the GPU's time that a program uses which needs `load_percent` of it; `metered`: under
+ * a cap of 30 %. */
+static double lightly(struct work_spec spec, unsigned load_percent, bool metered) {
+    const uint64_t for_ns = 2000000000u;
+    uint64_t work_ns = spec.burst * (spec.kernel_ns + spec.copy_ns), took_ns = work_ns + 5000;
+    uint64_t period_ns = spec.burst * spec.kernel_ns * 100 / load_percent;
+    world_reset(FIRST_COME);
+    world_command(2000);
+    set_limit(0, 300000);
+    policy_unmetered = metered ? 0 : 1;
+    spec.rest_ns = period_ns > took_ns ? period_ns - took_ns : 1000;
+    world_add(spec);
+    world_run(warm_ns + for_ns);
+    return world_share(0, warm_ns, warm_ns + for_ns);
+}
+
+/* Who needs less than its share is not slowed, however short its kernels are and whatever lies
+ * between them. */
+static void light(void) {
+    static const uint64_t lengths_us[] = {5, 10, 20, 100, 500, 5000};
+    static const unsigned bursts[] = {1, 3, 10};
+    for (unsigned k = 0; k < 6; k++)
+        for (unsigned b = 0; b < 3; b++)
+            for (unsigned copies = 0; copies < 3; copies++) {
+                char what[80];
+                uint64_t kernel_ns = lengths_us[k] * 1000;
+                /* more at once than can be saved up */
+                if (kernel_ns * bursts[b] > 5000000) continue;
+                struct work_spec spec = {.kernel_ns = kernel_ns,
+                                         .kernels = 1,
+                                         .burst = bursts[b],
+                                         .waits = true,
+                                         .copy_ns = copies * kernel_ns};
+                double free = lightly(spec, 22, false), held = lightly(spec, 22, true);
+                snprintf(what, sizeof what, "light, %u kernels of %llu us, copies of %llu us",
+                         bursts[b], (unsigned long long)lengths_us[k],
+                         (unsigned long long)(spec.copy_ns / 1000));
+                judge(what, 100, 100 * held / free, 5.0);
+            }
+}
+
 int main(int count, char **arguments) {
     const char *only = count > 1 ? arguments[1] : "";
     printf("%-58s %6s %7s %7s\n", "percent of the GPU's time", "limit", "got", "error");
@@ -194,5 +235,6 @@ int main(int count, char **arguments) {
     if (*only == 0 || strcmp(only, "change") == 0) change();
     if (*only == 0 || strcmp(only, "owed") == 0) owed();
     if (*only == 0 || strcmp(only, "seen") == 0) seen();
+    if (*only == 0 || strcmp(only, "light") == 0) light();
     return failures == 0 ? 0 : 1;
 }

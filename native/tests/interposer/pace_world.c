@@ -21,7 +21,8 @@ struct CUevent_st {
 
 /* What a stream still has to do: run for some time, or note that an event is reached. */
 struct entry {
-    uint64_t left_ns, launched_ns;
+    uint64_t left_ns, launched_ns, ready_ns;
+    bool copy;
     CUevent event;
     uint32_t record;
 };
@@ -35,6 +36,7 @@ static struct process {
     struct entry queue[ENTRIES];
     unsigned head, count, launches;
     bool started; /* the launch at the head */
+    uint64_t head_since_ns, ready_ns;
 } processes[PROCESSES];
 static int process_count;
 static __thread struct process *self;
@@ -104,7 +106,7 @@ int device_current_slow(CUcontext context) {
 /* ---- the GPU: run up to the clock whenever somebody looks or launches ---- */
 
 static enum arbitration arbitration;
-static uint64_t gpu_ns, slice_end_ns;
+static uint64_t gpu_ns, slice_end_ns, command_ns;
 static struct process *running;
 static uint64_t busy_ns[SLICES][BUCKETS];
 
@@ -122,56 +124,78 @@ static struct entry *head_of(struct process *process) {
     return &process->queue[process->head % ENTRIES];
 }
 
+static void pop(struct process *process, uint64_t at_ns) {
+    process->head++;
+    process->count--;
+    process->head_since_ns = at_ns;
+}
+
+static bool is_ready(struct process *process) {
+    return process->count > 0 && head_of(process)->ready_ns <= gpu_ns;
+}
+
 static void reach_events(struct process *process) { /* those that nothing is before */
-    while (process->count > 0 && head_of(process)->event != NULL) {
+    while (is_ready(process) && head_of(process)->event != NULL) {
         struct entry *entry = head_of(process);
+        uint64_t at_ns =
+            entry->ready_ns > process->head_since_ns ? entry->ready_ns : process->head_since_ns;
         if (entry->event->records == entry->record) {
-            entry->event->at_ns = gpu_ns;
+            entry->event->at_ns = at_ns;
             entry->event->reached = true;
         }
-        process->head++;
-        process->count--;
+        pop(process, at_ns);
     }
+}
+
+static void reach_all_events(void) {
+    for (int i = 0; i < process_count; i++) reach_events(&processes[i]);
 }
 
 static struct process *choose(void) {
     struct process *chosen = NULL;
     if (arbitration == TIME_SLICES) {
-        if (running != NULL && running->count > 0 && gpu_ns < slice_end_ns) return running;
+        if (running != NULL && is_ready(running) && gpu_ns < slice_end_ns) return running;
         int after = running == NULL ? 0 : (int)(running - processes) + 1;
         for (int i = 0; i < process_count && chosen == NULL; i++)
-            if (processes[(after + i) % process_count].count > 0)
+            if (is_ready(&processes[(after + i) % process_count]))
                 chosen = &processes[(after + i) % process_count];
         slice_end_ns = gpu_ns + SLICE_NS;
         return chosen;
     }
-    if (running != NULL && running->count > 0 && running->started) return running;
+    if (running != NULL && is_ready(running) && running->started) return running;
     for (int i = 0; i < process_count; i++)
-        if (processes[i].count > 0 &&
+        if (is_ready(&processes[i]) &&
             (chosen == NULL || head_of(&processes[i])->launched_ns < head_of(chosen)->launched_ns))
             chosen = &processes[i];
     return chosen;
 }
 
+/* When the next launch or event is there, or now. */
+static uint64_t next_ready_ns(void) {
+    uint64_t next = clock_ns;
+    for (int i = 0; i < process_count; i++)
+        if (processes[i].count > 0 && head_of(&processes[i])->ready_ns < next)
+            next = head_of(&processes[i])->ready_ns;
+    return next;
+}
+
 static void run_gpu(void) {
-    while (gpu_ns < clock_ns) {
+    for (; gpu_ns < clock_ns; reach_all_events()) {
         running = choose();
         if (running == NULL) {
-            gpu_ns = clock_ns;
-            return;
+            gpu_ns = next_ready_ns();
+            continue;
         }
         struct entry *entry = head_of(running);
         uint64_t until = gpu_ns + entry->left_ns < clock_ns ? gpu_ns + entry->left_ns : clock_ns;
         if (arbitration == TIME_SLICES && slice_end_ns < until) until = slice_end_ns;
-        note_busy(running->spec.slice, gpu_ns, until);
+        if (!entry->copy) note_busy(running->spec.slice, gpu_ns, until);
         entry->left_ns -= until - gpu_ns;
         gpu_ns = until;
         running->started = entry->left_ns > 0;
         if (entry->left_ns == 0) {
-            running->head++;
-            running->count--;
+            pop(running, gpu_ns);
             running->launches--;
-            reach_events(running);
         }
     }
 }
@@ -179,6 +203,9 @@ static void run_gpu(void) {
 static void enqueue(struct entry entry) {
     run_gpu();
     if (self->count == ENTRIES) abort();
+    if (self->count == 0) self->head_since_ns = gpu_ns;
+    self->ready_ns = (self->ready_ns > clock_ns ? self->ready_ns : clock_ns) + command_ns;
+    entry.ready_ns = self->ready_ns;
     *(&self->queue[(self->head + self->count++) % ENTRIES]) = entry;
     reach_events(self);
 }
@@ -213,11 +240,11 @@ static CUresult stream_query(CUstream stream) {
     return self->count == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-static void launch_work(uint64_t duration_ns) {
+static void launch_work(uint64_t duration_ns, bool copy) {
     /* the queue is full */
     for (run_gpu(); self->launches >= QUEUE; run_gpu())
         yield_until(clock_ns + (duration_ns > 10000 ? duration_ns : 10000));
-    enqueue((struct entry){.left_ns = duration_ns, .launched_ns = clock_ns});
+    enqueue((struct entry){.left_ns = duration_ns, .launched_ns = clock_ns, .copy = copy});
     self->launches++;
 }
 
@@ -234,6 +261,20 @@ static void direct(void) {
     }
 }
 
+static void launch_one(uint64_t key) {
+    struct launch launch;
+    if (launch_begin(&launch, key, (CUstream)self) != CUDA_SUCCESS) abort();
+    launch_work(self->spec.kernel_ns * self->spec.kernels, false);
+    launch_end(&launch, CUDA_SUCCESS);
+    yield_until(clock_ns + LAUNCH_NS);
+}
+
+static void wait_for_stream(void) {
+    compute_flush();
+    for (run_gpu(); self->count > 0; run_gpu()) yield_until(clock_ns + 1000);
+    compute_collect();
+}
+
 static void program(void) {
     const struct work_spec *spec = &self->spec;
     uint64_t key = (uint64_t)(uintptr_t)self * 2654435761u + spec->kernel_ns + 1;
@@ -242,11 +283,15 @@ static void program(void) {
             yield_until(start_ns + spec->pause_to_ns);
             continue;
         }
-        struct launch launch;
-        if (launch_begin(&launch, key, (CUstream)self) != CUDA_SUCCESS) abort();
-        launch_work(spec->kernel_ns * spec->kernels);
-        launch_end(&launch, CUDA_SUCCESS);
-        yield_until(clock_ns + LAUNCH_NS + spec->rest_ns);
+        for (unsigned i = 0; i < (spec->burst == 0 ? 1 : spec->burst); i++) {
+            if (spec->copy_ns != 0) {
+                compute_pause((CUstream)self);
+                launch_work(spec->copy_ns, true);
+            }
+            launch_one(key);
+        }
+        if (spec->waits) wait_for_stream();
+        if (spec->rest_ns != 0) yield_until(clock_ns + spec->rest_ns);
     }
 }
 
@@ -264,6 +309,8 @@ static void *process_main(void *argument) {
     pthread_mutex_unlock(&baton);
     return NULL;
 }
+
+void world_command(uint64_t ns) { command_ns = ns; }
 
 void world_add(struct work_spec spec) {
     if (process_count == PROCESSES) abort();
@@ -300,6 +347,7 @@ void world_reset(enum arbitration how) {
     memset(live_limits, 0, sizeof live_limits);
     memset(busy_ns, 0, sizeof busy_ns);
     policy_unmetered = 0;
+    command_ns = 0;
     clock_ns += 10000000000u;
     gpu_ns = clock_ns;
     running = NULL;

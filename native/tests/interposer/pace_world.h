@@ -24,6 +24,11 @@ struct work_spec {
     uint64_t rest_ns;
     /* since the start: it launches nothing; both 0: it never stops */
     uint64_t pause_from_ns, pause_to_ns;
+    /* launches before it rests (0: one), and whether it waits for them first */
+    unsigned burst;
+    bool waits;
+    /* before each launch, of a copy that leaves the kernels' part of the GPU idle */
+    uint64_t copy_ns;
 };
 
 extern struct limits live_limits[EGPU_MAX_DEVICES];
@@ -31,6 +36,9 @@ extern uint32_t policy_unmetered;
 
 void world_reset(enum arbitration arbitration);
 void world_add(struct work_spec spec);
+/* What the GPU takes to begin a launch or to note an event, where it is not behind with them
+ * anyway. */
+void world_command(uint64_t ns);
 /* Called every `period_ns` of the world's time, as an agent looks at its containers. */
 void world_direct(void (*director)(void), uint64_t period_ns);
 void world_run(uint64_t for_ns);

@@ -172,6 +172,30 @@ static int burn(unsigned kernel_us, double seconds, int streams) {
     return 0;
 }
 
+/* The same of fills and copies within the card. */
+static int transfer(unsigned us, double seconds) {
+    unsigned long transfers = 0;
+    double start = now_s();
+    for (; now_s() - start < seconds; transfers += 2)
+        if (CALL(cuMemsetD8Async)(0x1000, 0, us, (CUstream)0x10) ||
+            CALL(cuMemcpyDtoDAsync_v2)(0x1000, 0x2000, us, (CUstream)0x10))
+            return 4;
+    CALL(cuCtxSynchronize)();
+    printf("burn %.4f %lu\n", (double)transfers * us / 1e6 / (now_s() - start), transfers);
+    return 0;
+}
+
+/* So many kernels, with a copy from the host before each that takes four times as long. */
+static int feed(unsigned kernels) {
+    static const char host[800];
+    for (unsigned i = 0; i < kernels; i++)
+        if (CALL(cuMemcpyHtoDAsync_v2)(0x1000, host, sizeof host, (CUstream)0x10) ||
+            CALL(cuLaunchKernel)((CUfunction)0x1000, 200, 1, 1, 32, 1, 1, 0, (CUstream)0x10, NULL,
+                                 NULL))
+            return 4;
+    return CALL(cuCtxSynchronize)();
+}
+
 /* the parent's bytes stay the parent's; the child has its own account */
 static int with_fork(void) {
     CUdeviceptr p;
@@ -367,6 +391,8 @@ int main(int count, char **arguments) {
     if (strcmp(command, "proc") == 0) result = through_proc_address();
     if (strcmp(command, "burn") == 0)
         result = burn((unsigned)number, second, count > 4 ? atoi(arguments[4]) : 1);
+    if (strcmp(command, "transfer") == 0) result = transfer((unsigned)number, second);
+    if (strcmp(command, "feed") == 0) result = feed((unsigned)number);
     if (strcmp(command, "fork") == 0) result = with_fork();
     if (strcmp(command, "captured") == 0) result = captured();
     if (strcmp(command, "load-beside-free") == 0) result = load_beside_free((size_t)number);

@@ -7,17 +7,16 @@ The two files differ in trust. A policy is ours: anything wrong with it is `Corr
 the container and read as a claim: any bytes at all give a `Usage`, clamped to what a claim can mean, never an error.
 """
 
-import fcntl
 import os
 import struct
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters.files import write_atomically
+from egpu.adapters.slices import writing
 from egpu.errors import CorruptData, InvalidInput
 
 ABI_VERSION: Final = 2
@@ -218,19 +217,6 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     return Policy(generation, tuple(devices))
 
 
-@contextmanager
-def _writing(page: Path) -> Generator[None]:
-    """Nobody else of this machine writes a page below the same directory inside this block: who shares out time and who
-    watches memory may be two processes. The directory that a slice's own is in is locked, because no program in a slice
-    can open that one and keep it locked."""
-    handle = os.open(page.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     """Create a policy page, or change the limits in an existing one while its readers run; returns the generation.
 
@@ -244,7 +230,7 @@ def write_policy(path: Path, devices: Sequence[DevicePolicy]) -> int:
     uuids = [device.uuid for device in devices]
     if not 0 < len(uuids) <= MAX_DEVICES or len(set(uuids)) != len(uuids):
         raise InvalidInput("devices", f"need 1..{MAX_DEVICES} different devices, got {uuids}")
-    with _writing(path):
+    with writing.alone(path):
         return _write_policy(path, devices)
 
 
@@ -272,7 +258,7 @@ def amend_policy(path: Path, uuid: str, **changes: Any) -> DevicePolicy:
     Raises:
         FileNotFoundError, CorruptData: as `read_policy`. InvalidInput: no such device, or no such value of a field.
     """
-    with _writing(path):
+    with writing.alone(path):
         lines = list(read_policy(path).devices)
         for position, line in enumerate(lines):
             if line.uuid == uuid:
