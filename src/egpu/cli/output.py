@@ -47,6 +47,7 @@ STYLES: Mapping[str, str] = {
     "Pending": "yellow",
     "Released": "yellow",
     "unseen": "yellow",
+    "limited": "yellow",
     "Failed": "red",
     "Lost": "red",
     "unhealthy": "red",
