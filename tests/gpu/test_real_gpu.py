@@ -1,9 +1,7 @@
 """The samples on a real NVIDIA GPU: bare, and inside a slice. Skipped, by name, where there is none."""
 
-import ctypes
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,22 +9,12 @@ import pytest
 
 from egpu.adapters import native
 from egpu.errors import ElasticGPUError
+from support.real_gpu import in_slice, no_gpu
 
 LIMIT_BYTES = 2 * 1024**3
 
 
-def _no_gpu() -> str | None:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no NVIDIA driver on this machine"
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
-        return "the NVIDIA driver of this machine has no GPU"
-    return None
-
-
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_no_gpu() is not None, reason=str(_no_gpu()))]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(no_gpu()), reason=no_gpu())]
 
 
 def sample(name: str, *flags: str, before: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,10 +28,6 @@ def sample(name: str, *flags: str, before: Sequence[str] = ()) -> dict[str, Any]
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def in_slice(core: int, memory: str) -> list[str]:
-    return [sys.executable, "-m", "egpu", "run", "--core", str(core), "--memory", memory, "--"]
 
 
 @pytest.mark.parametrize("name", ["vectoradd", "saxpy", "reduce", "matmul"])

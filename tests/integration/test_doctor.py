@@ -13,7 +13,8 @@ from egpu.api import names
 from egpu.api.crds import definitions
 from egpu.api.kubernetes import CustomResourceDefinition, Node, Pod
 from egpu.api.objects import ElasticGPU
-from egpu.cli.doctor import CHECKS, Finding, State, examine
+from egpu.cli.doctor import CHECKS, examine
+from egpu.cli.findings import Finding, State
 from egpu.embedded import apiserver
 from support.control_plane import SYSTEM, ControlPlane, admission, control_plane, extender
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters import native
+from egpu.adapters.enter import refusal
 from egpu.adapters.simulator import loader_cache
 from egpu.adapters.simulator.machine import LIBRARIES, Machine, loader_files
 
@@ -19,10 +20,6 @@ print(next(line.split()[-1] for line in open("/proc/self/maps") if {part!r} in l
 """
 
 
-def mounts_allowed() -> bool:
-    return subprocess.run([native.path("egpu-enter"), "--probe"], check=False, capture_output=True).returncode == 0
-
-
 def load(name: str, part: str, *options: str) -> str:
     """Which file a program with no environment at all gets for the library `name`."""
     command = [str(native.path("egpu-enter")), *options, "--clear-env", "--", sys.executable, "-S", "-c"]
@@ -32,7 +29,7 @@ def load(name: str, part: str, *options: str) -> str:
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
-@pytest.mark.skipif(not mounts_allowed(), reason="no private mounts on this machine")
+@pytest.mark.skipif(bool(refusal()), reason="no private mounts on this machine")
 def test_the_loader_s_cache_leads_to_the_driver_and_to_everything_else(sim: Machine) -> None:
     ((target, file),) = loader_files(sim.driver_dir).items()
     options = ("--ro-bind", str(file), str(target))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from egpu.adapters.pool import programs
+from egpu.adapters.pool import scratch
 from support.strangers import only_root, owned_by_stranger
 
 
@@ -13,7 +13,7 @@ def test_a_short_runtime_directory_of_ours_is_used(monkeypatch: pytest.MonkeyPat
     with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as ours:
         for named, used in ((ours, ours), (f"{ours}/none", "/tmp"), (ours + "/x" * 60, "/tmp"), ("", "/tmp")):
             monkeypatch.setenv("XDG_RUNTIME_DIR", named)
-            assert programs._short_directory() == Path(used)
+            assert scratch.short_directory() == Path(used)
         assert not Path(ours, "none").exists()
 
 
@@ -23,4 +23,4 @@ def test_a_runtime_directory_of_another_user_is_not_used(monkeypatch: pytest.Mon
     with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as theirs:
         owned_by_stranger(Path(theirs))
         monkeypatch.setenv("XDG_RUNTIME_DIR", theirs)
-        assert programs._short_directory() == Path("/tmp")
+        assert scratch.short_directory() == Path("/tmp")

@@ -6,6 +6,7 @@ import types
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from egpu.adapters import native
@@ -30,6 +31,10 @@ from support.objects import slice_pod
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 INTERPOSER = native.path("libegpu-interposer.so")
+
+
+class Nobody(msgspec.Struct):
+    """Whose executor it is."""
 
 
 class Cards:
@@ -57,7 +62,11 @@ def local(tmp_path: Path) -> LocalSlice:
 @pytest.fixture
 def noexec(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file system is mounted noexec."""
-    monkeypatch.setattr(os, "statvfs", lambda _path: types.SimpleNamespace(f_flag=os.ST_NOEXEC))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+    def mounted(_path: Path) -> types.SimpleNamespace:
+        return types.SimpleNamespace(f_flag=os.ST_NOEXEC)
+
+    monkeypatch.setattr(os, "statvfs", mounted)
 
 
 def real(local: LocalSlice, program: str) -> dict[str, str]:
@@ -84,7 +93,10 @@ def test_a_run_does_not_start_outside_its_slice(local: LocalSlice) -> None:
 @pytest.mark.usefixtures("noexec")
 def test_an_executor_does_not_start_outside_its_slice(tmp_path: Path) -> None:
     record = ExecutorRecord(
-        name="one", cards=(CardShare(uuid=UUID, index=2, minor=5, core=50, memory_mib=1024),), minors={UUID: 5}, owner=0
+        name="one",
+        cards=(CardShare(uuid=UUID, index=2, minor=5, core=50, memory_mib=1024),),
+        minors={UUID: 5},
+        owner=Nobody(),
     )
     with pytest.raises(NotSupported, match="mounted noexec"):
         process.start(tmp_path, record, None, Confinement())

@@ -36,8 +36,7 @@ def enter(
 
     Raises NativeMissing: egpu-enter was not built.
     """
-    program = str(native.path("egpu-enter"))
-    refused = _refused(program)
+    program, refused = str(native.path("egpu-enter")), refusal()
     variables = dict(environment)
     if library_dir is not None:
         variables["LD_LIBRARY_PATH"] = _joined(str(library_dir), os.environ.get("LD_LIBRARY_PATH"))
@@ -54,8 +53,11 @@ def enter(
     return Entry((*arguments, "--", *command), refused)
 
 
-def _refused(program: str) -> str:
-    probe = subprocess.run([program, "--probe"], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+def refusal() -> str:
+    """Why this machine allows no private mounts; "" where it does. Raises NativeMissing."""
+    probe = subprocess.run(
+        [native.path("egpu-enter"), "--probe"], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+    )
     return "" if probe.returncode == 0 else (probe.stdout or probe.stderr).strip() or "egpu-enter --probe failed"
 
 

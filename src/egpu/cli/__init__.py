@@ -14,6 +14,10 @@
     inspection      that, read from its files
     inspection_views   its tables
     manifests       what `deploy/` holds, for this site
+    selftest        whether this machine's GPUs can be shared, tried
+    selfchecks      what it tries
+    trial           the programs with which it tries that
+    findings        what those that examine something found
     doctor          what is missing on a cluster, and how to mend it
     simulate        what a policy would have made of a workload
     plots           charts of that

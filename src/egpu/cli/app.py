@@ -21,7 +21,7 @@ Start here: [bold]egpu demo[/] shows everything on simulated GPUs; [bold]egpu up
 [bold]egpu run --core 30 --memory 2GiB -- COMMAND[/] runs a command in a slice of a local GPU."""
 
 PANELS: Final = {
-    "Try and use": ("demo", "up", "run", "resize", "sim"),
+    "Try and use": ("demo", "up", "run", "resize", "sim", "selftest"),
     "Look": ("get", "explain", "inspect", "simulate", "defrag", "export-trace", "version"),
     "Processes of an installation": (
         "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "broker", "serve", "certificate",

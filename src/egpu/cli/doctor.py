@@ -10,7 +10,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -30,7 +29,8 @@ from egpu.api.kubernetes import (
 from egpu.api.objects import ElasticGPU
 from egpu.apps.controller import webhooks
 from egpu.cli.components import NAMESPACE, Kubeconfig
-from egpu.cli.output import EXIT_FAILED, Format, Table, show
+from egpu.cli.findings import Finding, State, show_findings
+from egpu.cli.output import EXIT_FAILED, Format
 from egpu.errors import InvalidInput, NotFound, OutcomeUnknown, Refused, Unavailable
 
 OLDEST_KUBERNETES: Final = (1, 30)
@@ -44,23 +44,6 @@ WITHOUT_PLUGIN: Final = "nvidia.com/gpu.deploy.device-plugin=false"
 """Keeps the device plugin of NVIDIA's GPU Operator, and no other part of it, away from a node."""
 NVIDIA_PLUGINS: Final = frozenset({"nvidia-device-plugin", "nvidia-device-plugin-ds"})
 INSTALL: Final = "egpu manifests | kubectl apply -f -"
-
-
-class State(StrEnum):
-    """What a check came to."""
-
-    OK = "ok"
-    WRONG = "wrong"
-    UNSEEN = "unseen"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found; `mend` says what to do where that is wrong."""
-
-    state: State
-    found: str
-    mend: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,12 +67,7 @@ def doctor(
 ) -> None:
     """Say what an installation on Kubernetes lacks and how to mend it; exit code 1 if anything is wrong."""
     findings = asyncio.run(_examine_at(kubeconfig, namespace))
-    table = Table(("check", "state", "found", "to mend"))
-    for name, one in findings.items():
-        record = {"check": name, "state": one.state.value, "found": one.found, "mend": one.mend}
-        table.add((name, one.state.value, one.found, one.mend or "-"), record)
-    show(table, output)
-    if any(one.state is State.WRONG for one in findings.values()):
+    if not show_findings(findings, output):
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -53,6 +53,7 @@ STYLES: Mapping[str, str] = {
     "Pending": "yellow",
     "Released": "yellow",
     "unseen": "yellow",
+    "limited": "yellow",
     "Failed": "red",
     "Lost": "red",
     "unhealthy": "red",

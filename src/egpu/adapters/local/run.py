@@ -114,12 +114,13 @@ def find_machine(profile: str | None, *, root: Path | None = None) -> LocalMachi
         Unavailable: there is a driver, and it does not answer (then nothing is simulated behind the user's back).
     """
     root = root or default_root()
-    if profile is None and _has_driver():
+    if profile is None and has_driver():
         return LocalMachine("of this host", Book(root / "real"), None)
     return _simulated(profile or DEFAULT_PROFILE, root)
 
 
-def _has_driver() -> bool:
+def has_driver() -> bool:
+    """Whether this machine has an NVIDIA driver. Raises Unavailable: it has one, which does not answer."""
     inventory = NvmlInventory()
     try:
         inventory.read()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from egpu.adapters.enter import enter
@@ -17,7 +15,6 @@ from egpu.adapters.pool import messages, scratch
 from egpu.adapters.pool.bridge import Bridge, Target, fill
 from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.private import private_directory
 from egpu.adapters.web import Listen
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError
@@ -66,7 +63,7 @@ async def run_in_pool(
             note(f"no lease: {error}")
             raise
 
-    with scratch.directory("egpu-run-", _short_directory()) as directory:
+    with scratch.directory("egpu-run-", scratch.short_directory()) as directory:
         bridge = Bridge(directory, credentials, take)
         try:
             libraries = fill(directory)
@@ -79,16 +76,6 @@ async def run_in_pool(
             await held.close()
             await bridge.close()
     return Outcome(status, held.lease)
-
-
-def _short_directory() -> Path:
-    """Socket paths are short: not below a long TMPDIR. The user's own runtime directory, where there is one: after `su`
-    the variable may name that of somebody else, who could put libraries in the place of ours."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if 0 < len(runtime) < 60 and Path(runtime).is_dir():
-        with contextlib.suppress(ElasticGPUError):
-            return private_directory(Path(runtime))
-    return Path("/tmp")  # noqa: S108  where nobody can take away another's names
 
 
 def _places(lease: messages.LeaseView) -> str:

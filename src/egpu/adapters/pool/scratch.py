@@ -17,7 +17,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from egpu.errors import Unavailable
+from egpu.adapters.private import private_directory
+from egpu.errors import ElasticGPUError, Unavailable
 
 _ATTEMPTS: Final = 16
 
@@ -38,6 +39,16 @@ def directory(prefix: str, below: Path) -> Generator[Path]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def short_directory() -> Path:
+    """Socket paths are short: not below a long TMPDIR. The user's own runtime directory, where there is one: after `su`
+    the variable may name that of somebody else, who could put libraries in the place of ours."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if 0 < len(runtime) < 60 and Path(runtime).is_dir():
+        with contextlib.suppress(ElasticGPUError):
+            return private_directory(Path(runtime))
+    return Path("/tmp")  # noqa: S108  where nobody can take away another's names
 
 
 def sweep(prefix: str, below: Path) -> None:
