@@ -1,4 +1,4 @@
-"""What is said of a plan, and what a plan keeps away from; `tests/property/test_preemption.py` says which is best."""
+"""What is said of a plan, and what a plan keeps away from; which plan is best, a property test asks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +20,7 @@ from egpu.api.kubernetes import (
     Taint,
 )
 from egpu.api.objects import ClaimAllocation, Condition, ObjectMeta
+from egpu.api.quantities import Quantity
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.preemption.budgets import Budgets
 from egpu.core.preemption.explaining import explain_with_preemption
@@ -27,7 +28,6 @@ from egpu.core.preemption.plan import InVain, Plan, Scene, plan
 from egpu.core.preemption.search import cheapest
 from egpu.core.preemption.victims import units_below
 from support.objects import BINPACK, CORE, MEMORY, claim, claim_pod, cluster, container, gpu_class, place, placed, pod
-
 
 _ALL = LabelSelector()
 
@@ -39,7 +39,7 @@ def asking(name: str, core: int = 60, *, blocks: int = 8, priority: int = 0, pol
 
 def node(name: str, *, taints: Sequence[Taint] = (), offered: Mapping[str, int] | None = None) -> Node:
     conditions = [Condition(type="Ready", status="True")]
-    allocatable = {CORE: 1000, MEMORY: 1000, "pods": 10} | dict(offered or {})
+    allocatable: dict[str, Quantity] = {CORE: 1000, MEMORY: 1000, "pods": 10, **(offered or {})}
     status = NodeStatus(allocatable=allocatable, conditions=conditions)
     return Node(metadata=ObjectMeta(name=name), spec=NodeSpec(taints=list(taints)), status=status)
 
@@ -163,7 +163,7 @@ def test_of_more_than_can_be_tried_a_set_goes_of_which_nobody_could_be_spared():
     cache = cluster(1, 1)
     scene = on(cache, *(asking(f"p{number:02}", 5, blocks=1, priority=number % 3) for number in range(12)))
     units = units_below(9, scene.pods, cache, Budgets())
-    found = cheapest(units, lambda some: len(some) >= 9, Budgets())
+    found = cheapest(units, lambda some: len(some) >= 9, Budgets(), may_help=lambda some: len(some) >= 9)
     assert found is not None
     assert len(found) == 9
     assert sum(unit.cost.highest == 2 for unit in found) == 1, "the most important ones come back first"
