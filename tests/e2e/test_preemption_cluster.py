@@ -59,7 +59,8 @@ def a_class(name: str, value: int, policy: str = "PreemptLowerPriority") -> dict
 
 def pod(name: str, core: int, priority: str = "", *, gang: int = 0, app: str = "", grace: int = 0) -> dict[str, Any]:
     limits = {names.GPU_CORE: core, names.GPU_MEMORY: 1024}
-    container = {"name": "app", "image": "any", "command": ["sleep", "1000"], "resources": {"limits": limits}}
+    command = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"] if grace else ["sleep", "1000"]
+    container = {"name": "app", "image": "any", "command": command, "resources": {"limits": limits}}
     annotations = {names.GANG: name.partition("-")[0], names.GANG_SIZE: str(gang)} if gang else {}
     spec: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": grace}
     if priority:

@@ -105,6 +105,7 @@ async def test_every_component_has_the_rights_that_it_needs_and_no_others() -> N
         await until(lambda: all_running(client), seconds=SECONDS)
         await until(lambda: phase_is(client, "bound", "Bound"), seconds=SECONDS)
         assert "elasticgpu" in await metrics_of(running, client)
+        await one_is_evicted_for_another(client)
         await everything_starts_again(running, client)
         for pod in await client.list(Pod, namespace="default"):
             await client.delete(Pod, pod.name, namespace="default", grace_period_seconds=0)
@@ -125,6 +126,34 @@ async def all_running(client: Client) -> bool:
 
 async def phase_is(client: Client, claim: str, phase: str) -> bool:
     return (await client.get(ElasticGPUClaim, claim, namespace="default")).status.phase == phase
+
+
+async def one_is_evicted_for_another(client: Client) -> None:
+    """Every card that is left is taken by unimportant pods, and one more important comes."""
+    for name, value in (("unimportant", -10), ("important", 10)):
+        body = {"metadata": {"name": name}, "value": value}
+        await client.raw("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body=body)
+
+    def whole_card(name: str, priority: str) -> dict[str, Any]:
+        made = a_pod(name, {names.NVIDIA_GPU: "1"})
+        made["spec"] |= {"priorityClassName": priority, "terminationGracePeriodSeconds": 0}
+        return made
+
+    fillers = [f"filler-{number}" for number in range(6)]
+    await manifests.create(client, [whole_card(name, "unimportant") for name in fillers])
+
+    async def full() -> bool:
+        pods = [pod for pod in await client.list(Pod, namespace="default") if pod.name in fillers]
+        waiting = [pod for pod in pods if any(one.reason == "Unschedulable" for one in pod.status.conditions or [])]
+        return bool(waiting) and len(waiting) + sum(pod.status.phase == "Running" for pod in pods) == len(fillers)
+
+    await until(full, seconds=SECONDS)
+    await manifests.create(client, [whole_card("important", "important")])
+
+    async def runs() -> bool:
+        return (await client.get(Pod, "important", namespace="default")).status.phase == "Running"
+
+    await until(runs, seconds=SECONDS)
 
 
 async def metrics_of(running: Cluster, client: Client) -> str:

@@ -127,6 +127,13 @@ class FakeAPI(httpx2.AsyncBaseTransport):
             patch = {"metadata": {"annotations": annotations}, "spec": {"nodeName": body["target"]["name"]}}
             self.put(plural, merge(obj, patch))
             return httpx2.Response(201, json={"kind": "Status", "status": "Success"})
+        if sub == "eviction":
+            options = body["deleteOptions"]
+            if options["preconditions"]["uid"] != meta["uid"]:
+                return status(409, "Conflict", "uid")
+            if not options.get("dryRun"):  # who is evicted takes time to end
+                self.put(plural, merge(obj, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}))
+            return httpx2.Response(201, json={"kind": "Status", "status": "Success"})
         if request.method == "PATCH":
             wanted = body.get("metadata", {})
             for field in ("uid", "resourceVersion"):

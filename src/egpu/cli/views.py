@@ -217,6 +217,7 @@ def age(timestamp: str | None, now: datetime | None = None) -> str:
 
 def _holder_names(snapshot: Snapshot) -> Mapping[Holder, str]:
     known = {Holder("pod", pod.uid): f"pod {pod.key}" for pod in snapshot.pods}
+    known |= {Holder("reservation", pod.uid): f"reserved for pod {pod.key}" for pod in snapshot.pods}
     known |= {Holder("claim", claim.uid): _claim_label(claim) for claim in snapshot.claims}
     return known | {Holder("slice", gpu.name): f"retained {gpu.name}" for gpu in snapshot.gpus}
 

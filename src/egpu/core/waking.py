@@ -36,8 +36,8 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
                     continue  # with another member of its gang
                 try:
                     request = cache.request(pod)
-                    if request in in_vain:
-                        continue
+                    if request in in_vain and not cache.reservations.own(pod):
+                        continue  # nor would it have seen more room than those before it
                     with cache.reservations.lifted(pod):
                         found = _places(pod, request, cache, nodes, policies)
                 except (InvalidInput, CorruptData, DoesNotFit, MissingExtra):

@@ -85,7 +85,8 @@ def card_status(gpu: ElasticGPU, cache: SchedulerCache) -> ElasticGPUStatus:
     card = gpu.spec.physical_gpu
     assert card is not None
     held = cache.ledger.card_holders(gpu.spec.node_name, card.uuid)
-    core, memory = sum(one.core for one in held.values()), sum(one.memory_mib for one in held.values())
+    used = [one for holder, one in held.items() if holder.kind != "reservation"]
+    core, memory = sum(one.core for one in used), sum(one.memory_mib for one in used)
     holders = sorted(cache.holder_name(holder) for holder in held)
     named = holders if len(holders) <= MOST_NAMED else [*holders[:MOST_NAMED], f"{len(holders) - MOST_NAMED} more"]
     phase = gpu.status.phase

@@ -89,7 +89,8 @@ class Reservations:
     def lifted(self, pod: Pod) -> Generator[None]:
         """As the pod may see the ledger: without what is kept for it, for its gang, and for less important pods. No
         await inside: nobody else sees it so."""
-        seen_through = [one for one in self if self._concerns(one, pod)]
+        limit, own = priority(pod), self.own(pod)
+        seen_through = [one for one in self if one.priority < limit or one in own]
         for one in seen_through:
             self._ledger.release(Holder("reservation", one.uid))
         try:
@@ -98,10 +99,10 @@ class Reservations:
             for one in seen_through:
                 self.recount(one.uid)
 
-    @staticmethod
-    def _concerns(one: Reservation, pod: Pod) -> bool:
-        own = one.uid == pod.uid or (one.gang != "" and one.gang == _gang(pod))
-        return own or one.priority < priority(pod)
+    def own(self, pod: Pod) -> list[Reservation]:
+        """What is kept for the pod and for its gang."""
+        gang = _gang(pod)
+        return [one for one in self if one.uid == pod.uid or (gang and one.gang == gang)]
 
     def recount(self, uid: str) -> None:
         """Make the ledger hold what is kept for the pod, unless it has cards by now."""

@@ -8,37 +8,52 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from egpu.core.preemption.budgets import Budgets
-from egpu.core.preemption.victims import NOTHING, Cost, Unit
+from egpu.core.preemption.victims import Cost, Unit, cost_of
 
 TRIALS: Final = 256
-"""Sets tried of one group of units. Eight units are searched to the end; of more, the sets of the cheapest few."""
+"""Sets tried of one group of units. Seven units are searched to the end; of more, the sets of the cheapest few."""
 
 Chosen = tuple[Unit, ...]
 Helps = Callable[[Sequence[Unit]], bool]
 """Whether there is room when these are gone. More of them never make less room."""
 
 
-def cheapest(units: Sequence[Unit], helps: Helps, budgets: Budgets, *, below: Cost | None = None) -> Chosen | None:
-    """The cheapest set of `units` (sorted by cost) that helps and breaks no budget, if it costs less than `below`."""
-    order = itertools.count()
-    waiting: list[tuple[Cost, int, tuple[int, ...]]] = [(NOTHING, next(order), ())]
-    for _ in range(TRIALS):
+def cheapest(
+    units: Sequence[Unit],
+    helps: Helps,
+    budgets: Budgets,
+    *,
+    may_help: Helps,
+    below: Cost | None = None,
+    trials: int = TRIALS,
+) -> Chosen | None:
+    """The cheapest set of `units` (sorted by cost) that helps and breaks no budget, if it costs less than `below`.
+    `may_help`: a quick look, which is right where it says no."""
+    if not may_help(units):
+        return None
+    needed = tuple(unit for unit in units if not may_help([one for one in units if one is not unit]))
+    if not _allowed(needed, budgets) or (below is not None and cost_of(needed) >= below):
+        return None
+    optional = [unit for unit in units if unit not in needed]
+    order, all_help = itertools.count(), False
+    waiting: list[tuple[Cost, int, tuple[int, ...]]] = [(cost_of(needed), next(order), ())]
+    for _ in range(trials):
         if not waiting:
             return None
         cost, _, chosen = heapq.heappop(waiting)
         if below is not None and cost >= below:
             return None
-        picked = tuple(units[at] for at in chosen)
-        if picked and helps(picked):
-            return picked
-        for at in range(chosen[-1] + 1 if chosen else 0, len(units)):
-            if _allowed((*picked, units[at]), budgets):
-                heapq.heappush(waiting, (cost.plus(units[at].cost), next(order), (*chosen, at)))
+        picked = (*needed, *(optional[at] for at in chosen))
+        if may_help(picked):
+            if helps(picked):
+                return picked
+            if not all_help and not (all_help := helps(units)):
+                return None
+        for at in range(chosen[-1] + 1 if chosen else 0, len(optional)):
+            if _allowed((*picked, optional[at]), budgets):
+                heapq.heappush(waiting, (cost.plus(optional[at].cost), next(order), (*chosen, at)))
     found = _all_but_the_spared(units, helps, budgets)
-    costs = NOTHING
-    for unit in found or ():
-        costs = costs.plus(unit.cost)
-    return found if below is None or costs < below else None
+    return found if found is not None and (below is None or cost_of(found) < below) else None
 
 
 def _all_but_the_spared(units: Sequence[Unit], helps: Helps, budgets: Budgets) -> Chosen | None:
