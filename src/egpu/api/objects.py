@@ -137,6 +137,16 @@ class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
     reclaim_policy: ReclaimPolicy = "Delete"
 
 
+class SliceInForce(Wire, frozen=True, kw_only=True):
+    """What a card's node says of a slice of it that was resized: which `revision` of its allocation its policy page is
+    of, and how much more memory than that is still used. `pod` is the UID."""
+
+    pod: str
+    container: str
+    revision: int
+    over_mib: int = 0
+
+
 class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
     """Of a card, its agent writes `healthy`, `reason` and `message`, the scheduler extender how much is `given` out and
     `heldBy` whom; a card is Available while nobody holds anything of it, then Bound, and Failed while unhealthy."""
@@ -147,6 +157,8 @@ class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
     message: str = ""
     given: dict[str, Quantity] = {}
     held_by: str = ""
+    in_force: list[SliceInForce] = []
+    """Written by the agent, of slices that were resized."""
 
 
 class ElasticGPU(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPU"):

@@ -50,13 +50,15 @@ class ProcessSource(Protocol):
 class WatchedSlice:
     """A slice as it is watched. `session`: of an executor, whose session (setsid) its processes are and cannot leave;
     then what they count is our own word, and what they held when a limit was lowered is no overrun. 0: its processes
-    are those that have its policy page mapped, or see it at `page` (absolute, in their own file system)."""
+    are those that have its policy page mapped, or see it at `page` (absolute, in their own file system). `had`: by
+    card, what it was allowed before its limit was lowered, and may keep until it is to give it back."""
 
     key: Hashable
     policy: Path
     usage: Path
     session: int = 0
     page: str = ""
+    had: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def seen_at(self) -> str:
@@ -172,7 +174,7 @@ class MemoryWatch:
             # It reserves before it holds and holds until it releases: the larger reading is the one that covers ours.
             counted = max(_counted(usage, position) for usage in (before or after, after))
             limit = _limit(line)
-            allowed = max(limit, counted) if one.session else limit
+            allowed = max(limit, counted if one.session else one.had.get(line.uuid, 0))
             record = self._records.setdefault((one.key, line.uuid), _Record())
             record.look(uncounted=driver_bytes - counted, excess=driver_bytes - allowed, elapsed=elapsed)
             overhead = -(-_lasting(record.uncounted) // STEP_BYTES) * STEP_BYTES

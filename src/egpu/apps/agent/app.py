@@ -36,6 +36,7 @@ from egpu.apps.agent.slots.owners import Owners
 from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.registrar import Registrar
+from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
 from egpu.errors import InvalidInput, NotSupported
 from egpu.runtime.supervisor import Supervisor
@@ -106,6 +107,7 @@ class Agent:
             learn=self.injection.learn,
             vocabularies=config.vocabularies,
         )
+        self.resizer = self._resizer()
         self.sweeper = Sweeper(
             slots=self.slots,
             specs=self.specs,
@@ -139,6 +141,19 @@ class Agent:
             injection=self.injection,
         )
 
+    def _resizer(self) -> SlotResizer:
+        return SlotResizer(
+            self.client,
+            self.config.node,
+            inventory=self.inventory,
+            slots=self.slots,
+            executors=self.executors,
+            bridges=self.bridges,
+            serving=self.serving,
+            memory=self.memory,
+            slot_lock=self.plugin.slot_lock,
+        )
+
     def not_ready(self) -> str | None:
         """Why containers cannot be prepared here now; None when they can."""
         if not self.inventory.version:
@@ -170,6 +185,7 @@ class Agent:
         supervisor.add("publisher", self.publisher.run())
         supervisor.add("registrar", self._register())
         supervisor.add("sweeper", self.sweeper.run())
+        supervisor.add("resizer", self.resizer.run())
         supervisor.add("compute", self.compute.run())
         supervisor.add("memory", self.memory.run())
         supervisor.add("executors", self.executors.run())

@@ -14,7 +14,7 @@ from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Object
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 from egpu.core.claims import actions
 from egpu.core.claims.absence import Absences, missing_from
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
@@ -194,8 +194,10 @@ class ClaimController:
                         await self._own_slice(gpu)
                 case actions.DeleteSlice(gpu):
                     await self._client.delete(ElasticGPU, gpu.name, uid=gpu.uid)
+                case actions.ResizeSlice(gpu):
+                    await self._patch_slice(gpu, action.merge_patch())
                 case actions.SetSlicePhase(gpu, phase):
-                    await self._set_phase(gpu, phase)
+                    await self._patch_slice(gpu, {"status": {"phase": phase}}, subresource="status")
                 case actions.Tell(subject, reason, message, warning):
                     event = self._events.warn if warning else self._events.note
                     await event(subject, reason, message)
@@ -219,10 +221,10 @@ class ClaimController:
             return  # gone: nothing left to do for it
         self._claims.absorb(answer)
 
-    async def _set_phase(self, gpu: ElasticGPU, phase: GPUPhase) -> None:
-        patch = {"metadata": _at(gpu), "status": {"phase": phase}}
+    async def _patch_slice(self, gpu: ElasticGPU, patch: Mapping[str, Any], subresource: str | None = None) -> None:
+        body = {"metadata": _at(gpu), **patch}
         try:
-            self._gpus.absorb(await self._client.patch(ElasticGPU, gpu.name, patch, subresource="status"))
+            self._gpus.absorb(await self._client.patch(ElasticGPU, gpu.name, body, subresource=subresource))
         except NotFound as error:
             raise Conflict(f"slice {gpu.name} is gone") from error
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Caches, Change, Client
+from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
@@ -77,8 +78,11 @@ class View:
             self._room()
             return
         self.cache.pod_changed(change.new)
-        if change.new.finished and not (change.old is not None and change.old.finished):
-            self._room()
+        if change.old is not None and (
+            change.old.finished != change.new.finished
+            or change.old.annotations.get(names.ALLOCATION) != change.new.annotations.get(names.ALLOCATION)
+        ):
+            self._room()  # it has ended, or given something back
 
 
 def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:

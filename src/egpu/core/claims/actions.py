@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from egpu.api.objects import ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase
+from egpu.api import names
+from egpu.api.objects import ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Slice
 from egpu.api.quantities import Quantity
 
 
@@ -51,6 +52,19 @@ class DeleteSlice:
 
 
 @dataclass(frozen=True)
+class ResizeSlice:
+    """`share` is what it holds by now, of the same card."""
+
+    gpu: ElasticGPU
+    share: Slice
+
+    def merge_patch(self) -> dict[str, Any]:
+        core, memory_mib = self.share.core, self.share.memory_mib
+        capacity = {names.GPU_CORE: str(core), names.GPU_MEMORY: str(memory_mib)}
+        return {"spec": {"capacity": capacity, "slice": {"core": core, "memoryMiB": memory_mib}}}
+
+
+@dataclass(frozen=True)
 class SetSlicePhase:
     gpu: ElasticGPU
     phase: GPUPhase
@@ -73,4 +87,4 @@ class LookAgain:
     after_seconds: float
 
 
-Action = SetProtection | PatchClaimStatus | CreateSlice | DeleteSlice | SetSlicePhase | Tell | LookAgain
+Action = SetProtection | PatchClaimStatus | CreateSlice | DeleteSlice | ResizeSlice | SetSlicePhase | Tell | LookAgain

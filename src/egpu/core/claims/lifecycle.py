@@ -32,6 +32,7 @@ from egpu.core.claims.actions import (
     DeleteSlice,
     LookAgain,
     PatchClaimStatus,
+    ResizeSlice,
     SetProtection,
     SetSlicePhase,
     Tell,
@@ -133,6 +134,7 @@ def _follow(
         actions += [CreateSlice(gpu) for gpu in missing]
     else:
         phase = "Pending"
+    actions += _resized(claim, slices)
     actions += [
         SetSlicePhase(present[gpu.name], "Bound")
         for gpu in wanted
@@ -161,8 +163,19 @@ def _let_go(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Seque
         if claim.status.phase != "Lost":
             missing = [gpu for gpu in claim_slices(claim, policy) if gpu.name not in present]
             actions += [CreateSlice(gpu) for gpu in missing]
+            actions += _resized(claim, slices)
         actions += [SetSlicePhase(gpu, "Released") for gpu in slices if gpu.status.phase != "Released"]
     return [*actions, SetProtection(claim, protected=False)]
+
+
+def _resized(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> list[Action]:
+    """Slices hold for the claim when it is gone, so each is as large as the claim's share is by now."""
+    wanted = _shares(claim)
+    return [
+        ResizeSlice(gpu, wanted[gpu.name])
+        for gpu in slices
+        if gpu.name in wanted and gpu.spec.slice != wanted[gpu.name]
+    ]
 
 
 def reconcile_gpu(gpu: ElasticGPU, claim: ElasticGPUClaim | None, absence: Absence | None = None) -> list[Action]:

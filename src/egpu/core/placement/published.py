@@ -35,10 +35,20 @@ def card_of(gpu: ElasticGPU) -> Card:
         model=physical.model,
         tflops=physical.tflops,
         numa=physical.numa,
-        healthy=gpu.healthy and gpu.metadata.deletion_timestamp is None,
+        healthy=not (reason := _why_not(gpu)),
+        why_not=reason,
         compute_capability=physical.compute_capability,
         links={link.uuid: link.kind for link in physical.links},
     )
+
+
+def _why_not(gpu: ElasticGPU) -> str:
+    """Why the card takes no new work; empty where it does."""
+    if gpu.metadata.deletion_timestamp is not None:
+        return "is being deleted"
+    if not gpu.healthy:
+        return f"is unhealthy ({gpu.status.message})" if gpu.status.message else "is unhealthy"
+    return ""
 
 
 def slice_allocation(gpu: ElasticGPU) -> PodAllocation:

@@ -185,7 +185,7 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
 
 def _never(demand: ContainerDemand, card: Card) -> str:
     if not card.healthy:
-        return "is unhealthy"
+        return card.why_not or "is unhealthy"
     if demand.tflops:
         figure = card.tflops.get(demand.precision)
         if not figure:

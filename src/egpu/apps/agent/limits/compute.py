@@ -99,6 +99,10 @@ def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
     )
 
 
+def _size(line: DevicePolicy) -> tuple[Mode, int, int]:
+    return line.mode, line.core_ppm, line.weight
+
+
 class ComputeSharing:
     """Keeps the policy pages of one node's slots up to date with who is active."""
 
@@ -161,7 +165,10 @@ class ComputeSharing:
                 if line.mode is Mode.UNLIMITED:
                     continue
                 key = (record.slot_id, record.generation, line.uuid)
-                found[key] = self._shares.get(key) or self._share(record, position, line)
+                known = self._shares.get(key)
+                # One that was resized is another share, with another ceiling.
+                same = known is not None and _size(known.line) == _size(line)
+                found[key] = known if known is not None and same else self._share(record, position, line)
         self._shares = found
 
     def _share(self, record: SlotRecord, position: int, line: DevicePolicy) -> _Share:

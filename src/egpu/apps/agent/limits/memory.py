@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.nvml import CardProcess
 from egpu.adapters.slices.overruns import (
     INTERVAL_SECONDS,
     Finding,
@@ -69,6 +70,16 @@ class MemoryReconciler:
                     pass
         return found
 
+    def held_bytes(self, key: Hashable, uuid: str) -> int:
+        """What the driver said last that a slice holds of a card; 0 where it said nothing."""
+        finding = self._watch.findings.get((key, uuid))
+        return 0 if finding is None else finding.driver_bytes
+
+    def processes(self, key: Hashable, uuid: str) -> tuple[CardProcess, ...]:
+        """Those that hold it."""
+        finding = self._watch.findings.get((key, uuid))
+        return () if finding is None else finding.processes
+
     async def run(self) -> None:
         while True:
             for overrun in await asyncio.to_thread(self.step):
@@ -77,15 +88,17 @@ class MemoryReconciler:
 
     def step(self) -> tuple[Overrun, ...]:
         """Compare once; returns who is to be ended."""
-        return self._watch.step(self._slices())
+        return self._watch.step(self.slices())
 
-    def _slices(self) -> Iterator[WatchedSlice]:
+    def slices(self) -> Iterator[WatchedSlice]:
+        """Everything that is held to a policy page on this node."""
         for record in self._slots.records():
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
             if policy.exists():  # none where nothing in the container is limited, or an executor is in its place
                 key = (record.slot_id, record.generation)
                 page = f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"
-                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page)
+                had = {share.uuid: record.allocation.memory_limit_bytes(share) for share in record.allocation.held}
+                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page, had=had)
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
                 owner = executor.record.owner
