@@ -127,7 +127,8 @@ ClaimPhase = Literal["Pending", "Bound", "Lost"]
 
 
 class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
-    """Exactly one of `physicalGPU` (a card) and `slice` (a share of one) is set."""
+    """Exactly one of `physicalGPU` (a card) and `slice` (a share of one) is set. `unschedulable`: people keep new work
+    off the card, as off a node."""
 
     node_name: str = ""
     capacity: dict[str, Quantity] = {}
@@ -135,6 +136,7 @@ class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
     slice: Slice | None = None
     claim_ref: ObjectReference | None = None
     reclaim_policy: ReclaimPolicy = "Delete"
+    unschedulable: bool = False
 
 
 class SliceInForce(Wire, frozen=True, kw_only=True):

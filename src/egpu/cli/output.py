@@ -47,6 +47,7 @@ STYLES: Mapping[str, str] = {
     "Pending": "yellow",
     "Released": "yellow",
     "unseen": "yellow",
+    "cordoned": "yellow",
     "Failed": "red",
     "Lost": "red",
     "unhealthy": "red",

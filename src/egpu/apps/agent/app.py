@@ -44,6 +44,7 @@ from egpu.runtime.supervisor import Supervisor
 log = structlog.get_logger(__name__)
 
 ADDRESS_FILE = "agent.address"
+XIDS_FILE = "xids.json"
 
 
 class Agent:
@@ -103,6 +104,7 @@ class Agent:
             client,
             config.node,
             self.inventory,
+            events=events,
             interval_seconds=config.publish_seconds,
             learn=self.injection.learn,
             vocabularies=config.vocabularies,
@@ -226,5 +228,7 @@ def pool_credentials(config: AgentConfig) -> Credentials | None:
 async def run(config: AgentConfig) -> None:
     """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
-        agent = Agent(config, client=client, cards=NvmlInventory(config.nvml_library))
+        agent = Agent(
+            config, client=client, cards=NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE)
+        )
         await agent.run(Supervisor())

@@ -21,6 +21,7 @@ from egpu.apps.extender.claim_writer import ClaimWriter
 from egpu.apps.extender.pod_sizes import RETRY_SECONDS, PodSizes
 from egpu.apps.extender.view import View
 from egpu.core import resizing
+from egpu.core.claims.conditions import RESIZED, with_condition
 from egpu.core.demand.claims import claim_class, claim_demand
 from egpu.core.demand.pods import claims_by_container
 from egpu.core.placement.ledger import Holder
@@ -28,8 +29,6 @@ from egpu.core.placement.requests import CLAIM_CONTAINER
 from egpu.errors import DoesNotFit, ElasticGPUError, InvalidDemand, NotSupported, Refused
 from egpu.runtime.reconcile import DONE, Loop, Result
 
-RESIZED = "Resized"
-"""Type of the condition that says whether a claim has what its spec asks for."""
 REFUSALS: Mapping[type[ElasticGPUError], str] = {DoesNotFit: "DoesNotFit", Refused: "QuotaExceeded"}
 
 log = structlog.get_logger(__name__)
@@ -173,19 +172,10 @@ class Resizer:
 
     async def _tell(self, claim: ElasticGPUClaim, reason: str, message: str, *, fulfilled: bool = False) -> None:
         """The claim's condition, and an event where it does not get what it asks for."""
-        status = "True" if fulfilled else "False"
-        before = next((one for one in claim.status.conditions if one.type == RESIZED), None)
-        if before is not None and (before.status, before.reason, before.message) == (status, reason, message):
+        said = Condition(type=RESIZED, status="True" if fulfilled else "False", reason=reason, message=message)
+        conditions = with_condition(claim.status.conditions, said, now=rfc3339(time.time()))
+        if conditions is None:
             return
-        since = before.last_transition_time if before is not None and before.status == status else None
-        said = Condition(
-            type=RESIZED,
-            status=status,
-            reason=reason,
-            message=message,
-            last_transition_time=since or rfc3339(time.time()),
-        )
-        others = [one for one in claim.status.conditions if one.type != RESIZED]
-        await self._writer.patch_conditions(claim, [*others, said])
+        await self._writer.patch_conditions(claim, conditions)
         if not fulfilled:
             await self._events.warn(claim, reason, f"not resized: {message}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from egpu.api import names
-from egpu.api.objects import ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Slice
+from egpu.api.objects import ClaimPhase, Condition, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Slice
 from egpu.api.quantities import Quantity
 
 
@@ -35,6 +35,14 @@ class PatchClaimStatus:
                 "capacity": self.capacity,
             }
         }
+
+
+@dataclass(frozen=True)
+class SetCondition:
+    """Of the claim; since when it is so, whoever writes it says."""
+
+    claim: ElasticGPUClaim
+    condition: Condition
 
 
 @dataclass(frozen=True)
@@ -87,4 +95,14 @@ class LookAgain:
     after_seconds: float
 
 
-Action = SetProtection | PatchClaimStatus | CreateSlice | DeleteSlice | ResizeSlice | SetSlicePhase | Tell | LookAgain
+Action = (
+    SetProtection
+    | PatchClaimStatus
+    | SetCondition
+    | CreateSlice
+    | DeleteSlice
+    | ResizeSlice
+    | SetSlicePhase
+    | Tell
+    | LookAgain
+)

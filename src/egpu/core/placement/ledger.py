@@ -39,6 +39,8 @@ class Card:
     healthy: bool = True
     """Whether it takes new work."""
     why_not: str = ""
+    cordoned: bool = False
+    """It takes none because people say so, and for no other reason."""
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     compute_capability: str = ""
 

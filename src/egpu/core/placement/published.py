@@ -1,11 +1,15 @@
 """What published objects say to the ledger: cards, slices, and nodes of the pool."""
 
+from typing import Final
+
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU
 from egpu.core.placement.ledger import Card, PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
+
+CORDONED: Final = "is cordoned"
 
 
 def pool_node(node: Node) -> PoolNode | None:
@@ -37,6 +41,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         numa=physical.numa,
         healthy=not (reason := _why_not(gpu)),
         why_not=reason,
+        cordoned=reason == CORDONED,
         compute_capability=physical.compute_capability,
         links={link.uuid: link.kind for link in physical.links},
     )
@@ -48,7 +53,7 @@ def _why_not(gpu: ElasticGPU) -> str:
         return "is being deleted"
     if not gpu.healthy:
         return f"is unhealthy ({gpu.status.message})" if gpu.status.message else "is unhealthy"
-    return ""
+    return CORDONED if gpu.spec.unschedulable else ""
 
 
 def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
