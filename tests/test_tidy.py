@@ -175,6 +175,7 @@ MOST_FILES = {
     "a pod landed on a card": 4,
     "cannot go over its memory": 5,
     "a claim becomes Bound": 4,
+    "a running slice gets another size": 4,
     "a call of a pooled program": 7,
     "a new technology": 2,
     "a new vocabulary": 2,

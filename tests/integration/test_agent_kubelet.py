@@ -12,7 +12,7 @@ import pytest_asyncio
 from egpu.adapters.slices.pages import USAGE_SIZE, read_policy
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
-from egpu.api.kubernetes import Node
+from egpu.api.kubernetes import Event, Node
 from egpu.api.objects import ElasticGPU, card_name
 from egpu.apps.agent.slots import plugin
 from egpu.core.provisioners.preparation import Preparation
@@ -330,6 +330,32 @@ async def test_an_unhealthy_card_holds_a_container_until_it_is_back(node: LocalN
     node.cards.cards = (card(0), card(1))
     await node.phase("held", "Succeeded")
     await until(lambda: published(True), "published as healthy")
+
+
+async def test_a_sick_card_stays_in_the_sums_while_somebody_holds_it_and_is_told_of(node: LocalNode) -> None:
+    """Or else what its pods have is taken off the other card, which is free."""
+    name = card_name(NODE, card(1).uuid)
+    await until(lambda: node.agent.publisher.published)
+    given = {"status": {"given": {names.GPU_CORE: "60"}}}
+    await node.client.patch(ElasticGPU, name, given, subresource="status")
+    node.cards.cards = (card(0), card(1, healthy=False, reason="XID 79"))
+
+    async def sums() -> str:
+        found = await node.client.get(ElasticGPU, name)
+        allocatable = (await node.client.get(Node, NODE)).status.allocatable or {}
+        return f"{found.status.healthy} {allocatable[names.GPU_CORE]}"
+
+    async def are(wanted: str) -> bool:
+        return await sums() == wanted
+
+    await until(lambda: are("False 200"), "counted while it is held")
+    await node.client.patch(ElasticGPU, name, {"status": {"given": {names.GPU_CORE: "0"}}}, subresource="status")
+    await node.agent.publisher.publish(tuple(node.agent.inventory.cards.values()))
+    assert await sums() == "False 100"
+    node.cards.cards = (card(0), card(1))
+    await until(lambda: are("True 200"), "well again")
+    events = {one.reason: one.message for one in await node.client.list(Event) if one.involved_object.name == name}
+    assert events == {"Unhealthy": "XID 79: the card takes no new work", "Healthy": "the card takes new work again"}
 
 
 @both

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from egpu.adapters import nvml as adapter
 from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.processes import boot_id
 from egpu.errors import Unavailable
 
 
@@ -113,6 +115,21 @@ def test_a_critical_xid_is_held_against_a_card_for_a_while(fake: FakeNVML) -> No
     assert health(inventory)["GPU-b"] == "XID 79"
     now[0] = 61
     assert health(inventory)["GPU-b"] == ""
+
+
+def test_a_critical_xid_is_remembered_by_the_next_agent_of_this_boot(fake: FakeNVML, tmp_path: Path) -> None:
+    kept, now = tmp_path / "xids.json", 100.0
+    first = NvmlInventory(clock=lambda: now, kept=kept)
+    first.read()
+    fake.events.append(("GPU-a", 79))
+    first.read()
+    assert [card.reason for card in NvmlInventory(clock=lambda: now, kept=kept).read()] == ["XID 79", ""]
+    later = NvmlInventory(clock=lambda: now + adapter.XID_QUIET_SECONDS, kept=kept)
+    assert all(card.healthy for card in later.read())
+    kept.write_text(kept.read_text().replace(boot_id(), "another boot"))
+    assert all(card.healthy for card in NvmlInventory(clock=lambda: now, kept=kept).read())
+    kept.write_text("torn")
+    assert all(card.healthy for card in NvmlInventory(clock=lambda: now, kept=kept).read())
 
 
 def test_a_driver_that_does_not_answer(fake: FakeNVML) -> None:

@@ -16,9 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import msgspec
 import pynvml as _pynvml  # pyright: ignore[reportMissingTypeStubs] - the package ships none
 import structlog
 
+from egpu.adapters.files import write_atomically
+from egpu.adapters.processes import boot_id
 from egpu.errors import NativeMissing, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -104,7 +107,9 @@ class NvmlInventory:
         *,
         clock: Callable[[], float] = time.monotonic,
         xid_quiet_seconds: float = XID_QUIET_SECONDS,
+        kept: Path | None = None,
     ) -> None:
+        """`kept`: a file in which critical XIDs outlive this process, though not the boot: `clock` is the machine's."""
         self._library = library
         self._clock = clock
         self._xid_quiet_seconds = xid_quiet_seconds
@@ -112,7 +117,8 @@ class NvmlInventory:
         self._open = False
         self._events: Any = None
         self._watched: set[str] = set()
-        self._last_xid: dict[str, tuple[int, float]] = {}
+        self._kept = kept
+        self._last_xid: dict[str, tuple[int, float]] = _remembered(kept)
         self._known: dict[str, CardReading] = {}
 
     def read(self) -> tuple[CardReading, ...]:
@@ -258,13 +264,38 @@ class NvmlInventory:
             uuid = _quiet(nvml.nvmlDeviceGetUUID, event.device)
             if uuid is not None and xid not in APPLICATION_XIDS:
                 self._last_xid[_text(uuid)] = (xid, self._clock())
+                self._keep()
                 log.warning("critical XID", uuid=_text(uuid), xid=xid)
+
+    def _keep(self) -> None:
+        if self._kept is None:
+            return
+        try:
+            write_atomically(self._kept, msgspec.json.encode(_Xids(boot_id(), self._last_xid)))
+        except OSError as error:
+            log.warning("an XID is forgotten when the agent ends", reason=str(error))
 
     def _free_events(self) -> None:
         if self._events is not None:
             _quiet(nvml.nvmlEventSetFree, self._events)
         self._events = None
         self._watched.clear()
+
+
+class _Xids(msgspec.Struct):
+    """By UUID the last critical XID, and when, in seconds of the boot's own clock."""
+
+    boot_id: str
+    last: dict[str, tuple[int, float]]
+
+
+def _remembered(kept: Path | None) -> dict[str, tuple[int, float]]:
+    """What an earlier process of this boot kept; nothing where there is none, or what is there cannot be read."""
+    try:
+        found = msgspec.json.decode(kept.read_bytes(), type=_Xids) if kept is not None else None
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return found.last if found is not None and found.boot_id == boot_id() else {}
 
 
 def _quiet(function: Callable[..., T], *arguments: Any) -> T | None:

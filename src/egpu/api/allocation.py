@@ -40,7 +40,11 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     """What one container was given. `core_limit` is the percent up to which idle compute may be used (0: no more than
     its share), `memory_limit_percent` what it may allocate, in percent of its memory, managed where beyond (0: no more
     than its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in.
-    `server` is the node that has the cards, where the technology may use another node's; empty: the pod's own."""
+    `server` is the node that has the cards, where the technology may use another node's; empty: the pod's own.
+
+    `revision` counts how often it was resized. `held` is what still counts as given out, card by card, until the node
+    has said that a smaller `cards` is in force (empty: `cards` themselves); `within_seconds` is how long a program may
+    take to give back what is beyond, from when its node tells it (None: as long as it likes, but it gets no more)."""
 
     provisioner: str
     mode: Mode
@@ -51,6 +55,14 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     vocabulary: str = ""
     server: str = ""
     cards: tuple[CardShare, ...]
+    revision: int = 0
+    held: tuple[CardShare, ...] = ()
+    within_seconds: float | None = None
+
+    @property
+    def counted(self) -> tuple[CardShare, ...]:
+        """What it takes of its cards: what nobody else may be given."""
+        return self.held or self.cards
 
     @property
     def exclusive(self) -> bool:
@@ -150,7 +162,9 @@ def decode_allocation(text: str) -> PodAllocation:
     if allocation.version != VERSION:
         raise CorruptData(f"allocation annotation: version {allocation.version} is not {VERSION}")
     for name, container in allocation.containers.items():
-        for share in container.cards:
+        if container.held and [one.uuid for one in container.held] != [one.uuid for one in container.cards]:
+            raise CorruptData(f"allocation annotation: container {name} holds other cards than it has")
+        for share in (*container.cards, *container.held):
             if not 0 <= share.core <= 100 or share.memory_mib < 0:
                 had = f"{share.core} % and {share.memory_mib} MiB of {share.uuid}"
                 raise CorruptData(f"allocation annotation: container {name} has {had}")

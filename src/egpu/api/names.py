@@ -52,6 +52,13 @@ PRELOAD: Final = f"{GROUP}/preload"
 """On a pod, written by its author: PRELOAD_ENVIRONMENT for an image that reads no /etc/ld.so.preload."""
 PRELOAD_ENVIRONMENT: Final = "environment"
 
+RESIZE_PREFIX: Final = f"{GROUP}/resize-"
+"""On a pod, written by its author at any time: prefix + container name → the size its running slice shall have."""
+RESIZED_PREFIX: Final = f"{GROUP}/resized-"
+"""The extender's answer: that size, or why not."""
+SHRINK_WITHIN: Final = f"{GROUP}/shrink-within"
+"""On a pod or a claim, by its author: seconds in which to give back what is beyond a smaller size."""
+
 CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------
@@ -100,6 +107,7 @@ MAX_MEMORY_MIB: Final = 16 * 1024 * 1024
 MAX_TFLOPS: Final = 1_000_000
 MAX_GANG_SIZE: Final = 512
 MAX_GANG_TIMEOUT_SECONDS: Final = 7 * 24 * 3600
+MAX_SHRINK_SECONDS: Final = 7 * 24 * 3600
 
 
 def cards_annotation(container: str) -> str:

@@ -127,7 +127,8 @@ ClaimPhase = Literal["Pending", "Bound", "Lost"]
 
 
 class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
-    """Exactly one of `physicalGPU` (a card) and `slice` (a share of one) is set."""
+    """Exactly one of `physicalGPU` (a card) and `slice` (a share of one) is set. `unschedulable`: people keep new work
+    off the card, as off a node."""
 
     node_name: str = ""
     capacity: dict[str, Quantity] = {}
@@ -135,6 +136,17 @@ class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
     slice: Slice | None = None
     claim_ref: ObjectReference | None = None
     reclaim_policy: ReclaimPolicy = "Delete"
+    unschedulable: bool = False
+
+
+class SliceInForce(Wire, frozen=True, kw_only=True):
+    """What a card's node says of a slice of it that was resized: which `revision` of its allocation its policy page is
+    of, and how much more memory than that is still used. `pod` is the UID."""
+
+    pod: str
+    container: str
+    revision: int
+    over_mib: int = 0
 
 
 class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
@@ -147,6 +159,8 @@ class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
     message: str = ""
     given: dict[str, Quantity] = {}
     held_by: str = ""
+    in_force: list[SliceInForce] = []
+    """Written by the agent, of slices that were resized."""
 
 
 class ElasticGPU(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPU"):

@@ -9,6 +9,7 @@
     resize          other limits for a lease
     get             what there is, what is given out, to whom
     views           tables for `get`
+    cordon          a card takes nothing new, or does again
     explain         why a pod is where it is, or is not
     inspect         what a slice may use and uses, for people and scripts
     inspection      that, read from its files

@@ -23,6 +23,7 @@ Start here: [bold]egpu demo[/] shows everything on simulated GPUs; [bold]egpu up
 PANELS: Final = {
     "Try and use": ("demo", "up", "run", "resize", "sim", "selftest"),
     "Look": ("get", "explain", "inspect", "simulate", "defrag", "export-trace", "version"),
+    "Look after a cluster": ("cordon", "uncordon"),
     "Processes of an installation": (
         "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "broker", "serve", "certificate",
     ),
@@ -32,6 +33,7 @@ no other."""
 MODULES: Final = {
     "version": "app",
     **dict.fromkeys(("webhook", "extender", "agent", "shim", "controller"), "components"),
+    "uncordon": "cordon",
     **dict.fromkeys(("broker", "serve", "certificate"), "pool"),
 }
 SETTINGS: Final = {"run": {"allow_interspersed_args": False, "ignore_unknown_options": False}}

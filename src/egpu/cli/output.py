@@ -54,6 +54,7 @@ STYLES: Mapping[str, str] = {
     "Released": "yellow",
     "unseen": "yellow",
     "limited": "yellow",
+    "cordoned": "yellow",
     "Failed": "red",
     "Lost": "red",
     "unhealthy": "red",

@@ -36,7 +36,7 @@ def gpus(snapshot: Snapshot) -> Table:
             memory = card.memory_mib - int(ledger.memory_free[row, column])
             mode = mode_name(int(ledger.mode[row, column])) if ledger.mode[row, column] != FREE else ""
             held_by = sorted(holders.get(holder, holder.id) for holder in ledger.card_holders(node, card.uuid))
-            state = "healthy" if card.healthy else "unhealthy"
+            state = "healthy" if card.healthy else "cordoned" if card.cordoned else "unhealthy"
             table.add(
                 (
                     node,
@@ -62,7 +62,8 @@ def gpus(snapshot: Snapshot) -> Table:
                     "memoryMiB": card.memory_mib,
                     "memoryMiBGiven": memory,
                     "heldBy": held_by,
-                    "healthy": card.healthy,
+                    "healthy": card.healthy or card.cordoned,
+                    "cordoned": card.cordoned,
                     "numa": card.numa,
                     "links": dict(card.links),
                 },

@@ -2,6 +2,8 @@
 
     admission     what is filled in and what is refused when objects are created or changed
     explain       why a pod waits, or why it is where it is
+    resizing      slices that change their size while they run
+    quotas        what a namespace's quotas say to a slice that grows
     waking        which of the waiting pods would find room now
     simulation    whole workloads, replayed on arrays
     leasing       who gets which cards of the pool, and for how long

@@ -31,6 +31,7 @@ from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.oversubscription import memory_limit_percent
+from egpu.core.resizing import check_edit, refused_size, unsized
 from egpu.errors import InvalidDemand, UnknownProvisioner
 
 _OURS: Final = (names.ALLOCATION, names.CARDS_PREFIX)
@@ -82,6 +83,7 @@ def validate_pod_create(
     found += _brought_annotations(pod, demand, complete=not problems)
     for container in pod.all_containers:
         found += _brought_slot(pod, container, asks=container.name in demand.containers or bool(problems))
+    found += [Violation(one.field, one.reason) for one in refused_size(None, pod)]
     if demand.containers and pod.spec.node_name:
         reason = "a pod that asks for a GPU is placed by the scheduler; use a nodeSelector to choose the node"
         found.append(Violation("spec.nodeName", reason))
@@ -140,17 +142,22 @@ def _brought_slot(pod: Pod, container: Container, *, asks: bool) -> list[Violati
     return []
 
 
-def validate_pod_update(old: Pod, new: Pod) -> list[Violation]:
-    """Annotations that were changed and must not be: the scheduler writes its own through `pods/binding` only."""
+def validate_pod_update(
+    old: Pod, new: Pod, *, username: str = "", groups: Collection[str] = (), trusted: Collection[str] = ()
+) -> list[Violation]:
+    """Annotations that were changed and must not be: what a pod was given changes by the hand that gave it (`trusted`,
+    user names), which resizes it, and by cluster administrators. And what cannot be a size to be resized to."""
+    given = {names.ALLOCATION} if username in trusted or "system:masters" in groups else set[str]()
     changed = sorted(
         key
         for key in old.annotations.keys() | new.annotations.keys()
-        if key.startswith(FIXED_ANNOTATIONS) and old.annotations.get(key) != new.annotations.get(key)
+        if key.startswith(FIXED_ANNOTATIONS)
+        and old.annotations.get(key) != new.annotations.get(key)
+        and not (key in given and key in old.annotations and key in new.annotations)
     )
-    return [
-        Violation(f"metadata.annotations[{key}]", "cannot be changed once the pod is made; make another pod")
-        for key in changed
-    ]
+    reason = "cannot be changed once the pod is made; make another pod"
+    fixed = [Violation(f"metadata.annotations[{key}]", reason) for key in changed]
+    return fixed + [Violation(one.field, one.reason) for one in refused_size(old, new)]
 
 
 def validate_binding(
@@ -296,13 +303,11 @@ def validate_claim(
     vocabularies: Collection[str] = (),
 ) -> list[Violation]:
     """What is wrong with a claim. `old` is None when it is made. A claim keeps its class; what it asks for may change
-    until it is bound. A claim that stays as it was is not judged again: its class may have been deleted since."""
+    while its cards can stay. One that stays as it was is not judged again: its class may have been deleted since."""
     if old is not None and old.spec == claim.spec:
         return []
     if old is not None and old.spec.class_name != claim.spec.class_name:
         return [Violation("spec", f"the claim keeps its class {old.spec.class_name!r}; make another claim")]
-    if old is not None and old.status.allocation is not None:
-        return [Violation("spec.resources", "the claim is bound and cannot be resized; make another claim")]
     asked = {**claim.spec.resources.limits, **claim.spec.resources.requests}
     if unserved := [
         Violation(f"spec.resources.requests[{resource}]", reason)
@@ -312,12 +317,13 @@ def validate_claim(
         return unserved
     try:
         demand = claim_demand(claim, claim_class(claim, classes))
+        check_edit(claim, old, demand)
     except InvalidDemand as error:
         return [Violation(error.field, error.reason)]
     if largest_mib is not None and demand.memory_mib > largest_mib:
         reason = f"{demand.memory_mib} MiB of one card; the largest card has {largest_mib} MiB"
         named = [f"[{name}]" for name in claim.spec.resources.requests if name.endswith(("memory", "mem"))]
-        return [Violation(f"spec.resources.requests{named[0] if len(named) == 1 else ''}", reason)]
+        return [Violation("spec.resources.requests" + (named[0] if len(named) == 1 else ""), reason)]
     return []
 
 
@@ -372,8 +378,9 @@ def validate_egpu(gpu: ElasticGPU, old: ElasticGPU | None) -> list[Violation]:
             provisioner(spec.slice.provisioner)
         except UnknownProvisioner as error:
             found.append(Violation("spec.slice.provisioner", str(error)))
-        if old is not None and (old.spec.slice, old.spec.claim_ref) != (spec.slice, spec.claim_ref):
-            found.append(Violation("spec", "a slice does not change; delete it and let its claim be bound again"))
+        if old is not None and (unsized(old.spec.slice), old.spec.claim_ref) != (unsized(spec.slice), spec.claim_ref):
+            reason = "of a slice only the size changes; delete it and let its claim be bound again"
+            found.append(Violation("spec", reason))
     if spec.physical_gpu is not None and old is not None and old.spec.physical_gpu is not None:
         if old.spec.physical_gpu.uuid != spec.physical_gpu.uuid:
             found.append(Violation("spec.physicalGPU.uuid", "is what the card is; publish another object"))

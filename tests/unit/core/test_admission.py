@@ -11,6 +11,7 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodDemand
 from egpu.api.kubernetes import Binding, EnvVar, Pod
 from egpu.api.objects import (
+    CardSelector,
     ClaimAllocation,
     ElasticGPU,
     ElasticGPUClaimStatus,
@@ -288,11 +289,18 @@ def test_claims() -> None:
     assert "largest card has 16384 MiB" in large.reason
 
 
-def test_a_claim_is_resized_while_unbound_only_and_keeps_its_class() -> None:
+def test_a_claim_is_resized_on_its_cards_and_keeps_its_class() -> None:
     larger = claim("c", {names.GPU_CORE: 50})
     assert validate_claim(larger, claim("c"), CLASSES) == []
-    (fixed,) = validate_claim(larger, replace(claim("c"), status=held()), CLASSES)
-    assert "cannot be resized" in fixed.reason
+    assert validate_claim(larger, replace(claim("c"), status=held()), CLASSES) == []
+    (more,) = validate_claim(claim("c", {names.GPU: 2}), replace(claim("c"), status=held()), CLASSES)
+    assert (more.field, "neither number nor kind can change" in more.reason) == ("spec.resources", True)
+    soon = replace(larger, metadata=replace(larger.metadata, annotations={names.SHRINK_WITHIN: "soon"}))
+    (when,) = validate_claim(soon, replace(claim("c"), status=held()), CLASSES)
+    assert when.field == f"metadata.annotations[{names.SHRINK_WITHIN}]"
+    elsewhere = replace(larger, spec=replace(larger.spec, selector=CardSelector()))
+    (chosen,) = validate_claim(elsewhere, replace(claim("c"), status=held()), CLASSES)
+    assert chosen.field == "spec.selector"
     (moved,) = validate_claim(claim("c", class_name="other"), claim("c"), CLASSES)
     assert "keeps its class" in moved.reason
     assert validate_claim(claim("c"), replace(claim("c"), status=held()), {}) == []  # a status or metadata write
@@ -334,6 +342,8 @@ def test_cards_and_slices() -> None:
     owned = replace(lone, spec=replace(lone.spec, claim_ref=ObjectReference(uid="x")))
     assert validate_egpu(owned, None) == []
     grown = replace(owned, spec=replace(owned.spec, slice=replace(piece, core=10)))
-    assert "does not change" in validate_egpu(grown, owned)[0].reason
+    assert validate_egpu(grown, owned) == []
+    other = replace(owned, spec=replace(owned.spec, slice=replace(piece, uuid="v")))
+    assert "only the size changes" in validate_egpu(other, owned)[0].reason
     moved = replace(card("n0", 0), spec=replace(card("n0", 0).spec, node_name="n1"))
     assert validate_egpu(moved, card("n0", 0))[0].field == "spec.nodeName"

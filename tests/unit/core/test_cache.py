@@ -231,7 +231,22 @@ def test_a_claim_on_a_lost_card_keeps_its_pod_waiting() -> None:
     cache.class_changed(gpu_class())
     bind_claim(cache, claim("c"))
     cache.gpu_changed(card("n0", 0, healthy=False))
-    assert "which is unhealthy or gone" in why_not(cache, claim_pod("p", "c"))
+    assert "which is unhealthy" in why_not(cache, claim_pod("p", "c"))
+    cache.gpu_deleted(card("n0", 0).name)
+    assert "which is gone" in why_not(cache, claim_pod("p", "c"))
+
+
+def test_a_cordoned_card_takes_nothing_new_and_keeps_what_it_has() -> None:
+    cache = cluster()
+    cache.class_changed(gpu_class())
+    bind_claim(cache, claim("c"))
+    cordoned = card("n0", 0)
+    cache.gpu_changed(replace(cordoned, spec=replace(cordoned.spec, unschedulable=True)))
+    assert "which is cordoned" in why_not(cache, claim_pod("p", "c"))
+    assert "is cordoned" in why_not(cache, pod("q", container("app", {names.GPU_CORE: 10})))
+    assert cache.ledger.holders()
+    cache.gpu_changed(cordoned)
+    assert place(cache, claim_pod("p", "c"))
 
 
 def test_a_bound_claim_outlives_its_class() -> None:

@@ -11,6 +11,8 @@ from egpu.core.claims.actions import (
     DeleteSlice,
     LookAgain,
     PatchClaimStatus,
+    ResizeSlice,
+    SetCondition,
     SetProtection,
     SetSlicePhase,
     Tell,
@@ -56,6 +58,8 @@ class Store:
                 self.slices[known.name] = replace(known, status=ElasticGPUStatus(phase=action.phase))
             case Tell():
                 self.told.append(action.reason)
+            case SetCondition() | ResizeSlice():
+                raise AssertionError("nobody asked for another size")
             case LookAgain():
                 raise AssertionError("nothing is missing")
 

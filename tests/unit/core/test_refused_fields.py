@@ -180,12 +180,12 @@ def test_a_slice_is_served_by_a_technology_that_there_is() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [changed(SLICE, slice=replace(SHARE, memory_mib=8192)), changed(SLICE, claim_ref=replace(OWNER, uid="uid-d"))],
-    ids=["share", "owner"],
+    [changed(SLICE, slice=replace(SHARE, uuid="GPU-other")), changed(SLICE, claim_ref=replace(OWNER, uid="uid-d"))],
+    ids=["card", "owner"],
 )
-def test_a_slice_does_not_change(other: ElasticGPU) -> None:
-    assert validate_egpu(SLICE, SLICE) == []
-    refused(validate_egpu(other, SLICE), ("spec", "a slice does not change"))
+def test_a_slice_changes_its_size_only(other: ElasticGPU) -> None:
+    assert validate_egpu(changed(SLICE, slice=replace(SHARE, memory_mib=8192)), SLICE) == []
+    refused(validate_egpu(other, SLICE), ("spec", "of a slice only the size changes"))
 
 
 def test_a_card_does_not_become_another_one() -> None:
@@ -204,5 +204,5 @@ def test_all_that_is_wrong_with_a_slice_is_said_at_once() -> None:
         ("spec.nodeName", "names no node"),
         ("spec.claimRef", "names no claim"),
         ("spec.slice.provisioner", "known are"),
-        ("spec", "a slice does not change"),
+        ("spec", "of a slice only the size changes"),
     )

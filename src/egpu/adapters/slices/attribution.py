@@ -28,7 +28,8 @@ class WatchedSlice:
     `session`: of an executor, which leads it; its count is our own word, and may be above a limit that was lowered:
     `granted_bytes` says by card how much of that was given to it. 0: its processes are those that have its policy page
     mapped, or see it at `page` (absolute, in their own file system), those in the control group of the pod with
-    `pod_uid`, and the descendants of these and of `root`.
+    `pod_uid`, and the descendants of these and of `root`. `kept_bytes`: by card, what it was allowed before its limit
+    was lowered, and may keep until it is to give it back.
     """
 
     key: Hashable
@@ -36,6 +37,7 @@ class WatchedSlice:
     usage: Path
     session: int = 0
     granted_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    kept_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     page: str = ""
     pod_uid: str = ""
     root: Process | None = None

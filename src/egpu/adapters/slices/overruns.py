@@ -65,12 +65,14 @@ class ProcessSource(Protocol):
 
 @dataclass(frozen=True)
 class Finding:
-    """One slice on one card. `overhead_bytes` is what its policy page says now."""
+    """One slice on one card. `overhead_bytes` is what its policy page says now; `holders` are `processes` as they were
+    recognised, so that no later one of the same pid is taken for them."""
 
     driver_bytes: int
     counted_bytes: int
     overhead_bytes: int
     processes: tuple[CardProcess, ...]
+    holders: tuple[Process, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,10 @@ class MemoryWatch:
             counted = max(_counted(usage, position) for usage in (before or after, after))
             limit = _limit(line)
             record = self._record(one, line.uuid)
-            record.allowed = allowed(limit=limit, before=record.allowed, counted=counted if one.session else 0)
+            record.allowed = max(
+                allowed(limit=limit, before=record.allowed, counted=counted if one.session else 0),
+                one.kept_bytes.get(line.uuid, 0),
+            )
             uncounted, is_refused = record.look(holds.bytes, counted=counted, now=now, elapsed=elapsed)
             overhead = line.memory_limit_bytes if is_refused else -(-uncounted // STEP_BYTES) * STEP_BYTES
             try:
@@ -261,7 +266,8 @@ class MemoryWatch:
             overrun = None
             if record.is_to_be_ended(tuple(holds.processes), now):
                 overrun = Overrun(one, line.uuid, holds.bytes, limit, tuple(holds.processes))
-            yield line.uuid, Finding(holds.bytes, counted, overhead, tuple(holds.listed)), overrun
+            finding = Finding(holds.bytes, counted, overhead, tuple(holds.listed), tuple(holds.processes))
+            yield line.uuid, finding, overrun
 
     def _record(self, one: WatchedSlice, uuid: str) -> _Record:
         if (one.key, uuid) not in self._records:

@@ -42,6 +42,7 @@ from egpu.apps.agent.slots.offering import Offering
 from egpu.apps.agent.slots.owners import Owners
 from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
+from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
 from egpu.errors import InvalidInput, NotSupported
 from egpu.runtime.supervisor import Supervisor
@@ -50,6 +51,7 @@ log = structlog.get_logger(__name__)
 
 ADDRESS_FILE = "agent.address"
 SHIM_RETRY_SECONDS = 0.5
+XIDS_FILE = "xids.json"
 
 
 class Agent:
@@ -108,10 +110,12 @@ class Agent:
             client,
             config.node,
             self.inventory,
+            events=events,
             interval_seconds=config.publish_seconds,
             learn=self.injection.learn,
             vocabularies=config.vocabularies,
         )
+        self.resizer = self._resizer()
         self.sweeper = Sweeper(
             slots=self.slots,
             specs=self.specs,
@@ -158,6 +162,19 @@ class Agent:
             injection=self.injection,
         )
 
+    def _resizer(self) -> SlotResizer:
+        return SlotResizer(
+            self.client,
+            self.config.node,
+            inventory=self.inventory,
+            slots=self.slots,
+            executors=self.executors,
+            bridges=self.bridges,
+            serving=self.serving,
+            memory=self.memory,
+            slot_lock=self.plugin.slot_lock,
+        )
+
     def not_ready(self) -> str | None:
         """Why containers cannot be prepared here now; None when they can."""
         if not self.inventory.version:
@@ -192,6 +209,7 @@ class Agent:
         supervisor.add("publisher", self.publisher.run())
         supervisor.add("registrar", self._register())
         supervisor.add("sweeper", self.sweeper.run())
+        supervisor.add("resizer", self.resizer.run())
         supervisor.add("compute", self.compute.run())
         supervisor.add("memory", self.memory.run())
         supervisor.add("executors", self.executors.run())
@@ -232,5 +250,7 @@ def pool_credentials(config: AgentConfig) -> Credentials | None:
 async def run(config: AgentConfig) -> None:
     """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
-        agent = Agent(config, client=client, cards=NvmlInventory(config.nvml_library))
+        agent = Agent(
+            config, client=client, cards=NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE)
+        )
         await agent.run(Supervisor())

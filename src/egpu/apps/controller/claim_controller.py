@@ -14,9 +14,11 @@ from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Object
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.api.wire import rfc3339
 from egpu.core.claims import actions
-from egpu.core.claims.absence import Absences, missing_from
+from egpu.core.claims.absence import Absences, missing_from, sick_cards
+from egpu.core.claims.conditions import with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
 from egpu.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
@@ -64,8 +66,8 @@ class ClaimController:
         self.gpus.queue.add(gpu.name)
         if gpu.spec.claim_ref is not None:
             self.claims.queue.add((gpu.spec.claim_ref.namespace, gpu.spec.claim_ref.name))
-        elif change.old is not None and change.new is None:
-            for claim in self._claims:  # a card is gone: its claims are lost
+        elif change.new is None or (change.old is not None and change.old.healthy != change.new.healthy):
+            for claim in self._claims:  # a card is gone, sick or well: its claims are lost, or say so
                 if claim.status.allocation is not None and claim.status.allocation.node == gpu.spec.node_name:
                     self.claims.queue.add((claim.namespace, claim.name))
 
@@ -122,7 +124,8 @@ class ClaimController:
         slices = await self._known_slices(claim)
         users = await self._known_users(claim)
         absence = self._absences.look(claim.uid, self._missing(claim), now=time.monotonic())
-        return await self._do(claim, reconcile_claim(claim, klass, slices, users, absence))
+        sick = sick_cards(claim, self._gpus)
+        return await self._do(claim, reconcile_claim(claim, klass, slices, users, absence, sick=sick))
 
     async def reconcile_gpu(self, name: str) -> Result:
         gpu = self._gpus.get(name)
@@ -187,6 +190,11 @@ class ClaimController:
                     await self._patch(claim, {"metadata": {"finalizers": finalizers}})
                 case actions.PatchClaimStatus(claim):
                     await self._patch(claim, action.merge_patch(), subresource="status")
+                case actions.SetCondition(claim, condition):
+                    now = rfc3339(time.time())
+                    conditions = with_condition(claim.status.conditions, condition, now=now)
+                    if conditions is not None:
+                        await self._patch(claim, {"status": {"conditions": conditions}}, subresource="status")
                 case actions.CreateSlice(gpu):
                     try:
                         await self._client.create(ElasticGPU, gpu)
@@ -194,8 +202,10 @@ class ClaimController:
                         await self._own_slice(gpu)
                 case actions.DeleteSlice(gpu):
                     await self._client.delete(ElasticGPU, gpu.name, uid=gpu.uid)
+                case actions.ResizeSlice(gpu):
+                    await self._patch_slice(gpu, action.merge_patch())
                 case actions.SetSlicePhase(gpu, phase):
-                    await self._set_phase(gpu, phase)
+                    await self._patch_slice(gpu, {"status": {"phase": phase}}, subresource="status")
                 case actions.Tell(subject, reason, message, warning):
                     event = self._events.warn if warning else self._events.note
                     await event(subject, reason, message)
@@ -219,10 +229,10 @@ class ClaimController:
             return  # gone: nothing left to do for it
         self._claims.absorb(answer)
 
-    async def _set_phase(self, gpu: ElasticGPU, phase: GPUPhase) -> None:
-        patch = {"metadata": _at(gpu), "status": {"phase": phase}}
+    async def _patch_slice(self, gpu: ElasticGPU, patch: Mapping[str, Any], subresource: str | None = None) -> None:
+        body = {"metadata": _at(gpu), **patch}
         try:
-            self._gpus.absorb(await self._client.patch(ElasticGPU, gpu.name, patch, subresource="status"))
+            self._gpus.absorb(await self._client.patch(ElasticGPU, gpu.name, body, subresource=subresource))
         except NotFound as error:
             raise Conflict(f"slice {gpu.name} is gone") from error
 

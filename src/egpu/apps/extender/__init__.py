@@ -9,6 +9,8 @@
     waking            tells the scheduler of room that it cannot see
     gangs             what becomes of a gang of which only a part is bound
     claim_writer      claims get their cards: at once, or with their first pod
+    resizing          gives running slices another size: what may have to be, and claims
+    pod_sizes         the same for pods, and those that use claims
     card_status       what people see of a card: how much of it is given out, and to whom
     view              caches (list + watch) feed the scheduler cache; a restart rebuilds it, there is no other state
     mix               the job mix that prices follow, kept across restarts

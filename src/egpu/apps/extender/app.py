@@ -24,6 +24,7 @@ from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.mix import JobMix
 from egpu.apps.extender.placing import Placing
 from egpu.apps.extender.preempting import Preemptor
+from egpu.apps.extender.resizing import Resizer
 from egpu.apps.extender.server import ExtenderServer
 from egpu.apps.extender.view import View
 from egpu.apps.extender.waking import Waker
@@ -53,6 +54,7 @@ class Extender:
         events = EventRecorder(client, component="elastic-gpu-extender")
         self.gangs = GangController(client, self.view, self.fence, events)
         self.immediate = ImmediateClaims(self.view, writer, policies, events, metrics)
+        self.resizer = Resizer(client, self.view, writer, events)
         filtered = Filtered()
         self.waker = Waker(client, self.view, policies, metrics)
         self.preemptor = Preemptor(client, self.view, self.fence, policies, events=events, metrics=metrics)
@@ -83,6 +85,7 @@ class Extender:
             group.create_task(self.mix.run())
             log.info("ready", nodes=len(self.view.cache.ledger.nodes()))
             group.create_task(self.immediate.loop.run())
+            group.create_task(self.resizer.loop.run())
             group.create_task(self.binder.settle())
             group.create_task(self.writer.settle())
             group.create_task(self.gangs.run())

@@ -12,7 +12,7 @@ import structlog
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api.kubernetes import Pod
-from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
+from egpu.api.objects import ClaimAllocation, Condition, ElasticGPUClaim
 from egpu.apps.extender.fence import FENCE, Fence
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
@@ -77,7 +77,8 @@ class ClaimWriter:
         }
         try:
             return await self._patch(claim, patch, subresource="status")
-        except OutcomeUnknown as error:
+        except (OutcomeUnknown, Conflict) as error:
+            # A conflict may be with this very write, sent again when its first answer was lost.
             self._doubts[claim.uid] = (claim, allocation)
             done = await self._resolve(claim.uid)
             if done is None:
@@ -86,6 +87,19 @@ class ClaimWriter:
         except ElasticGPUError:
             cache.forget_claim(claim.uid)
             raise
+
+    async def patch_allocation(self, claim: ElasticGPUClaim, allocation: ClaimAllocation) -> None:
+        """Writes less than the ledger counts; it counts that once the watch shows it. Raises Conflict, Unavailable."""
+        await self._patch_status(claim, {"allocation": allocation})
+
+    async def patch_conditions(self, claim: ElasticGPUClaim, conditions: Sequence[Condition]) -> None:
+        """Writes all of the claim's conditions. Raises Conflict, Unavailable."""
+        await self._patch_status(claim, {"conditions": conditions})
+
+    async def _patch_status(self, claim: ElasticGPUClaim, status: Mapping[str, object]) -> None:
+        version = claim.metadata.resource_version
+        patch = {"metadata": {"uid": claim.uid, "resourceVersion": version}, "status": status}
+        await self._patch(claim, patch, subresource="status")
 
     async def resolve_doubts(self) -> None:
         """Finds out about every write that got no answer; nothing is chosen for its claim, or its pod, before that.

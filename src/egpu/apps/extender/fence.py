@@ -8,8 +8,9 @@ makes bindings of two *different* pods to one card conflict, so three rules toge
    question. The API server refuses it when the object has changed since.
 2. Between that read and that write the process asks the API server (not its own clock) whether it still
    holds the lease.
-3. A process that takes the lease over first touches every pod and claim that waits for a placement (it writes its own
-   identity into the annotation `elasticgpu.io/fence`), then lists everything, and only then serves.
+3. A process that takes the lease over first touches every claim, and every pod that waits for a placement or asks for
+   another size (it writes its own identity into the annotation `elasticgpu.io/fence`), then lists everything, and only
+   then serves.
 
 Take any write W of an old process, of an object read at version r. The old process was told "you hold the lease" (2)
 after r was read, so r is older than the takeover, and older than the touch (3). If W reaches the API server after the
@@ -54,8 +55,8 @@ class Fence:
         """
         while True:
             try:
-                pods = [pod for pod in await self._client.list(Pod, fields="spec.nodeName=") if awaits_placement(pod)]
-                claims = [one for one in await self._client.list(ElasticGPUClaim) if one.status.allocation is None]
+                pods = [pod for pod in await self._client.list(Pod) if awaits_placement(pod) or may_be_resized(pod)]
+                claims = await self._client.list(ElasticGPUClaim)
                 await self._touch(Pod, pods)
                 await self._touch(ElasticGPUClaim, claims)
             except RetryableError as error:
@@ -82,6 +83,11 @@ class Fence:
 
         # Not a TaskGroup: the first error shall be seen as it is. The others' touches do no harm and are repeated.
         await asyncio.gather(*(touch(one) for one in objects))
+
+
+def may_be_resized(pod: Pod) -> bool:
+    """Whether the pod runs and its own annotations ask for a size: what it has of a claim, the claim counts."""
+    return bool(pod.spec.node_name) and any(key.startswith(names.RESIZE_PREFIX) for key in pod.annotations)
 
 
 def awaits_placement(pod: Pod) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Caches, Change, Client
+from egpu.api import names
 from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
@@ -86,7 +87,10 @@ class View:
             self.made_room()
             return
         self.cache.pod_changed(change.new)
-        if change.new.finished and not (change.old is not None and change.old.finished):
+        old, new = change.old, change.new
+        ended = new.finished and not (old is not None and old.finished)
+        gave_back = old is not None and old.annotations.get(names.ALLOCATION) != new.annotations.get(names.ALLOCATION)
+        if ended or gave_back:
             self.made_room()
 
 

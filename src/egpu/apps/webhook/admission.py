@@ -110,7 +110,13 @@ class Admission:
                     vocabularies=self._vocabularies,
                 )
             case "pods":
-                return validate_pod_update(_decode(asked.old_object, Pod), _decode(asked.object, Pod))
+                return validate_pod_update(
+                    _decode(asked.old_object, Pod),
+                    _decode(asked.object, Pod),
+                    username=asked.user_info.username,
+                    groups=asked.user_info.groups or (),
+                    trusted=self._schedulers,
+                )
             case "elasticgpuclaims":
                 claim = _decode(asked.object, ElasticGPUClaim)
                 old = None if creating else _decode(asked.old_object, ElasticGPUClaim)

@@ -3,10 +3,10 @@
 The clock is the caller's: `now` is in seconds, of any one clock.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from egpu.api.objects import ElasticGPUClaim
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 
 MISSING_SECONDS = 30.0
 """How long a node or a card may be missing before what it held is given up: an agent starts again in less."""
@@ -47,3 +47,15 @@ def missing_from(claim: ElasticGPUClaim, *, node_known: bool, published: Collect
         return f"node {held.node} is gone"
     missing = [share.uuid for share in held.container.cards if share.uuid not in published]
     return f"card {', '.join(missing)} of node {held.node} is gone" if missing else None
+
+
+def sick_cards(claim: ElasticGPUClaim, cards: Iterable[ElasticGPU]) -> str:
+    """What is wrong with those of the published `cards` that a claim has, as a sentence; empty where nothing is."""
+    held = claim.status.allocation
+    had = {share.uuid for share in held.container.cards} if held is not None else set[str]()
+    wrong = [
+        f"card {card.index} of node {gpu.spec.node_name} is unhealthy: {gpu.status.message or 'no reason given'}"
+        for gpu in cards
+        if (card := gpu.spec.physical_gpu) is not None and card.uuid in had and not gpu.healthy
+    ]
+    return "; ".join(sorted(wrong))

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from egpu.api.objects import ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase
+from egpu.api import names
+from egpu.api.objects import ClaimPhase, Condition, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, GPUPhase, Slice
 from egpu.api.quantities import Quantity
 
 
@@ -37,6 +38,14 @@ class PatchClaimStatus:
 
 
 @dataclass(frozen=True)
+class SetCondition:
+    """Of the claim; since when it is so, whoever writes it says."""
+
+    claim: ElasticGPUClaim
+    condition: Condition
+
+
+@dataclass(frozen=True)
 class CreateSlice:
     """Its status follows in the next round: a create cannot write it."""
 
@@ -48,6 +57,19 @@ class DeleteSlice:
     """Also of a card whose node is gone."""
 
     gpu: ElasticGPU
+
+
+@dataclass(frozen=True)
+class ResizeSlice:
+    """`share` is what it holds by now, of the same card."""
+
+    gpu: ElasticGPU
+    share: Slice
+
+    def merge_patch(self) -> dict[str, Any]:
+        core, memory_mib = self.share.core, self.share.memory_mib
+        capacity = {names.GPU_CORE: str(core), names.GPU_MEMORY: str(memory_mib)}
+        return {"spec": {"capacity": capacity, "slice": {"core": core, "memoryMiB": memory_mib}}}
 
 
 @dataclass(frozen=True)
@@ -73,4 +95,14 @@ class LookAgain:
     after_seconds: float
 
 
-Action = SetProtection | PatchClaimStatus | CreateSlice | DeleteSlice | SetSlicePhase | Tell | LookAgain
+Action = (
+    SetProtection
+    | PatchClaimStatus
+    | SetCondition
+    | CreateSlice
+    | DeleteSlice
+    | ResizeSlice
+    | SetSlicePhase
+    | Tell
+    | LookAgain
+)

@@ -14,6 +14,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import (
     ClaimPhase,
+    Condition,
     ElasticGPU,
     ElasticGPUClaim,
     ElasticGPUClass,
@@ -32,10 +33,13 @@ from egpu.core.claims.actions import (
     DeleteSlice,
     LookAgain,
     PatchClaimStatus,
+    ResizeSlice,
+    SetCondition,
     SetProtection,
     SetSlicePhase,
     Tell,
 )
+from egpu.core.claims.conditions import CARDS_HEALTHY
 from egpu.core.demand.pods import claims_by_container
 from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand
@@ -77,9 +81,12 @@ def reconcile_claim(
     slices: Sequence[ElasticGPU],
     users: Sequence[str],
     absence: Absence | None = None,
+    *,
+    sick: str = "",
 ) -> list[Action]:
     """What to do about a claim. `slices`: the ElasticGPUs whose claimRef has its UID; `users`: from `claim_users`;
-    `klass` is None when it does not exist (any more); `absence`: of what the claim holds."""
+    `klass` is None when it does not exist (any more); `absence`: of what the claim holds;
+    `sick`: what is wrong with its cards, as a sentence."""
     protected = names.CLAIM_FINALIZER in (claim.metadata.finalizers or [])
     if claim.metadata.deletion_timestamp:
         if not protected:
@@ -97,7 +104,19 @@ def reconcile_claim(
     actions += _follow(claim, klass, [gpu for gpu in slices if gpu not in stale], users)
     if claim.status.phase == "Bound" and absence is not None:
         actions += _lose(claim, slices, absence)
-    return actions
+    return actions + _judge_cards(claim, sick)
+
+
+def _judge_cards(claim: ElasticGPUClaim, sick: str) -> list[Action]:
+    """A claim whose cards never failed says nothing of it."""
+    before = next((one for one in claim.status.conditions if one.type == CARDS_HEALTHY), None)
+    if before is None and not sick:
+        return []
+    status, reason = ("False", "CardUnhealthy") if sick else ("True", "CardsHealthy")
+    if before is not None and (before.status, before.message) == (status, sick):
+        return []
+    said = Condition(type=CARDS_HEALTHY, status=status, reason=reason, message=sick)
+    return [SetCondition(claim, said), Tell(claim, reason, sick or "its cards take work again", warning=bool(sick))]
 
 
 def _stale(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> Sequence[ElasticGPU]:
@@ -133,6 +152,7 @@ def _follow(
         actions += [CreateSlice(gpu) for gpu in missing]
     else:
         phase = "Pending"
+    actions += _resized(claim, slices)
     actions += [
         SetSlicePhase(present[gpu.name], "Bound")
         for gpu in wanted
@@ -161,8 +181,19 @@ def _let_go(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, slices: Seque
         if claim.status.phase != "Lost":
             missing = [gpu for gpu in claim_slices(claim, policy) if gpu.name not in present]
             actions += [CreateSlice(gpu) for gpu in missing]
+            actions += _resized(claim, slices)
         actions += [SetSlicePhase(gpu, "Released") for gpu in slices if gpu.status.phase != "Released"]
     return [*actions, SetProtection(claim, protected=False)]
+
+
+def _resized(claim: ElasticGPUClaim, slices: Sequence[ElasticGPU]) -> list[Action]:
+    """Slices hold for the claim when it is gone, so each is as large as the claim's share is by now."""
+    wanted = _shares(claim)
+    return [
+        ResizeSlice(gpu, wanted[gpu.name])
+        for gpu in slices
+        if gpu.name in wanted and gpu.spec.slice != wanted[gpu.name]
+    ]
 
 
 def reconcile_gpu(gpu: ElasticGPU, claim: ElasticGPUClaim | None, absence: Absence | None = None) -> list[Action]:

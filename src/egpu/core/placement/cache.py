@@ -1,8 +1,8 @@
 """The scheduler cache: Kubernetes objects in, a ledger and answers about pods out.
 
 Everything here can be rebuilt from a list of ElasticGPUs, classes, claims and pods: that is how a restart begins, and a
-property test holds the two ways equal. Two things live here only between two events: *assumed* allocations, from the
-moment a binding is sent until the watch shows it.
+property test holds the two ways equal. One thing lives here only between two events: *assumed* allocations, from the
+moment a binding or another size is sent until the watch shows it. An allocation never gives way to an older revision.
 
 Who holds what:
 
@@ -21,7 +21,7 @@ from dataclasses import replace as with_fields
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.allocation import PodAllocation, decode_allocation
+from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.demand.selection import Selection
@@ -134,8 +134,9 @@ class SchedulerCache:
             self.claim_deleted(previous.uid)  # deleted and made again between two lists
         self._claims[claim.key] = claim
         self._claim_uids[claim.uid] = claim.key
-        if claim.status.allocation is not None:
-            self._assumed_claims.pop(claim.uid, None)
+        assumed, shown = self._assumed_claims.get(claim.uid), claim.status.allocation
+        if assumed is not None and shown is not None and shown.container.revision >= assumed.container.revision:
+            del self._assumed_claims[claim.uid]
         self._recount_claim(claim.uid, claim.key)
 
     def claim_deleted(self, uid: str) -> None:
@@ -164,11 +165,27 @@ class SchedulerCache:
         users = sorted(self._pods_of_claim.get(key, set()) - {besides})
         return self._pods[users[0]].key if users else None
 
+    def claim_users(self, key: str) -> frozenset[tuple[str, str]]:
+        """(pod UID, container) of whoever uses the claim `key` now, or is about to."""
+        users = self._pods_of_claim.get(key, set())
+        return frozenset((uid, name) for uid in users for name, used in self._pods[uid].claims.items() if used == key)
+
+    def claims_of_pod(self, uid: str) -> frozenset[str]:
+        """UIDs of the claims that a bound pod uses."""
+        known = self._pods.get(uid)
+        found = (self._claims.get(key) for key in known.claims.values()) if known is not None else ()
+        return frozenset(claim.uid for claim in found if claim is not None)
+
+    def pod_allocation(self, uid: str) -> PodAllocation | None:
+        """What a bound pod was given, as written or as assumed; None for one that has nothing, or has ended."""
+        known = self._pods.get(uid)
+        return None if known is None else known.allocation
+
     def claim_allocation(self, uid: str) -> ClaimAllocation | None:
         """The cards of a claim, as written or as assumed; None when it has none."""
         key = self._claim_uids.get(uid)
         written = self._claims[key].status.allocation if key is not None else None
-        return written or self._assumed_claims.get(uid)
+        return self._assumed_claims.get(uid) or written
 
     def _recount_claim(self, uid: str, key: str | None) -> None:
         allocation = self.claim_allocation(uid)
@@ -223,7 +240,9 @@ class SchedulerCache:
             self._problems[problem] = f"pod {pod.key} {where}"
         else:
             self._problems.pop(problem, None)
-        self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
+        known = self._pods.get(pod.uid)
+        if known is None or revision_of(known.allocation) <= revision_of(allocation):
+            self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
 
     def pod_deleted(self, uid: str) -> None:
         """The pod is gone: it holds nothing any more."""
@@ -272,6 +291,10 @@ class SchedulerCache:
                 if known is not None:
                     self._know_pod(uid, known.key, known.key.partition("/")[0], known.allocation)
 
+    def assume_resize(self, pod: Pod, allocation: PodAllocation) -> None:
+        """Another size of a bound pod is being sent. Lasts until the watch shows it, or `assume_resize` of what is."""
+        self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
+
     def _know_pod(self, uid: str, key: str, namespace: str, allocation: PodAllocation) -> None:
         known = self._pods.get(uid)
         if known is None or known.allocation != allocation:
@@ -290,17 +313,26 @@ class SchedulerCache:
     def _recount_pod(self, uid: str) -> None:
         """Hold for a pod what no claim holds for it."""
         known = self._pods[uid]
-        covered = {name for name, claim in known.claims.items() if self._claim_covers(claim, known.allocation, name)}
-        left = {name: c for name, c in known.allocation.containers.items() if name not in covered}
-        self.ledger.hold(Holder("pod", uid), replace(known.allocation, containers=left))
+        namespace, _, _ = known.key.partition("/")
+        self.ledger.hold(Holder("pod", uid), self.held_by_pod(namespace, known.allocation))
 
-    def _claim_covers(self, key: str, allocation: PodAllocation, container: str) -> bool:
+    def held_by_pod(self, namespace: str, allocation: PodAllocation) -> PodAllocation:
+        """The part of a pod's allocation that it holds itself, and no claim of its namespace for it."""
+        own = {
+            name: used
+            for name, used in allocation.containers.items()
+            if not (used.claim and self._claim_covers(f"{namespace}/{used.claim}", allocation.node, used))
+        }
+        return replace(allocation, containers=own)
+
+    def _claim_covers(self, key: str, node: str, used: ContainerAllocation) -> bool:
         claim = self._claims.get(key)
         held = self.claim_allocation(claim.uid) if claim else None
         if held is None:
             return False
-        used = allocation.containers[container]
-        return held.node == used.cards_node(allocation.node) and held.container.cards == used.cards
+        # Of the same cards: how much of them, the claim says.
+        same = [share.uuid for share in held.container.cards] == [share.uuid for share in used.cards]
+        return same and held.node == used.cards_node(node)
 
     # --- questions --------------------------------------------------------------------------------------------------
 
@@ -334,6 +366,11 @@ class SchedulerCache:
         """What is wrong with the world as shown: over-commits, corrupt annotations, cards published twice."""
         over = [f"card {it.uuid} of node {it.node} {it.reason}" for it in self.ledger.overcommits()]
         return over + [text for _, text in sorted(self._problems.items())]
+
+
+def revision_of(allocation: PodAllocation) -> int:
+    """How often anything of a pod was resized."""
+    return sum(container.revision for container in allocation.containers.values())
 
 
 def rebuild(

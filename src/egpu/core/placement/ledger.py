@@ -37,6 +37,10 @@ class Card:
     tflops: Mapping[str, float] = field(default_factory=dict[str, float])
     numa: int = -1
     healthy: bool = True
+    """Whether it takes new work."""
+    why_not: str = ""
+    cordoned: bool = False
+    """It takes none because people say so, and for no other reason."""
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     compute_capability: str = ""
 

@@ -1,11 +1,15 @@
 """What published objects say to the ledger: cards, slices, and nodes of the pool."""
 
+from typing import Final
+
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU
 from egpu.core.placement.ledger import Card, PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
+
+CORDONED: Final = "is cordoned"
 
 
 def pool_node(node: Node) -> PoolNode | None:
@@ -35,10 +39,21 @@ def card_of(gpu: ElasticGPU) -> Card:
         model=physical.model,
         tflops=physical.tflops,
         numa=physical.numa,
-        healthy=gpu.healthy and gpu.metadata.deletion_timestamp is None,
+        healthy=not (reason := _why_not(gpu)),
+        why_not=reason,
+        cordoned=reason == CORDONED,
         compute_capability=physical.compute_capability,
         links={link.uuid: link.kind for link in physical.links},
     )
+
+
+def _why_not(gpu: ElasticGPU) -> str:
+    """Why the card takes no new work; empty where it does."""
+    if gpu.metadata.deletion_timestamp is not None:
+        return "is being deleted"
+    if not gpu.healthy:
+        return f"is unhealthy ({gpu.status.message})" if gpu.status.message else "is unhealthy"
+    return CORDONED if gpu.spec.unschedulable else ""
 
 
 def slice_allocation(gpu: ElasticGPU) -> PodAllocation:

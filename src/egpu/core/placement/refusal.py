@@ -105,11 +105,14 @@ def _claims_refusal(request: Request, ledger: Ledger, node: str) -> Refusal | No
             return Refusal(
                 node, f"claim {name} of container {container} is bound to node {claim.node}", resolvable=False
             )
-        healthy = {card.uuid for card in ledger.cards(claim.node) if card.healthy}
+        cards = {card.uuid: card for card in ledger.cards(claim.node)}
         for share in claim.container.cards:
-            if share.uuid not in healthy:
-                gone = f"claim {name} is bound to card {share.index} ({share.uuid}), which is unhealthy or gone"
-                return Refusal(node, gone, resolvable=False)
+            card = cards.get(share.uuid)
+            if card is None or not card.healthy:
+                why = "is gone" if card is None else card.why_not or "is unhealthy"
+                return Refusal(
+                    node, f"claim {name} is bound to card {share.index} ({share.uuid}), which {why}", resolvable=False
+                )
     return None
 
 
@@ -185,7 +188,7 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
 
 def _never(demand: ContainerDemand, card: Card) -> str:
     if not card.healthy:
-        return "is unhealthy"
+        return card.why_not or "is unhealthy"
     if demand.tflops:
         figure = card.tflops.get(demand.precision)
         if not figure:

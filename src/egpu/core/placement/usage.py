@@ -92,7 +92,7 @@ def _owns(allocation: PodAllocation, name: str) -> bool:
 
 def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str) -> None:
     mode = EXCLUSIVE if container.exclusive else shared_mode(container.provisioner)
-    for share in container.cards:
+    for share in container.counted:
         key = CardKey(container.cards_node(node), share.uuid)
         usage = Usage(share.core, share.memory_mib, mode)
         known = usages.get(key)

@@ -84,6 +84,8 @@ class Provisioner:
     """Whether programs may be let allocate more than their share, the rest in managed memory."""
     anywhere: ClassVar[bool] = False
     """Whether the cards may be another node's than the pod's."""
+    resizable: ClassVar[bool] = True
+    """Whether a slice can change its size while it runs."""
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Parameters of a class that only this technology knows, and their values."""
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC

@@ -17,6 +17,7 @@ import structlog
 from msgspec.structs import replace
 
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.nvml import CardReading
 from egpu.api import names
 from egpu.api.kubernetes import Node, NodeSystemInfo
@@ -30,7 +31,7 @@ from egpu.api.objects import (
     PhysicalGPU,
     card_name,
 )
-from egpu.api.quantities import parse_count
+from egpu.api.quantities import parse_count, quantity_or_zero
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.core.provisioners import PROVISIONERS, NodeTotals
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
@@ -64,6 +65,7 @@ class Publisher:
         node: str,
         inventory: Inventory,
         *,
+        events: EventRecorder,
         interval_seconds: float,
         learn: Callable[[NodeSystemInfo], str],
         vocabularies: Collection[str] = (),
@@ -72,6 +74,7 @@ class Publisher:
         self._client = client
         self._node = node
         self._inventory = inventory
+        self._events = events
         self._interval_seconds = interval_seconds
         self._vocabularies = vocabularies
         self._learn = learn
@@ -110,12 +113,12 @@ class Publisher:
         """Write everything once. Raises whatever the API server refuses."""
         node = await self._client.get(Node, self._node)
         injection = self._learn(node.status.node_info)
-        for card in cards:
-            await self._publish_card(card, node)
+        in_use = {card.uuid for card in cards if await self._publish_card(card, node)}
         await self._disown({card.uuid for card in cards})
-        await self._publish_node(cards, node, injection)
+        await self._publish_node(cards, node, injection, in_use)
 
-    async def _publish_card(self, card: CardReading, node: Node) -> None:
+    async def _publish_card(self, card: CardReading, node: Node) -> bool:
+        """Whether anything of it is given out."""
         wanted = card_object(self._node, card, node.uid)
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None:
@@ -126,15 +129,21 @@ class Publisher:
         there = found.spec.physical_gpu
         if there is None or (found.spec.node_name, there.uuid) != (self._node, card.uuid):
             log.error("the name of a card's object is taken by something else", name=wanted.name, uuid=card.uuid)
-            return
+            return False
         if (there, found.spec.capacity) != (wanted.spec.physical_gpu, wanted.spec.capacity):
             spec: dict[str, Any] = msgspec.to_builtins(wanted.spec)
             # A merge patch keeps what it does not name; what we wrote with its default must be named.
             spec["physicalGPU"] = _complete(wanted.spec.physical_gpu)
             await self._client.patch(ElasticGPU, wanted.name, {"spec": spec})
         await self._publish_status(found, card_status(found, card))
+        return any(quantity_or_zero(amount) for amount in found.status.given.values())
 
     async def _publish_status(self, found: ElasticGPU, status: ElasticGPUStatus) -> None:
+        if (found.status.healthy is not False) != (status.healthy is not False):
+            if status.healthy:
+                await self._events.note(found, "Healthy", "the card takes new work again")
+            else:
+                await self._events.warn(found, status.reason, f"{status.message}: the card takes no new work")
         if found.status != status:
             # Our own fields alone: the rest of the status is the extender's.
             complete = _complete(status)
@@ -151,10 +160,15 @@ class Publisher:
             gone = replace(found.status, phase="Failed", healthy=False, reason=GONE, message=message)
             await self._publish_status(found, gone)
 
-    async def _publish_node(self, cards: tuple[CardReading, ...], node: Node, injection: str) -> None:
+    async def _publish_node(
+        self, cards: tuple[CardReading, ...], node: Node, injection: str, in_use: Collection[str]
+    ) -> None:
         pool_slots = self.pool.slots(len(cards)) if self.pool is not None else 0
         capacity = node_capacity(cards, pool_slots, self._vocabularies)
-        allocatable = node_capacity([card for card in cards if card.healthy], pool_slots, self._vocabularies)
+        # The scheduler takes off what pods on a sick card have, too: without that card in the sum the node would seem
+        # to be full, although its other cards are free. What is on which card, the extender knows.
+        counted = [card for card in cards if card.healthy or card.uuid in in_use]
+        allocatable = node_capacity(counted, pool_slots, self._vocabularies)
         labels = node_labels(cards)
         annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
         said = {key: node.annotations.get(key) for key in annotations}

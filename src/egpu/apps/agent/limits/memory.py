@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.processes import Process
 from egpu.adapters.slices.attribution import WatchedSlice
 from egpu.adapters.slices.overruns import Finding, MemoryWatch, Overrun, ProcessSource, kill_holders
 from egpu.api.kubernetes import Pod
@@ -62,6 +63,16 @@ class MemoryReconciler:
                     pass
         return found
 
+    def held_bytes(self, key: Hashable, uuid: str) -> int:
+        """What the driver said last that a slice holds of a card; 0 where it said nothing."""
+        finding = self.watch.findings.get((key, uuid))
+        return 0 if finding is None else finding.driver_bytes
+
+    def holders(self, key: Hashable, uuid: str) -> tuple[Process, ...]:
+        """Those that hold it."""
+        finding = self.watch.findings.get((key, uuid))
+        return () if finding is None else finding.holders
+
     async def run(self) -> None:
         while True:
             if await asyncio.to_thread(self.watch.is_due):
@@ -90,7 +101,8 @@ class MemoryReconciler:
                 page = f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"
                 mixed = any((record.pod_uid, share.uuid) in unlimited for share in record.allocation.cards)
                 pod_uid = "" if mixed else record.pod_uid
-                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page, pod_uid=pod_uid)
+                kept = {share.uuid: record.allocation.memory_limit_bytes(share) for share in record.allocation.held}
+                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page, pod_uid=pod_uid, kept_bytes=kept)
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
                 owner = executor.record.owner

@@ -57,6 +57,11 @@ class SlotBridges:
         await self._take(record)
         return await self._listen(record)
 
+    async def resize(self, record: SlotRecord) -> None:
+        """Let the node that has the cards look at the container's allocation again, which gives its executor the size
+        that it has by now. Raises as `start`."""
+        await self._take(record)
+
     def settled(self, record: SlotRecord) -> None:
         """The slot is in its place, or was given up: from now on its bridge lives as long as it does."""
         self._preparing.discard(SlotOwner.of(record))

@@ -47,7 +47,7 @@ MAX_LOOKS: Final = 32
 
 class ServedContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A container of another node that has cards of this one. `peer` is the agent that may connect its programs, with
-    tokens that are signed with `key`."""
+    tokens that are signed with `key`; `revision` and `within_seconds` are of the allocation that is in force."""
 
     namespace: str
     pod: str
@@ -55,6 +55,8 @@ class ServedContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     container: str
     peer: str
     key: str
+    revision: int = 0
+    within_seconds: float | None = None
 
     @property
     def name(self) -> str:
@@ -92,6 +94,10 @@ class PodService:
         await self._executors.adopt()
         await self.listener.open()
         log.info("serving the pool", listen=str(self.listener.address), executors=len(self._executors.running))
+
+    def executors(self) -> list[Executor[ServedContainer]]:
+        """Those that run."""
+        return list(self._executors.running.values())
 
     async def run(self) -> None:
         """End what no pod needs any more, for ever."""
@@ -189,9 +195,12 @@ class PodService:
             if executor is None or not executor.is_alive():
                 await self._make_room(container.name, {share.uuid for share in given.cards})
                 minors = {share.uuid: self._inventory.cards[share.uuid].minor for share in given.cards}
+                owner = _of(container, given)
                 executor = await self._executors.launch(
-                    ExecutorRecord(name=container.name, owner=container, cards=given.cards, minors=minors)
+                    ExecutorRecord(name=container.name, owner=owner, cards=given.cards, minors=minors)
                 )
+            elif given.revision > executor.record.owner.revision:
+                executor.resize(given.cards, _of(executor.record.owner, given))
         await self._executors.until_ready(executor)
         return executor
 
@@ -231,3 +240,8 @@ class PodService:
             lease=record.name, holder=holder, peer=owner.peer, state="active", cards=(), parts=(part,)
         )
         return messages.Granted(number=number, lease=view, token=tokens.issue(claims, owner.key))
+
+
+def _of(container: ServedContainer, given: ContainerAllocation) -> ServedContainer:
+    """The container with the revision that it is served by."""
+    return msgspec.structs.replace(container, revision=given.revision, within_seconds=given.within_seconds)

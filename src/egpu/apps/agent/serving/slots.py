@@ -16,6 +16,7 @@ import structlog
 from egpu.adapters.executors.process import SOCKET, Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.api.allocation import CardShare
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.errors import CorruptData, ElasticGPUError
@@ -66,6 +67,12 @@ class SlotExecutors:
         return await self._executors.start(
             ExecutorRecord(name=owner.name, owner=owner, cards=record.allocation.cards, minors=record.minors)
         )
+
+    def resize(self, record: SlotRecord, cards: tuple[CardShare, ...]) -> None:
+        """Give the executor of a slot other limits, at once; one that has ended needs none. Raises InvalidInput."""
+        executor = self._executors.running.get(SlotOwner.of(record).name)
+        if executor is not None:
+            executor.resize(cards, executor.record.owner)
 
     def settled(self, record: SlotRecord) -> None:
         """The slot is in its place, or was given up: from now on its executor lives as long as it does."""

@@ -8,6 +8,7 @@
     devices      the device files: which a container may open
     cdi          the CDI devices: what a slot's name means to the container runtime
     injection    CDI or paths? from what the node can
+    resizer      gives running slices another size, and says which are in force
     sweeper      removes slots that nobody holds any more
     remains      what is left of a pod whose object is gone
 

@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from egpu.adapters import selinux
+from egpu.adapters.files import write_atomically
 from egpu.adapters.private import private_directory
 from egpu.adapters.slices.bounded import create_bounded_usage, unmount_bounded
 from egpu.adapters.slices.pages import create_usage
@@ -150,6 +151,10 @@ class Slots:
             _discard(fresh)
             raise
         return self.path(record.slot_id)
+
+    def amend(self, record: SlotRecord) -> None:
+        """Put another record of the same owner into a complete slot."""
+        write_atomically(self.path(record.slot_id) / OWNER_FILE, msgspec.json.encode(record), mode=0o644)
 
     def remove(self, slot_id: str) -> None:
         """Take the slot away; nothing happens where there is none."""

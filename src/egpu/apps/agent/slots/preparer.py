@@ -166,7 +166,7 @@ class Preparer:
         if link is not None:
             link(slot)
         if plan.policy:
-            pages.write_policy(slot / layout.POLICY_FILE, [_policy_line(limit) for limit in plan.policy])
+            pages.write_policy(slot / layout.POLICY_FILE, [policy_line(limit) for limit in plan.policy])
         for file, artefact in plan.libraries.items():
             os.link(self._library(artefact), slot / file)
             check_file_system(slot / file)
@@ -188,7 +188,8 @@ class Preparer:
         return copy
 
 
-def _policy_line(limit: DeviceLimit) -> pages.DevicePolicy:
+def policy_line(limit: DeviceLimit) -> pages.DevicePolicy:
+    """A limit as a line of the policy page."""
     shared = pages.Mode.SHARE if limit.work_conserving else pages.Mode.CAP
     return pages.DevicePolicy(
         uuid=limit.uuid,

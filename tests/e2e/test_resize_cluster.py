@@ -1,0 +1,334 @@
+"""Running slices get another size: by a pod's annotation and by an edited claim, without a restart of the program."""
+
+import asyncio
+import contextlib
+import os
+import random
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from egpu.adapters.kubernetes import Client
+from egpu.api import names
+from egpu.api.kubernetes import Event, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.core.placement.cache import rebuild
+from egpu.embedded import manifests
+from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from egpu.errors import ElasticGPUError, Refused
+from support.resizing import Program, disagreement, given, page_of
+from support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SEED = int(os.environ.get("EGPU_RESIZE_SEED", "7"))
+RESIZES = int(os.environ.get("EGPU_RESIZES", "40"))
+KILL_EVERY = 8
+CARD_MIB = 81920
+VCUDA = {names.GPU_CORE: "30", names.GPU_MEMORY: "1024"}
+QGPU = {names.QGPU_CORE: "30", names.QGPU_MEMORY: "1"}
+POOL = {names.POOL_CORE: "30", names.POOL_MEMORY: "1024"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running() -> AsyncIterator[Cluster]:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=1, cpu_nodes=1)) as one:
+        yield one
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="egpu-resize-", dir="/tmp") as root:
+        yield Path(root)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(running: Cluster, directory: Path) -> AsyncIterator[Client]:
+    """Sees to it that the test leaves no pod, claim or class; no program writes into `directory` then."""
+    _ = directory
+    async with running.client() as one:
+        yield one
+        for kind in (Pod, ElasticGPUClaim):
+            for each in await one.list(kind, namespace="default"):
+                await one.delete(kind, each.name, namespace="default", grace_period_seconds=0)
+        for each in await one.list(ElasticGPUClass):
+            await one.delete(ElasticGPUClass, each.name)
+
+        async def gone() -> bool:
+            left = [gpu for gpu in await one.list(ElasticGPU) if gpu.spec.slice]
+            claims = await one.list(ElasticGPUClaim, namespace="default")
+            return not (left or claims or await one.list(Pod, namespace="default"))
+
+        await until(gone, seconds=60)
+
+
+async def started(client: Client, program: Program, document: dict[str, Any], *more: dict[str, Any]) -> None:
+    await manifests.create(client, [*more, document])
+    await until(program.seen, f"{program.name} runs", seconds=90)
+
+
+async def sees(program: Program, *, total_mib: int | None = None, pieces: int | None = None) -> None:
+    def so() -> bool:
+        seen = program.seen()
+        return seen is not None and seen.total_mib == (total_mib or seen.total_mib) and pieces in (None, seen.pieces)
+
+    await until(so, lambda: f"{total_mib} MiB, {pieces} pieces; {program.seen()}", seconds=60)
+
+
+async def ask(client: Client, pod: str, size: str, **more: str) -> None:
+    annotations = {f"{names.RESIZE_PREFIX}app": size, **more}
+    await client.patch(Pod, pod, {"metadata": {"annotations": annotations}}, namespace="default")
+
+
+async def edit(client: Client, claim: str, core: int, memory_mib: int) -> None:
+    spec = {"resources": {"requests": {names.GPU_CORE: core, names.GPU_MEMORY: memory_mib}}}
+    await client.patch(ElasticGPUClaim, claim, {"spec": spec}, namespace="default")
+
+
+async def agrees(running: Cluster, client: Client, program: Program, memory_mib: int, claim: str = "") -> None:
+    """Everything says the same, and it is what was asked for."""
+    problem = ""
+
+    async def settled() -> bool:
+        nonlocal problem
+        seen = program.seen()
+        problem = await disagreement(running, client, program, claim)
+        return not problem and seen is not None and seen.total_mib == memory_mib
+
+    await until(settled, lambda: f"{memory_mib} MiB; {problem}", seconds=60)
+
+
+def a_class(name: str, provisioner: str, mode: str = "Immediate", reclaim: str = "Delete") -> dict[str, Any]:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticGPUClass",
+        "metadata": {"name": name},
+        "provisioner": provisioner,
+        "reclaimPolicy": reclaim,
+        "eGPUBindingMode": mode,
+    }
+
+
+def a_claim(name: str, klass: str) -> dict[str, Any]:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticGPUClaim",
+        "metadata": {"name": name},
+        "spec": {"elasticGPUClassName": klass, "resources": {"requests": {names.GPU_CORE: 30, names.GPU_MEMORY: 1024}}},
+    }
+
+
+def using(claim: str) -> dict[str, str]:
+    return {f"{names.CLAIM_PREFIXES[0]}app": claim}
+
+
+async def events(client: Client, name: str) -> dict[str, str]:
+    found = await client.list(Event, namespace="default")
+    return {one.reason: one.message for one in found if one.involved_object.name == name}
+
+
+@pytest.mark.parametrize("limits", [VCUDA, QGPU, POOL], ids=["vcuda", "qgpu", "pool"])
+async def test_a_pod_asks_by_its_annotation_and_its_program_sees_it_at_once(
+    running: Cluster, client: Client, directory: Path, limits: dict[str, str]
+) -> None:
+    program = Program(directory, "asks")
+    document = program.pod(limits)
+    if limits is POOL:
+        document["spec"]["nodeSelector"] = {"kubernetes.io/hostname": running.node_names[-1]}  # without a card
+    await started(client, program, document)
+    for size, memory_mib in (("core=60, memory=4Gi", 4096), ("memory=512", 512), ("core=20, memory=2Gi", 2048)):
+        await ask(client, "asks", size)
+        await sees(program, total_mib=memory_mib)
+        await agrees(running, client, program, memory_mib)
+    container = await given(client, "asks")
+    assert container is not None
+    assert (container.cards[0].core, container.revision) == (20, 3)
+    pod = await client.get(Pod, "asks", namespace="default")
+    assert pod.annotations[f"{names.RESIZED_PREFIX}app"] == "20 % and 2048 MiB of card 0"
+    assert "Resized" in await events(client, "asks")
+
+
+@pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
+async def test_a_bound_claim_is_edited(running: Cluster, client: Client, directory: Path, mode: str) -> None:
+    program = Program(directory, "uses")
+    klass, claim = a_class("slices", names.VCUDA, mode), a_claim("c", "slices")
+    await started(client, program, program.pod({}, using("c")), klass, claim)
+    for core, memory_mib in ((70, 8192), (10, 256)):
+        await edit(client, "c", core, memory_mib)
+        await agrees(running, client, program, memory_mib, claim="c")
+    found = await client.get(ElasticGPUClaim, "c", namespace="default")
+    assert [(one.type, one.status, one.reason) for one in found.status.conditions] == [("Resized", "True", "InForce")]
+    assert found.status.capacity == {names.GPU_CORE: "10", names.GPU_MEMORY: "256"}
+    await client.delete(Pod, "uses", namespace="default")
+
+
+async def test_what_is_used_counts_until_it_is_given_back(running: Cluster, client: Client, directory: Path) -> None:
+    program = Program(directory, "fills")
+    program.hold(12)
+    await started(client, program, program.pod(VCUDA))
+    await sees(program, pieces=12)
+    await ask(client, "fills", "core=30, memory=256")
+    await sees(program, total_mib=256)
+
+    async def told() -> bool:
+        (card,) = [gpu for gpu in await client.list(ElasticGPU) if gpu.spec.physical_gpu]
+        return [one.over_mib for one in card.status.in_force] == [12 * 64 - 256]
+
+    await until(told, "the node says how much is over", seconds=30)
+    container = await given(client, "fills")
+    assert container is not None
+    assert [share.memory_mib for share in container.held] == [1024]
+    program.hold(2)
+    await agrees(running, client, program, 256)
+    assert (await client.get(Pod, "fills", namespace="default")).status.phase == "Running"
+
+
+async def test_who_does_not_give_back_in_time_is_ended(client: Client, directory: Path) -> None:
+    program = Program(directory, "keeps")
+    program.hold(12)
+    await started(client, program, program.pod(VCUDA))
+    await sees(program, pieces=12)
+    await ask(client, "keeps", "memory=256", **{names.SHRINK_WITHIN: "2"})
+
+    async def ended() -> bool:
+        return (await client.get(Pod, "keeps", namespace="default")).status.phase == "Failed"
+
+    await until(ended, seconds=60)
+    assert "may hold 256 MiB" in (await events(client, "keeps"))["GPUMemoryLimitExceeded"]
+
+
+async def test_what_has_no_room_is_refused_with_the_numbers_and_given_when_it_has(
+    running: Cluster, client: Client, directory: Path
+) -> None:
+    first, second = Program(directory, "first"), Program(directory, "second")
+    await started(client, first, first.pod(VCUDA))
+    klass, claim = a_class("slices", names.VCUDA), a_claim("c", "slices")
+    await started(client, second, second.pod({}, using("c")), klass, claim)
+    await edit(client, "c", 80, 1024)
+
+    async def refused() -> str:
+        conditions = (await client.get(ElasticGPUClaim, "c", namespace="default")).status.conditions
+        return next((one.message for one in conditions if one.status == "False"), "")
+
+    said = await until(refused, seconds=60)
+    assert "card 0 of node node-1 has 70 %" in said
+    assert "80 % and 1024 MiB are asked for" in said
+    assert "80 %" in (await events(client, "c"))["DoesNotFit"]
+    await ask(client, "first", "core=75")
+
+    async def answered() -> str:
+        pod = await client.get(Pod, "first", namespace="default")
+        return pod.annotations.get(f"{names.RESIZED_PREFIX}app", "")
+
+    assert "has 70 %" in await until(answered, seconds=60)
+    await ask(client, "first", "core=20")
+    await agrees(running, client, second, 1024, claim="c")
+
+    async def granted() -> bool:
+        container = await given(client, "second")
+        return container is not None and container.cards[0].core == 80
+
+    await until(granted, seconds=60)
+
+
+async def test_what_can_have_no_other_size_is_refused(client: Client, directory: Path) -> None:
+    program = Program(directory, "whole")
+    await started(client, program, program.pod({names.GPU: "1"}))
+    await ask(client, "whole", "core=50")
+
+    async def answered() -> str:
+        pod = await client.get(Pod, "whole", namespace="default")
+        return pod.annotations.get(f"{names.RESIZED_PREFIX}app", "")
+
+    assert "whole cards" in await until(answered, seconds=60)
+    with pytest.raises(Refused, match="is not of the form core=PERCENT, memory=AMOUNT"):
+        await ask(client, "whole", "half")
+
+
+async def test_a_quota_bounds_growth(running: Cluster, client: Client, directory: Path) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus"},
+        "spec": {"hard": {f"requests.{names.GPU_CORE}": "40"}},
+    }
+    path = "/api/v1/namespaces/default/resourcequotas"
+    await client.raw("POST", path, body=quota)
+    try:
+        program = Program(directory, "counted")
+        await started(client, program, program.pod(VCUDA))
+        await ask(client, "counted", "core=41")
+
+        async def answered() -> str:
+            pod = await client.get(Pod, "counted", namespace="default")
+            return pod.annotations.get(f"{names.RESIZED_PREFIX}app", "")
+
+        assert "11 more are asked for" in await until(answered, seconds=60)
+        await ask(client, "counted", "core=40, memory=2048")
+        await agrees(running, client, program, 2048)
+    finally:
+        await client.raw("DELETE", f"{path}/gpus")
+
+
+async def test_a_hundred_resizes_at_random_while_components_are_killed(
+    running: Cluster, client: Client, directory: Path
+) -> None:
+    """At every moment no card is given out twice, and in the end everything agrees with what was asked last."""
+    rng = random.Random(SEED)
+    asks, uses = Program(directory, "asks"), Program(directory, "uses")
+    await started(client, asks, asks.pod(VCUDA))
+    klass, claim = a_class("slices", names.VCUDA), a_claim("c", "slices")
+    await started(client, uses, uses.pod({}, using("c")), klass, claim)
+    found: set[str] = set()
+    watching = asyncio.create_task(watch(running, client, found))
+    try:
+        for number in range(RESIZES):
+            core, memory_mib = rng.randint(1, 60), rng.choice((256, 512, 1024, 30_000, 50_000))
+            # While the API server's webhook is away, or somebody was faster, the next one counts.
+            with contextlib.suppress(ElasticGPUError):
+                if rng.random() < 0.5:
+                    await ask(client, "asks", f"core={core}, memory={memory_mib}")
+                else:
+                    await edit(client, "c", core, memory_mib)
+            if number % KILL_EVERY == KILL_EVERY - 1:
+                running.fleet.children[rng.choice(("extender", "controller", "agent-node-1"))].kill()
+            await asyncio.sleep(rng.uniform(0, 0.2))
+        await until(lambda: answered(lambda: edit(client, "c", 40, 2048)), seconds=60)
+        await until(lambda: answered(lambda: ask(client, "asks", "core=60, memory=1024")), seconds=60)
+        await agrees(running, client, uses, 2048, claim="c")
+        await agrees(running, client, asks, 1024)
+    finally:
+        watching.cancel()
+    assert not found
+    assert (await client.get(Pod, "asks", namespace="default")).status.phase == "Running"
+
+
+async def answered(call: Callable[[], Awaitable[None]]) -> bool:
+    try:
+        await call()
+    except ElasticGPUError:
+        return False
+    return True
+
+
+async def watch(running: Cluster, client: Client, found: set[str]) -> None:
+    """Recomputes the ledger from what the API server says, and adds up the pages, again and again."""
+    pods = [await client.get(Pod, name, namespace="default") for name in ("asks", "uses")]
+    while True:
+        with contextlib.suppress(ElasticGPUError):
+            gpus, claims = await client.list(ElasticGPU), await client.list(ElasticGPUClaim)
+            books = rebuild(gpus, await client.list(Pod), claims)
+            # What was read one after the other is true of one moment where the first is still so.
+            again = {one.name: one.metadata.resource_version for one in await client.list(ElasticGPUClaim)}
+            if again == {one.name: one.metadata.resource_version for one in claims}:
+                found.update(books.problems())
+        first, second = (page_of(running, pod) for pod in pods)
+        if first is not None and second is not None and page_of(running, pods[0]) == first:
+            core, memory_mib = first[0] + second[0], first[1] + second[1]
+            if core > 100 or memory_mib > CARD_MIB:
+                found.add(f"the pages allow {core} % and {memory_mib} MiB")
+        await asyncio.sleep(0.02)
