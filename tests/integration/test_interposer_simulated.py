@@ -405,7 +405,7 @@ def test_variables_of_modules_are_charged_when_they_load(inside: Inside, way: st
 def test_a_library_that_is_loaded_before_there_is_a_context_is_charged_when_it_is_used(
     inside: Inside, says_its_size: bool
 ) -> None:
-    """Before it is on the card, where its image tells how much that is; else it is unloaded again, and not to be used."""
+    """Before it is on the card, where its image tells its size; else it is unloaded again, and not to be used."""
     image = variables(5 << 30) + "\0"
     if not says_its_size:
         image = re.sub(r"\[(\d+)\]", r"[\1U]", image)

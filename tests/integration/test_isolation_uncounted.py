@@ -219,7 +219,7 @@ wait()
 
 
 def test_local_memory_of_kernels_is_charged_before_it_is_there(sim: Machine, tmp_path: Path) -> None:
-    """40 × 1024 threads can be resident. 100 kB for each are 4 GB, by a kernel that nobody looked up as a function; and
+    """40 × 1024 threads can be resident. 100 kB for each are 4 GB, by a kernel that nobody looked up as a function. And
     what a function needs was forgotten when the stack limit had been above it for a moment."""
     fill(tmp_path, sim)
     code = f"""

@@ -91,7 +91,7 @@ say(name(d.cuCtxSynchronize()))
 
 
 def test_a_pool_keeps_what_it_may_and_reuses_it(sim: Machine) -> None:
-    """Reserved, in steps of 32 MiB, against used; released at a synchronisation above the threshold; trimmed; given up when others need it."""
+    """Reserved (by 32 MiB) against used; released at a synchronisation above the threshold; trimmed; given up when others need it."""
     assert run(
         sim,
         HELPERS
