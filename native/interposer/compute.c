@@ -47,9 +47,6 @@ enum {
     LOOK_EVERY = 4, /* launches of a batch between two looks at the clock, */
     /* until so much work is in it: with long kernels a few launches are a long time */
     LOOK_NS = 100000,
-    /* so much work has to be ahead of the GPU that some launches without a look do not hide an idle
-     * stream */
-    LEAD_NS = 20000,
     /* between two looks: more than that, and the launches since then hide an idle stream */
     GAP_NS = 500000,
     EMPTIES = 4, /* intervals with nothing in them that are measured in a context */
@@ -890,9 +887,7 @@ static inline bool joins(struct batch *batch) {
         batch->estimate_ns >= BATCH_NS || batch->dry_ns >= batch->until_ns)
         return false;
     /* The clock is not free of cost, and a gap that is seen some launches later is seen in time. */
-    if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS &&
-        batch->dry_ns >= batch->looked_ns + LEAD_NS)
-        return true;
+    if (batch->launches % LOOK_EVERY != 0 && batch->estimate_ns < LOOK_NS) return true;
     uint64_t now = fast_now_ns();
     if (now > batch->dry_ns || now >= batch->deadline_ns) return false;
     batch->looked_ns = now;

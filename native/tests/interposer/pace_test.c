@@ -186,10 +186,11 @@ static void seen(void) {
         }
 }
 
+static const uint64_t light_ns = 2000000000u;
+
 /* Percent of the GPU's time that a program uses which needs `load_percent` of it; `metered`: under
  * a cap of 30 %. */
 static double lightly(struct work_spec spec, unsigned load_percent, bool metered) {
-    const uint64_t for_ns = 2000000000u;
     uint64_t work_ns = spec.burst * (spec.kernel_ns + spec.copy_ns), took_ns = work_ns + 5000;
     uint64_t period_ns = spec.burst * spec.kernel_ns * 100 / load_percent;
     world_reset(FIRST_COME);
@@ -198,8 +199,15 @@ static double lightly(struct work_spec spec, unsigned load_percent, bool metered
     policy_unmetered = metered ? 0 : 1;
     spec.rest_ns = period_ns > took_ns ? period_ns - took_ns : 1000;
     world_add(spec);
-    world_run(warm_ns + for_ns);
-    return world_share(0, warm_ns, warm_ns + for_ns);
+    world_run(warm_ns + light_ns);
+    return world_share(0, warm_ns, warm_ns + light_ns);
+}
+
+static void judge_light(const char *what, struct work_spec spec) {
+    double free = lightly(spec, 22, false), held = lightly(spec, 22, true);
+    double charged = 100 * (double)world_usage(0)->gpu_ns / (double)(warm_ns + light_ns);
+    judge(what, 100, 100 * held / free, 5.0);
+    judge("  and is charged what it used", 100, 100 * charged / held, 5.0);
 }
 
 /* Who needs less than its share is not slowed, however short its kernels are and whatever lies
@@ -207,24 +215,32 @@ static double lightly(struct work_spec spec, unsigned load_percent, bool metered
 static void light(void) {
     static const uint64_t lengths_us[] = {5, 10, 20, 100, 500, 5000};
     static const unsigned bursts[] = {1, 3, 10};
+    char what[80];
     for (unsigned k = 0; k < 6; k++)
         for (unsigned b = 0; b < 3; b++)
             for (unsigned copies = 0; copies < 3; copies++) {
-                char what[80];
                 uint64_t kernel_ns = lengths_us[k] * 1000;
                 /* more at once than can be saved up */
                 if (kernel_ns * bursts[b] > 5000000) continue;
-                struct work_spec spec = {.kernel_ns = kernel_ns,
-                                         .kernels = 1,
-                                         .burst = bursts[b],
-                                         .waits = true,
-                                         .copy_ns = copies * kernel_ns};
-                double free = lightly(spec, 22, false), held = lightly(spec, 22, true);
                 snprintf(what, sizeof what, "light, %u kernels of %llu us, copies of %llu us",
                          bursts[b], (unsigned long long)lengths_us[k],
-                         (unsigned long long)(spec.copy_ns / 1000));
-                judge(what, 100, 100 * held / free, 5.0);
+                         (unsigned long long)(copies * lengths_us[k]));
+                judge_light(what, (struct work_spec){.kernel_ns = kernel_ns,
+                                                     .kernels = 1,
+                                                     .burst = bursts[b],
+                                                     .waits = true,
+                                                     .copy_ns = copies * kernel_ns});
             }
+    for (unsigned k = 0; k < 4; k++) {
+        uint64_t kernel_ns = lengths_us[k] * 1000;
+        snprintf(what, sizeof what, "light, 3 kernels of %llu us, late by as much",
+                 (unsigned long long)lengths_us[k]);
+        judge_light(what, (struct work_spec){.kernel_ns = kernel_ns,
+                                             .kernels = 1,
+                                             .burst = 3,
+                                             .waits = true,
+                                             .gap_ns = 2 * kernel_ns});
+    }
 }
 
 int main(int count, char **arguments) {

@@ -289,6 +289,7 @@ static void program(void) {
                 launch_work(spec->copy_ns, true);
             }
             launch_one(key);
+            if (spec->gap_ns != 0) yield_until(clock_ns + spec->gap_ns);
         }
         if (spec->waits) wait_for_stream();
         if (spec->rest_ns != 0) yield_until(clock_ns + spec->rest_ns);

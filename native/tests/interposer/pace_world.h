@@ -24,8 +24,10 @@ struct work_spec {
     uint64_t rest_ns;
     /* since the start: it launches nothing; both 0: it never stops */
     uint64_t pause_from_ns, pause_to_ns;
-    /* launches before it rests (0: one), and whether it waits for them first */
+    /* launches before it rests (0: one), what it does between two of them, and whether it waits for
+     * them first */
     unsigned burst;
+    uint64_t gap_ns;
     bool waits;
     /* before each launch, of a copy that leaves the kernels' part of the GPU idle */
     uint64_t copy_ns;
