@@ -176,6 +176,7 @@ MOST_FILES = {
     "cannot go over its memory": 5,
     "a claim becomes Bound": 4,
     "a call of a pooled program": 7,
+    "whom a pod evicts": 4,
     "a new technology": 2,
     "a new vocabulary": 2,
 }

@@ -7,6 +7,7 @@ text           what of others' text is taken in, and how it is shown
 quantities     numbers as people and API servers write them
 objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 kubernetes     the part of Kubernetes' own kinds that we read or write
+disruption     PodDisruptionBudgets
 resources      what a pod asks of its node, as Kubernetes counts it
 allocation     the two annotations of ours on a pod
 wire           how names and times are written in JSON, and the base of every object
