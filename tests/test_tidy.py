@@ -177,6 +177,7 @@ MOST_FILES = {
     "a claim becomes Bound": 4,
     "a running slice gets another size": 4,
     "a call of a pooled program": 7,
+    "whom a pod evicts": 4,
     "a new technology": 2,
     "a new vocabulary": 2,
 }

@@ -14,15 +14,8 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import encode
-from egpu.api.kubernetes import (
-    LabelSelector,
-    Node,
-    NodeStatus,
-    Pod,
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
-)
+from egpu.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from egpu.api.kubernetes import LabelSelector, Node, NodeStatus, Pod
 from egpu.api.objects import Condition, ElasticGPU, ObjectMeta
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache, rebuild

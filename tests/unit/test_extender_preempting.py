@@ -126,6 +126,7 @@ async def test_whoever_takes_over_finds_the_reservation_and_goes_on():
         await until(lambda: reserved(api, "w") != "")
     assert not going(api, "a")
     api.fault = None
+    api.put("pods", api.get("pods", "w", "ns") | {"status": {}})  # nobody plans anew for it
     async with extender(api) as one:
         await evicted(api, one, "a")
         uid = api.get("pods", "w", "ns")["metadata"]["uid"]

@@ -8,6 +8,7 @@ quantities     numbers as people and API servers write them
 objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 kubernetes     the part of Kubernetes' own kinds that we read or write
 quotas         Kubernetes' resource quotas
+disruption     PodDisruptionBudgets
 resources      what a pod asks of its node, as Kubernetes counts it
 allocation     the two annotations of ours on a pod
 wire           how names and times are written in JSON, and the base of every object

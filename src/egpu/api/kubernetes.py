@@ -193,7 +193,7 @@ class Node(Object, frozen=True, kw_only=True, tag_field="kind", tag="Node"):
     status: NodeStatus = field(default_factory=NodeStatus)
 
 
-# --- Binding, Event, Lease, PodDisruptionBudget, Secret -------------------------------------------------------------
+# --- Binding, Event, Lease, Secret ----------------------------------------------------------------------------------
 
 
 class Binding(Object, frozen=True, kw_only=True, tag_field="kind", tag="Binding"):
@@ -234,44 +234,6 @@ class Lease(Object, frozen=True, kw_only=True, tag_field="kind", tag="Lease"):
 
     api_version: str = field(default_factory=lambda: "coordination.k8s.io/v1")
     spec: LeaseSpec = field(default_factory=LeaseSpec)
-
-
-class LabelSelectorRequirement(Wire, frozen=True, kw_only=True):
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-
-class LabelSelector(Wire, frozen=True, kw_only=True):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[LabelSelectorRequirement] | None = None
-
-
-class PodDisruptionBudgetSpec(Wire, frozen=True, kw_only=True):
-    selector: LabelSelector | None = None
-    min_available: int | str | None = None
-    max_unavailable: int | str | None = None
-    unhealthy_pod_eviction_policy: str = ""
-
-
-class PodDisruptionBudgetStatus(Wire, frozen=True, kw_only=True):
-    """`disrupted_pods`: names of pods whose eviction was allowed and has not been seen yet, and when it was."""
-
-    observed_generation: int = 0
-    disruptions_allowed: int = 0
-    current_healthy: int = 0
-    desired_healthy: int = 0
-    expected_pods: int = 0
-    disrupted_pods: dict[str, str] | None = None
-    conditions: list[Condition] | None = None
-
-
-class PodDisruptionBudget(Object, frozen=True, kw_only=True, tag_field="kind", tag="PodDisruptionBudget"):
-    resource: ClassVar[Resource] = Resource("policy", "v1", "poddisruptionbudgets", namespaced=True)
-
-    api_version: str = field(default_factory=lambda: "policy/v1")
-    spec: PodDisruptionBudgetSpec = field(default_factory=PodDisruptionBudgetSpec)
-    status: PodDisruptionBudgetStatus = field(default_factory=PodDisruptionBudgetStatus)
 
 
 class Secret(Object, frozen=True, kw_only=True, tag_field="kind", tag="Secret"):
@@ -334,6 +296,17 @@ class RuleWithOperations(Wire, frozen=True, kw_only=True):
 class MatchCondition(Wire, frozen=True, kw_only=True):
     name: str
     expression: str
+
+
+class LabelSelectorRequirement(Wire, frozen=True, kw_only=True):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire, frozen=True, kw_only=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[LabelSelectorRequirement] | None = None
 
 
 class Webhook(Wire, frozen=True, kw_only=True):
@@ -402,9 +375,6 @@ __all__ = [
     "ObjectMeta",
     "ObjectReference",
     "Pod",
-    "PodDisruptionBudget",
-    "PodDisruptionBudgetSpec",
-    "PodDisruptionBudgetStatus",
     "PodSpec",
     "PodStatus",
     "ResourceRequirements",

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
+from egpu.api.disruption import PodDisruptionBudget
+from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.extender.config import ExtenderConfig
 from egpu.apps.extender.mix import kept_mix

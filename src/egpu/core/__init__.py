@@ -1,6 +1,7 @@
 """Pure decisions: values in, values out. No I/O, no clock, no knowledge of Kubernetes beyond its objects.
 
     admission     what is filled in and what is refused when objects are created or changed
+    preemption    who has to go so that a more important pod gets its cards
     explain       why a pod waits, or why it is where it is
     resizing      slices that change their size while they run
     quotas        what a namespace's quotas say to a slice that grows

@@ -7,18 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.kubernetes import (
-    LabelSelector,
-    LabelSelectorRequirement,
-    Node,
-    NodeSpec,
-    NodeStatus,
-    Pod,
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
-    Taint,
-)
+from egpu.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement, Node, NodeSpec, NodeStatus, Pod, Taint
 from egpu.api.objects import ClaimAllocation, Condition, ObjectMeta
 from egpu.api.quantities import Quantity
 from egpu.core.placement.cache import SchedulerCache

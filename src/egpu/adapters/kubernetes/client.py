@@ -293,20 +293,10 @@ class Client:
         await self._send("POST", path_of(Pod, namespace, name, "binding"), body=body, attempts=1)
 
     async def evict(self, name: str, *, namespace: str, uid: str, dry_run: bool = False) -> None:
-        """POST pods/NAME/eviction: deletes the pod of this `uid`, with its grace period, unless a PodDisruptionBudget
-        forbids it. `dry_run`: only asks.
-
-        Raises:
-            BudgetSpent: a budget forbids it now. NotFound: it is gone. Conflict: another pod has the name.
-            OutcomeUnknown: no answer; read the pod.
-        """
+        """POST pods/NAME/eviction: deletes the pod of this `uid` with its grace period; `dry_run` only asks. Raises
+        BudgetSpent where a PodDisruptionBudget forbids it now, NotFound, Conflict for another pod of the name."""
         options: dict[str, Any] = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": options,
-        }
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}, "deleteOptions": options}
         await self._send("POST", path_of(Pod, namespace, name, "eviction"), body=body, attempts=1)
 
     # ------------------------------------------------------------------ plumbing

@@ -38,7 +38,7 @@ from egpu.errors import BudgetSpent, Conflict, ElasticGPUError, NotFound
 
 LOOK_SECONDS: Final = 0.5
 PLANS_PER_LOOK: Final = 1
-"""A plan takes a fifth of a second where 6,000 pods have cards, and nothing else is answered meanwhile."""
+"""A plan takes some tenths of a second where 6,000 pods have cards, and nothing else is answered meanwhile."""
 EVICTIONS_PER_LOOK: Final = 16
 RESERVED_SECONDS: Final = 60.0
 """Kept for a pod beyond the time that its victims have to end."""

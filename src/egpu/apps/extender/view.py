@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.api import names
-from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
+from egpu.api.disruption import PodDisruptionBudget
+from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.registry import Policies

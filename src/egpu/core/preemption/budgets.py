@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement, Pod, PodDisruptionBudget
+from egpu.api.disruption import PodDisruptionBudget
+from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement, Pod
 
 ALWAYS_ALLOW: Final = "AlwaysAllow"
 

@@ -14,7 +14,8 @@ from itertools import combinations
 from typing import Final
 
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
+from egpu.api.disruption import PodDisruptionBudget
+from egpu.api.kubernetes import Node, Pod
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache

@@ -6,7 +6,8 @@ from typing import Any
 
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.api.kubernetes import Pod, PodDisruptionBudget
+from egpu.api.disruption import PodDisruptionBudget
+from egpu.api.kubernetes import Pod
 from egpu.api.objects import Object, OwnerReference
 from egpu.api.wire import rfc3339
 from egpu.core.preemption.budgets import selects

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from egpu.adapters.kubernetes import Change, Client, Reflector
 from egpu.adapters.kubernetes.events import EventRecorder
-from egpu.api.kubernetes import Node, Pod, PodDisruptionBudget
+from egpu.api.disruption import PodDisruptionBudget
+from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import Object
 from egpu.embedded.controllers.daemon_sets import DaemonSets
 from egpu.embedded.controllers.deployments import Deployments
