@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help fuzz mutants sanitize storm demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
+.PHONY: help fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -103,6 +103,13 @@ $(VENV)/.mutants: requirements/mutants.txt $(VENV)/.dev
 STORM ?=
 storm: $(VENV)/.dev $(VENV)/.installed
 	@cd tests && ../$(BIN)/python -m support.hostile_storm $(STORM)
+
+# Components killed, paused, rolled over, refused and cut off, one after the other, under programs that must not notice; `make test` has one
+# fault of each kind. About ten minutes; others: make faults ROUNDS=500 SEED=7
+ROUNDS ?= 210
+SEED ?= 1
+faults: $(VENV)/.dev $(VENV)/.installed
+	@EGPU_FAULT_ROUNDS=$(ROUNDS) EGPU_FAULT_SEED=$(SEED) $(BIN)/python -m pytest -q tests/e2e/test_faults.py
 
 mutants: $(VENV)/.mutants $(VENV)/.installed
 	@$(BIN)/python scripts/mutants.py $(MUTANTS)

@@ -710,6 +710,17 @@ async def test_watch_ends_on_time_with_a_bookmark(api: httpx2.AsyncClient) -> No
             await events.next()
 
 
+async def test_watches_that_are_cut_end_and_the_next_ones_go_on(api: httpx2.AsyncClient, server: ServerHandle) -> None:
+    start = (await api.get(MAPS)).json()["metadata"]["resourceVersion"]
+    async with Events(api, MAPS, resourceVersion=start) as events:
+        server.cut_watches()
+        with pytest.raises(StopAsyncIteration):
+            await events.next()
+    async with Events(api, MAPS, resourceVersion=start) as events:
+        await created(api, MAPS, {"metadata": {"name": "after-the-cut"}})
+        assert (await events.next())[1]["metadata"]["name"] == "after-the-cut"
+
+
 async def test_tables_and_partial_objects(api: httpx2.AsyncClient) -> None:
     await created(api, PODS, pod("a"))
     for version in ("v1", "v1beta1"):

@@ -58,12 +58,12 @@ def _container(rng: random.Random, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "image": "any",
-        "command": ["sh", "-c", _script(rng.uniform(0.2, 1.0))],
+        "command": ["sh", "-c", script(rng.uniform(0.2, 1.0))],
         "resources": {"limits": limits},
     }
 
 
-def _script(seconds: float) -> str:
+def script(seconds: float) -> str:
     """Report from inside, through a shell whose environment was cleared, then hold the slice for a while."""
     info = native.path("samples/egpu-sample-info")
     return (

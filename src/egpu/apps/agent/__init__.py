@@ -13,7 +13,8 @@ So a container starts: `slots.plugin` → `slots.owners` → `slots.preparer` �
 on it is held by its policy page, which `limits` keep true.
 
 There is no state but the slot directories, and those are rebuilt from the pods: killed at any moment, the agent
-starts again and every later PreStartContainer makes its slot anew. NOT here: choosing cards.
+starts again and every later PreStartContainer makes its slot anew. What must go on meanwhile is its shim's
+(`egpu.apps.shim`). NOT here: choosing cards.
 """
 
 from egpu.apps.agent.app import Agent, run

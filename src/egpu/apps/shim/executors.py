@@ -152,7 +152,7 @@ class OrderedExecutors:
                 log.warning("the agent is away: an executor that nobody uses is ended", name=executor.name)
                 try:
                     await self._end(executor.directory)
-                except ElasticGPUError as error:
+                except (ElasticGPUError, OSError) as error:
                     log.warning("not ended", name=executor.name, reason=str(error))
 
     def _agent_answers(self) -> bool:

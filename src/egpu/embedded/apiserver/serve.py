@@ -72,6 +72,7 @@ class ServerHandle:
     """All of them by name, `admin` too."""
     store: Store
     authorizer: Authorizer
+    _hub: Hub
     _directory: Path
     _tokens: Tokens
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -82,6 +83,10 @@ class ServerHandle:
         write_kubeconfig(path, url=self.url, ca=self.ca, user=user.name, token=self._tokens.issue(user))
         self.kubeconfigs[name] = path
         return path
+
+    def cut_watches(self) -> None:
+        """End every watch that is open now."""
+        self._hub.cut()
 
     def stop(self) -> None:
         """Ask the server to end; leaving the context does the same."""
@@ -178,7 +183,7 @@ async def serve(config: Config) -> AsyncGenerator[ServerHandle, None]:
     hosts = ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc"]
     certificates = issue(hosts, now=datetime.datetime.now(datetime.UTC))
     kubeconfig = config.directory / "admin.kubeconfig"
-    handle = ServerHandle(url, certificates.ca_bundle, kubeconfig, {}, store, authorizer, config.directory, tokens)
+    handle = ServerHandle(url, certificates.ca_bundle, kubeconfig, {}, store, authorizer, hub, config.directory, tokens)
     for name, user in {"admin": access.ADMIN, **config.users}.items():
         handle.add_user(name, user)
     settings = _loaded_settings(App(registry, handlers, tokens, authorizer), config.directory, certificates)

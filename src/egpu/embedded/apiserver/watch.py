@@ -31,6 +31,8 @@ class Hub:
         self.store = store
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._closing = False
+        self.cuts = 0
+        """How often all watches were ended."""
         store.listen(self._on_change)
 
     def _on_change(self, shelf: str, change: Change) -> None:
@@ -40,6 +42,13 @@ class Hub:
     def close(self) -> None:
         """End every watch, now and from now on."""
         self._closing = True
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
+    def cut(self) -> None:
+        """End every watch that is open now, as a server that is replaced does."""
+        self.cuts += 1
         for events in self._waiting.values():
             for event in events:
                 event.set()
@@ -102,7 +111,8 @@ class Watch:
                     yield chunk
                 self._initial = None
             next_bookmark = loop.time() + BOOKMARK_SECONDS
-            while not self._hub.closing:
+            cuts = self._hub.cuts
+            while not self._hub.closing and self._hub.cuts == cuts:
                 event.clear()
                 try:
                     changes = self._shelf.since(self._position)

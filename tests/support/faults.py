@@ -1,0 +1,131 @@
+"""Faults of a cluster, one after the other in a random order that follows from a seed: what is struck must recover, and
+nothing else may notice.
+
+    killed     a component, at any moment; agents and kubelets of any node
+    paused     a component, or the API server, for up to two seconds
+    rolled     an agent, as an upgrade of its DaemonSet replaces it
+    refused    requests of our components to the API server, with 409, 410, 429 and 500, before anything is done
+    cut        every watch
+
+Not killed are shims: their executors end with them, which is what they are for. And an agent is struck only while all
+agents are ready, as in a rollout: between two nodes a program of the pool outlives 30 seconds without one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+import httpx2
+
+from egpu.embedded.apiserver import status
+from egpu.embedded.apiserver.authorization import Wanted
+from egpu.embedded.apiserver.calls import User
+from egpu.embedded.cluster import Cluster
+from support.waiting import until
+
+KILLED: Final = ("extender", "controller", "webhook", "agent", "kubelet")
+PAUSED: Final = (*KILLED, "shim")
+LONGEST_PAUSE_SECONDS: Final = 2.0
+REFUSING_SECONDS: Final = 1.5
+REFUSED_SHARE: Final = 0.4
+
+
+class Faults:
+    """`strike` once a round; `struck` counts what was done."""
+
+    def __init__(self, running: Cluster, seed: int) -> None:
+        self._running = running
+        self._rng = random.Random(seed)
+        self._left: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        self._refusing_until = 0.0
+        self.struck: Counter[str] = Counter()
+        self.refused: Counter[int] = Counter()
+        """How many requests, by status."""
+        running.server.authorizer.listeners.append(self._refuse)
+
+    def kinds(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        """All of them, by name."""
+        for kind in KILLED:
+            yield f"kill {kind}", lambda kind=kind: self._kill(kind)
+        for kind in PAUSED:
+            yield f"pause {kind}", lambda kind=kind: self._pause(kind)
+        yield "roll agent", self._roll
+        yield "pause API server", self._pause_api
+        yield "refuse requests", self._refuse_for_a_while
+        yield "cut watches", self._cut
+
+    async def strike(self) -> str:
+        """The next fault; returns what it was. Each kind comes as often as any other."""
+        if not self._left:
+            self._left = list(self.kinds())
+            self._rng.shuffle(self._left)
+        name, fault = self._left.pop()
+        if name.endswith("agent"):
+            await until(self._agents_ready, "every agent is ready")
+        await fault()
+        self.struck[name] += 1
+        return name
+
+    def close(self) -> None:
+        self._running.server.authorizer.listeners.remove(self._refuse)
+
+    def _one(self, kind: str) -> str:
+        return self._rng.choice(sorted(name for name in self._running.fleet.children if name.split("-")[0] == kind))
+
+    async def _agents_ready(self) -> bool:
+        urls = [url for name, url in self._running.ready_urls.items() if name.startswith("agent-")]
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            try:
+                answers = [await http.get(url) for url in urls]
+            except httpx2.HTTPError:
+                return False
+        return all(answer.status_code == 200 for answer in answers)
+
+    async def _kill(self, kind: str) -> None:
+        self._running.fleet.children[self._one(kind)].kill()
+
+    async def _pause(self, kind: str) -> None:
+        pid = self._running.fleet.children[self._one(kind)].pid
+        if pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(self._rng.uniform(0.3, LONGEST_PAUSE_SECONDS))
+            os.kill(pid, signal.SIGCONT)
+
+    async def _roll(self) -> None:
+        await self._running.fleet.children[self._one("agent")].roll()
+
+    async def _pause_api(self) -> None:
+        # It runs in this event loop, and the scheduler with it.
+        asyncio.get_running_loop().call_soon(time.sleep, self._rng.uniform(0.3, LONGEST_PAUSE_SECONDS))
+        await asyncio.sleep(0)
+
+    async def _refuse_for_a_while(self) -> None:
+        self._refusing_until = time.monotonic() + REFUSING_SECONDS
+
+    async def _cut(self) -> None:
+        self._running.server.cut_watches()
+
+    def _refuse(self, user: User, wanted: Wanted, allowed: bool) -> None:
+        """Called before a request is carried out. Raises RequestRefused."""
+        ours = user.name.rpartition(":")[2].startswith("elastic-gpu-")
+        if not ours or time.monotonic() > self._refusing_until or self._rng.random() > REFUSED_SHARE:
+            return
+        busy = status.refused(429, "TooManyRequests", "the server is currently unable to handle the request")
+        possible = [status.internal("etcdserver: request timed out"), busy]
+        if wanted.verb in ("list", "watch"):
+            possible.append(status.expired("too old resource version"))
+        if wanted.verb in ("update", "patch"):
+            possible.append(status.modified(wanted.group, wanted.resource, wanted.name))
+        refusal = self._rng.choice(possible)
+        self.refused[refusal.code] += 1
+        raise refusal
