@@ -159,7 +159,9 @@ static bool on_device(CUdeviceptr pointer) {
     struct link *link;
     struct allocation a;
     if (context_needed(&link) != CUDA_SUCCESS) return false;
-    if (allocation_find(link, pointer, &a)) return a.kind == ALLOCATION_DEVICE;
+    /* One whose addresses could not be taken may have the program's memory at them. */
+    if (allocation_find(link, pointer, &a))
+        return a.kind == ALLOCATION_DEVICE && (a.taken || !addresses_of_program(pointer));
     if (addresses_of_program(pointer)) return false;
     unsigned type = 0; /* globals of modules, for instance */
     CUresult result = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);

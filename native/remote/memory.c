@@ -114,6 +114,7 @@ void context_forget(uint64_t context) {
 struct attempts {
     CUdeviceptr refused[ATTEMPTS];
     unsigned count;
+    size_t bytes; /* of each of them */
 };
 
 static size_t bytes_to_ask(const struct attempts *attempts, size_t bytes) {
@@ -126,15 +127,21 @@ static CUresult end_attempts(struct attempts *attempts, CUresult result) {
 }
 
 /* Whether to allocate once more; if not, `result` is the answer, and a good one written down. */
-static bool again(struct attempts *attempts, CUresult *result, const CUdeviceptr *pointer,
-                  size_t bytes) {
+static bool again(struct attempts *attempts, CUresult *result, CUdeviceptr *pointer, size_t bytes) {
     uint64_t context = context_current();
     enum addresses where = ADDRESSES_UNKNOWN;
     if (*result == CUDA_SUCCESS) where = addresses_take(*pointer, bytes);
     if (where == ADDRESSES_OF_PROGRAM) {
         attempts->refused[attempts->count++] = *pointer;
+        attempts->bytes = bytes;
         if (attempts->count < ATTEMPTS) return true;
         *result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (*result == CUDA_ERROR_OUT_OF_MEMORY && attempts->count != 0) {
+        *pointer = attempts->refused[--attempts->count]; /* the card has no other place for it */
+        bytes = attempts->bytes;
+        where = ADDRESSES_UNKNOWN;
+        *result = CUDA_SUCCESS;
     }
     if (*result == CUDA_SUCCESS)
         add((struct allocation){.base = *pointer,
