@@ -87,6 +87,11 @@ class PodAllocation(_Strict, frozen=True, kw_only=True):
     init: tuple[str, ...] = ()
     sidecars: tuple[str, ...] = ()
 
+    @property
+    def revision(self) -> int:
+        """How often anything of the pod was resized."""
+        return sum(container.revision for container in self.containers.values())
+
 
 class CardRequirement(_Strict, frozen=True, kw_only=True):
     """What a card must be: an attribute, one of Kubernetes' match operators, values (see `egpu.core.attributes`)."""

@@ -74,7 +74,9 @@ def run(
     from egpu.adapters.local.book import SliceRequest
     from egpu.adapters.local.guard import MemoryGuard
     from egpu.adapters.local.sharing import SharingThread
+    from egpu.runtime import logs
 
+    logs.configure("run", level="error")  # stdout is the command's
     try:
         machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())
         if machine.simulated is not None and simulate is None:

@@ -194,3 +194,24 @@ def test_what_the_machine_refuses_is_said_with_a_remedy(
 
 def test_the_version_as_everybody_asks_for_it(call: Call) -> None:
     assert call("--version") == (0, f"egpu {egpu.__version__}\n", "")
+
+
+def test_what_egpu_run_notices_never_goes_into_its_commands_output(tmp_path: Path) -> None:
+    script = f"""
+import structlog
+from egpu.adapters.local import run
+from egpu.cli import main
+from egpu.errors import Unavailable
+
+def find_machine(*_, **__):
+    structlog.get_logger("egpu").error("something went wrong beside the command")
+    raise Unavailable("no machine")
+
+run.find_machine = find_machine
+import sys
+sys.argv = ["egpu", "run", "--state-dir", {str(tmp_path)!r}, "--", "true"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "something went wrong" in done.stderr

@@ -241,7 +241,7 @@ class SchedulerCache:
         else:
             self._problems.pop(problem, None)
         known = self._pods.get(pod.uid)
-        if known is None or revision_of(known.allocation) <= revision_of(allocation):
+        if known is None or known.allocation.revision <= allocation.revision:
             self._know_pod(pod.uid, pod.key, pod.namespace, allocation)
 
     def pod_deleted(self, uid: str) -> None:
@@ -366,11 +366,6 @@ class SchedulerCache:
         """What is wrong with the world as shown: over-commits, corrupt annotations, cards published twice."""
         over = [f"card {it.uuid} of node {it.node} {it.reason}" for it in self.ledger.overcommits()]
         return over + [text for _, text in sorted(self._problems.items())]
-
-
-def revision_of(allocation: PodAllocation) -> int:
-    """How often anything of a pod was resized."""
-    return sum(container.revision for container in allocation.containers.values())
 
 
 def rebuild(
