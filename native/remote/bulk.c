@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "egpu_streaming.h"
 
 #define IN_PIECE (1u << 20)
@@ -54,6 +55,7 @@ static bool held(const struct link *link, unsigned slot) {
 /* A free slot of the bulk area, to be used until the call with the number that slot_used tells is
  * done: the first one, so that as few as possible are used, over and over. */
 static unsigned slot_take(struct link *link) {
+    int64_t next_look = 0;
     pthread_mutex_lock(&link->shared.slot_lock);
     for (unsigned looks = 0;; looks++) {
         for (unsigned slot = 0; slot < SHARED_BULK_SLOTS; slot++) {
@@ -68,7 +70,10 @@ static unsigned slot_take(struct link *link) {
         pthread_mutex_unlock(&link->shared.slot_lock);
         if (looks < SLOT_LOOKS)
             sched_yield();
-        else /* behind what the card does before it */
+        else if (clock_now_ms() >= next_look) { /* nobody else may be asking whether it lives */
+            shared_look(link);
+            next_look = clock_now_ms() + LOOK_MS;
+        } else /* behind what the card does before it */
             usleep(SLOT_US);
         pthread_mutex_lock(&link->shared.slot_lock);
     }
@@ -139,7 +144,11 @@ CUresult bulk_out_shared(const struct where *where, uint8_t *to, uint64_t from, 
             struct call *call = &calls[end % OUT_AHEAD];
             size_t piece = bytes - asked < most ? bytes - asked : most;
             unsigned slot = slot_take(link);
-            if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+            if (slot ==
+                SHARED_BULK_SLOTS) { /* those that were asked for before are still to come */
+                result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+                break;
+            }
             call_start(call, OP_COPY_OUT_SHARED);
             call->link = link;
             struct wire_copy_shared copy = {from + asked, where->stream, (uint32_t)piece,

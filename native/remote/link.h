@@ -64,6 +64,9 @@ struct transport {
 };
 extern const struct transport transport_stream, transport_shared;
 
+/* The lease is lost if the executor that shares memory with us is gone. */
+void shared_look(struct link *link);
+
 /* Data of a frame that stay where the program has them until they are sent and taken. */
 struct external {
     uint64_t start, end; /* the frame's bytes in the ring */
