@@ -37,6 +37,14 @@ class EnvVar(Wire, frozen=True, kw_only=True):
     value_from: EnvVarSource | None = None
 
 
+class ContainerPort(Wire, frozen=True, kw_only=True):
+    """A `host_port` of 0 is none; an empty `host_ip` is every address of the node."""
+
+    host_port: int = 0
+    host_ip: str = field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
 class Container(Wire, frozen=True, kw_only=True):
     name: str
     image: str = ""
@@ -46,6 +54,7 @@ class Container(Wire, frozen=True, kw_only=True):
     env: Sequence[EnvVar] | None = None
     env_from: Sequence[Any] | None = None
     """Variables from elsewhere, which nobody sees in the pod."""
+    ports: Sequence[ContainerPort] | None = None
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
     """"Always" on an init container makes it restartable (a sidecar)."""
@@ -75,6 +84,9 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     affinity: dict[str, Any] | None = None
     topology_spread_constraints: list[dict[str, Any]] | None = None
     scheduling_gates: list[dict[str, str]] | None = None
+    volumes: Sequence[dict[str, Any]] | None = None
+    resource_claims: Sequence[dict[str, Any]] | None = None
+    """Of Kubernetes' own dynamic resource allocation."""
 
 
 class ContainerStateRunning(Wire, frozen=True, kw_only=True):
