@@ -340,8 +340,9 @@ async def test_a_budget_counts_who_is_healthy_and_lets_the_others_stay(world: Wo
     await world.until(path, desiredHealthy=2, disruptionsAllowed=2, observedGeneration=2)
 
 
-async def test_a_budget_of_pods_that_nobody_made_says_that_it_cannot_count_them(world: World) -> None:
-    await world.make(PODS, {"metadata": {"name": "bare", "labels": {"app": "a"}}, "spec": template()["spec"]})
+async def test_a_budget_of_pods_whose_owner_has_no_scale_says_that_it_cannot_count_them(world: World) -> None:
+    await world.make(JOBS, job(completions=1))
+    (pod,) = await world.pods(1)
     await world.make(BUDGETS, budget("b", maxUnavailable=1))
 
     async def said() -> dict[str, Any] | None:
@@ -350,6 +351,6 @@ async def test_a_budget_of_pods_that_nobody_made_says_that_it_cannot_count_them(
 
     condition = await until(said, "a condition")
     assert (condition["status"], condition["reason"]) == ("False", "SyncFailed")
-    assert condition["message"] == 'found no controllers for pod "bare"'
+    assert condition["message"] == f'found no controllers for pod "{pod["metadata"]["name"]}"'
     await world.make(BUDGETS, budget("least", minAvailable=1))
     await world.until(f"{BUDGETS}/least", expectedPods=1, desiredHealthy=1, disruptionsAllowed=0)
