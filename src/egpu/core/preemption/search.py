@@ -32,6 +32,7 @@ def cheapest(
 ) -> Generator[None, None, Chosen | None]:
     """The cheapest set of `units` (sorted by cost) that helps and breaks no budget, if it costs less than `below`.
     `may_help`: a quick look, which is right where it says no. Pauses between two trials."""
+    yield from pause()
     if not may_help(units):
         return None
     needed = tuple(unit for unit in units if not may_help([one for one in units if one is not unit]))
@@ -81,5 +82,6 @@ def _all_but_the_spared(
 def _allowed(units: Sequence[Unit], budgets: Budgets) -> bool:
     charges: Counter[str] = Counter()
     for unit in units:
-        charges.update(unit.charges)
-    return budgets.allow(charges)
+        if unit.charges:
+            charges.update(unit.charges)
+    return not charges or budgets.allow(charges)

@@ -1,7 +1,7 @@
 """What nodes have beside cards, with some pods gone: the resources that kube-scheduler counts, and its other rules as
 far as they can be told from pods and nodes."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
@@ -78,7 +78,8 @@ def only_the_scheduler_can_tell(pod: Pod) -> str:
             return f"spec.affinity.{name}"
     if any(one.get("whenUnsatisfiable") == "DoNotSchedule" for one in pod.spec.topology_spread_constraints or []):
         return "spec.topologySpreadConstraints"
-    for volume in pod.spec.volumes or []:
+    volumes: Sequence[dict[str, Any]] = pod.spec.volumes or []
+    for volume in volumes:
         if not volume.keys() - {"name"} <= FREE_OF_NODES:
             return f"where the volume {volume.get('name', '')} can be"
     return "spec.resourceClaims" if pod.spec.resource_claims else ""

@@ -199,6 +199,7 @@ class VictimSearch:
             return (yield from self._cheapest(units, self._nodes, None))
         best: _Found | None = None
         for node in (yield from self._promising()):
+            yield from self._pause()
             units = self._allowed(node, level)
             if units and self._outlook(node).may_help(_uids(units)):
                 for group in self._groups(node, units):
