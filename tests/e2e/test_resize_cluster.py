@@ -5,6 +5,7 @@ import contextlib
 import os
 import random
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from egpu.core.placement.cache import rebuild
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError, Refused
-from support.resizing import Program, disagreement, given, page_of
+from support.resizing import Program, disagreement, given, gpu_ns_of, page_of
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -150,6 +151,31 @@ async def test_a_pod_asks_by_its_annotation_and_its_program_sees_it_at_once(
     pod = await client.get(Pod, "asks", namespace="default")
     assert pod.annotations[f"{names.RESIZED_PREFIX}app"] == "20 % and 2048 MiB of card 0"
     assert "Resized" in await events(client, "asks")
+
+
+@pytest.mark.parametrize("limits", [VCUDA, QGPU], ids=["vcuda", "qgpu"])
+async def test_a_running_program_gets_another_share_of_the_cards_time(
+    running: Cluster, client: Client, limits: dict[str, str]
+) -> None:
+    """Measured: how long the card worked for it, of each second, by its usage page."""
+    spin = {"name": "app", "image": "any", "command": ["egpu-sample-spin", "--seconds", "600"]}
+    spec = {"containers": [spin | {"resources": {"limits": limits}}], "terminationGracePeriodSeconds": 0}
+    await manifests.create(client, [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "spins"}, "spec": spec}])
+    pod = await client.get(Pod, "spins", namespace="default")
+    await until(lambda: gpu_ns_of(running, pod) > 0, "it works", seconds=90)
+
+    async def percent() -> float:
+        began, before = time.monotonic_ns(), gpu_ns_of(running, pod)
+        await asyncio.sleep(1)
+        return 100 * (gpu_ns_of(running, pod) - before) / (time.monotonic_ns() - began)
+
+    for size, least, most in (("core=20", 10, 30), ("core=70", 40, 80), ("core=10", 5, 18)):
+        await ask(client, "spins", size)
+
+        async def follows(least: int = least, most: int = most) -> bool:
+            return least <= await percent() <= most
+
+        await until(follows, f"{size} gives {least} to {most} %", seconds=60)
 
 
 @pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])

@@ -15,8 +15,9 @@ import yaml
 from egpu.adapters.installation import Site, installation, source
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod
+from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
+from egpu.api.webhooks import MutatingWebhookConfiguration
 from egpu.embedded import manifests
 from egpu.embedded.apiserver import User
 from egpu.embedded.apiserver.authorization import Wanted, covers

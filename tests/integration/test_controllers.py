@@ -310,3 +310,47 @@ async def test_a_jobs_deadline_ends_its_pods(world: World) -> None:
         return await world.items(PODS) == []
 
     await until(gone, "its pods are ended")
+
+
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+def budget(name: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": {"app": "a"}}, **spec}}
+
+
+async def test_a_budget_counts_who_is_healthy_and_lets_the_others_stay(world: World) -> None:
+    await world.make(f"{APPS}/replicasets", workload("r", replicas=4))
+    await world.make(BUDGETS, budget("b", maxUnavailable="25%"))
+    path = f"{BUDGETS}/b"
+    await world.until(path, expectedPods=4, desiredHealthy=3, currentHealthy=0, disruptionsAllowed=0)
+    pods = await world.pods(4)
+    for pod in pods[:3]:
+        await world.run(pod)
+    await world.until(path, currentHealthy=3, disruptionsAllowed=0)
+    await world.run(pods[3])
+    told = await world.until(path, currentHealthy=4, disruptionsAllowed=1, observedGeneration=1)
+    (condition,) = told["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == (
+        "DisruptionAllowed",
+        "True",
+        "SufficientPods",
+    )
+    await world.change(path, {"spec": {"maxUnavailable": 2}})
+    await world.until(path, desiredHealthy=2, disruptionsAllowed=2, observedGeneration=2)
+
+
+async def test_a_budget_of_pods_whose_owner_has_no_scale_says_that_it_cannot_count_them(world: World) -> None:
+    await world.make(JOBS, job(completions=1))
+    (pod,) = await world.pods(1)
+    await world.make(BUDGETS, budget("b", maxUnavailable=1))
+
+    async def said() -> dict[str, Any] | None:
+        conditions = (await world.get(f"{BUDGETS}/b")).get("status", {}).get("conditions") or [None]
+        return conditions[0]
+
+    condition = await until(said, "a condition")
+    assert (condition["status"], condition["reason"]) == ("False", "SyncFailed")
+    assert condition["message"] == f'found no controllers for pod "{pod["metadata"]["name"]}"'
+    await world.make(BUDGETS, budget("least", minAvailable=1))
+    await world.until(f"{BUDGETS}/least", expectedPods=1, desiredHealthy=1, disruptionsAllowed=0)

@@ -13,8 +13,9 @@ import httpx2
 
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
-from egpu.api.kubernetes import Lease, MutatingWebhookConfiguration, Node
+from egpu.api.kubernetes import Lease, Node
 from egpu.api.objects import ElasticGPU, ObjectMeta
+from egpu.api.webhooks import MutatingWebhookConfiguration
 from egpu.apps.extender.mix import ANNOTATION
 from egpu.embedded import apiserver
 from egpu.embedded.installation import install

@@ -14,7 +14,8 @@ from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.allocation import PodDemand
-from egpu.api.kubernetes import MutatingWebhookConfiguration, Pod, Secret
+from egpu.api.kubernetes import Pod, Secret
+from egpu.api.webhooks import MutatingWebhookConfiguration
 from egpu.apps.webhook import Webhook, WebhookConfig
 from egpu.errors import Refused
 from support.control_plane import admission, control_plane, running

@@ -19,7 +19,8 @@ from egpu.api.kubernetes import LabelSelector, Node, NodeStatus, Pod
 from egpu.api.objects import Condition, ElasticGPU, ObjectMeta
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache, rebuild
-from egpu.core.preemption.plan import InVain, Plan, Scene, plan
+from egpu.core.preemption.plan import plan
+from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.search import TRIALS
 from support.objects import BINPACK, SPREAD, card, container, pod
 

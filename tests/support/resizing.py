@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, decode_allocation
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim
-from egpu.apps.agent.slots.directories import EXECUTOR_POLICY_FILE, OWNER_FILE, POLICY_FILE
+from egpu.apps.agent.slots.directories import (
+    EXECUTOR_POLICY_FILE,
+    EXECUTOR_USAGE_FILE,
+    OWNER_FILE,
+    POLICY_FILE,
+    USAGE_FILE,
+)
 from egpu.embedded.cluster import Cluster
 
 MIB = 1024 * 1024
@@ -126,14 +133,30 @@ async def disagreement(running: Cluster, client: Client, program: Program, claim
 
 def page_of(running: Cluster, pod: Pod) -> tuple[int, int] | None:
     """Percent and MiB of the policy page that holds a pod now, wherever it is."""
-    for file in running.state_dir.joinpath("nodes").rglob("*.json"):
-        record = _record(file) if file.name in (OWNER_FILE, RECORD) else None
-        owner = {} if record is None else record.get("owner", record)
-        page = file.parent / (EXECUTOR_POLICY_FILE if (file.parent / EXECUTOR_POLICY_FILE).exists() else POLICY_FILE)
-        if pod.uid in (owner.get("podUid"), owner.get("uid")) and page.exists():
+    for slot in _slots(running, pod):
+        page = slot / (EXECUTOR_POLICY_FILE if (slot / EXECUTOR_POLICY_FILE).exists() else POLICY_FILE)
+        if page.exists():
             (line,) = pages.read_policy(page).devices
             return line.core_ppm // 10_000, line.memory_limit_bytes // MIB
     return None
+
+
+def gpu_ns_of(running: Cluster, pod: Pod) -> int:
+    """How long the card has worked for a pod, by its usage page; 0 before it has one."""
+    for slot in _slots(running, pod):
+        page = slot / (EXECUTOR_USAGE_FILE if (slot / EXECUTOR_USAGE_FILE).exists() else USAGE_FILE)
+        if page.exists():
+            return pages.UsageReader(page).read().devices[0].gpu_ns
+    return 0
+
+
+def _slots(running: Cluster, pod: Pod) -> Iterator[Path]:
+    """Directories that say that they are the pod's."""
+    for file in running.state_dir.joinpath("nodes").rglob("*.json"):
+        record = _record(file) if file.name in (OWNER_FILE, RECORD) else None
+        owner = {} if record is None else record.get("owner", record)
+        if pod.uid in (owner.get("podUid"), owner.get("uid")):
+            yield file.parent
 
 
 def _record(file: Path) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """The controller against a pretend API server: what a cache that lags behind must not make it believe."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
@@ -102,3 +103,24 @@ async def test_a_claim_being_deleted_waits_for_a_pod_that_the_cache_does_not_sho
 def _typed(api: FakeAPI) -> ElasticGPUClaim:
 
     return msgspec.convert(api.get("elasticgpuclaims", "c", "ns"), ElasticGPUClaim)
+
+
+async def test_pods_are_told_that_their_card_fell_sick_and_that_it_is_well_again():
+    api = api_with_a_class()
+    given = {"version": 1, "node": "n0", "containers": {"app": ALLOCATION["container"]}}
+    for name, annotations in (("has", {names.ALLOCATION: json.dumps(given)}), ("has-not", {})):
+        metadata = {"name": name, "namespace": "ns", "annotations": annotations}
+        api.put("pods", {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n0"}})
+
+    def told() -> list[tuple[str, str, str]]:
+        return [(one["involvedObject"]["name"], one["reason"], one["message"]) for one in api.all("events")]
+
+    async with controller(api) as one:
+        await until(lambda: one.claims.caches.not_ready() is None)
+        sick = {"healthy": False, "message": "XID 79"}
+        api.put("elasticgpus", api.get("elasticgpus", "n0-1") | {"status": sick})
+        await until(lambda: len(told()) == 1)
+        assert told() == [("has", "CardUnhealthy", "card 0 of node n0 is unhealthy: XID 79")]
+        api.put("elasticgpus", api.get("elasticgpus", "n0-1") | {"status": {"healthy": True}})
+        await until(lambda: len(told()) == 2)
+        assert told()[1] == ("has", "CardsHealthy", "its card takes work again")

@@ -1,5 +1,6 @@
 """A pod that is more important than others gets their cards, whatever is killed, refused or late in between."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,9 +12,11 @@ from test_extender_gangs import ask, shown
 from test_extender_waking import woken
 
 from egpu.api import names
+from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
 from egpu.apps.extender.preempting import AGAIN_SECONDS, RESERVED_SECONDS
 from egpu.core.placement.ledger import Holder
+from egpu.core.preemption.scene import InVain, Plan
 from egpu.errors import LeadershipLost
 from support.fake_api import FakeAPI, Json, status
 from support.waiting import until
@@ -209,3 +212,51 @@ async def test_nobody_goes_while_the_lease_is_anothers():
             await one.preemptor.look()
     assert not going(api, "a")
     assert reserved(api, "w") == ""
+
+
+async def test_when_the_card_falls_sick_before_its_victims_went_nobody_goes():
+    api = ready_cluster()
+
+    def held_up(_: FakeAPI, request: httpx2.Request) -> httpx2.Response | None:
+        return status(503) if request.url.path.endswith("/eviction") else None
+
+    async with slow_extender(api) as (one, now):
+        await full(api, one, ranked("a", 0))
+        api.fault = held_up
+        await waiting(api, one, ranked("w", 5))
+        await until(lambda: reserved(api, "w") != "")
+        (gpu,) = api.all("elasticgpus")
+        api.put("elasticgpus", gpu | {"status": {"healthy": False, "message": "XID 79"}})
+        await until(lambda: reserved(api, "w") == "")
+        api.fault = None
+        now[0] += 2 * AGAIN_SECONDS
+        await one.preemptor.look()
+        assert not going(api, "a")
+        assert list(one.view.cache.reservations) == []
+        (said,) = (each["message"] for each in api.all("events") if each["reason"] == "PreemptionEnded")
+        assert "is unhealthy" in said
+
+
+async def test_while_a_plan_is_made_the_scheduler_is_answered():
+    api = ready_cluster(cards=2)
+    async with extender(api) as one:
+        await full(api, one, *(ranked(f"p{number}", number % 3, core=20, memory=2) for number in range(10)))
+        plan, answers, during = one.preemptor._plan, 0, 0
+
+        async def watched(each: Pod) -> Plan | InVain:
+            nonlocal during
+            before = answers
+            found = await plan(each)
+            during += answers - before
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("egpu.apps.extender.preempting.SLICE_SECONDS", 0.0)
+            patch.setattr(one.preemptor, "_plan", watched)
+            await waiting(api, one, ranked("w", 10))
+            while not reserved(api, "w"):
+                assert (await ask(one, "w"))[0] == [], "nobody is gone yet"
+                answers += 1
+                await asyncio.sleep(0)
+        assert during > 0
+        await until(lambda: sum(going(api, f"p{number}") for number in range(10)) == 3)

@@ -150,3 +150,38 @@ async def test_where_cpu_is_short_nobody_is_told():
         api.remove("pods", "a", "ns")
         await until(lambda: woken(api, "modest"))
         assert not woken(api, "greedy")
+
+
+async def test_a_pod_whose_binding_is_on_its_way_is_left_alone():
+    """A touch would make the API server refuse the binding, and have it sent again."""
+    api = cluster(nodes=1, cards=2)
+    async with extender(api) as one:
+        obj = api.put("pods", pod("w", 100))
+        await shown(one, api)
+        one.waker.answered(obj["metadata"]["uid"], ())
+        found = one.view.pods.get("w", "ns")
+        assert found is not None
+        cache = one.view.cache
+        given = cache.ranking.choose(cache.request(found), "n0", one.policies)
+        cache.assume_pod(found, given)
+        await one.waker.look()
+        assert not woken(api, "w")
+        cache.forget_pod(found.uid)
+        one.waker.answered(found.uid, ())
+        await one.waker.look()
+        assert woken(api, "w")
+
+
+async def test_who_was_woken_is_bound_at_the_first_attempt_though_the_watch_is_late():
+    api = cluster(nodes=1, cards=1)
+    async with extender(api) as one:
+        await full(api, one, "a")
+        obj = api.put("pods", pod("w"))
+        assert (await ask(one, "w"))[0] == []
+        api.remove("pods", "a", "ns")
+        await until(lambda: one.view.pods.get("a", "ns") is None)
+        api.hold_watches = True
+        await until(lambda: woken(api, "w"))
+        await settled(one)
+        await one.binder.bind(args(obj))
+        assert sum(line[1].endswith("/w/binding") for line in api.log) == 1

@@ -9,6 +9,7 @@ objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 kubernetes     the part of Kubernetes' own kinds that we read or write
 quotas         Kubernetes' resource quotas
 disruption     PodDisruptionBudgets
+webhooks       configurations of admission webhooks
 resources      what a pod asks of its node, as Kubernetes counts it
 allocation     the two annotations of ours on a pod
 wire           how names and times are written in JSON, and the base of every object

@@ -37,6 +37,14 @@ class EnvVar(Wire, frozen=True, kw_only=True):
     value_from: EnvVarSource | None = None
 
 
+class ContainerPort(Wire, frozen=True, kw_only=True):
+    """A `host_port` of 0 is none; an empty `host_ip` is every address of the node."""
+
+    host_port: int = 0
+    host_ip: str = field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
 class Container(Wire, frozen=True, kw_only=True):
     name: str
     image: str = ""
@@ -46,6 +54,7 @@ class Container(Wire, frozen=True, kw_only=True):
     env: Sequence[EnvVar] | None = None
     env_from: Sequence[Any] | None = None
     """Variables from elsewhere, which nobody sees in the pod."""
+    ports: Sequence[ContainerPort] | None = None
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
     """"Always" on an init container makes it restartable (a sidecar)."""
@@ -75,6 +84,9 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     affinity: dict[str, Any] | None = None
     topology_spread_constraints: list[dict[str, Any]] | None = None
     scheduling_gates: list[dict[str, str]] | None = None
+    volumes: Sequence[Any] | None = None
+    resource_claims: Sequence[dict[str, Any]] | None = None
+    """Of Kubernetes' own dynamic resource allocation."""
 
 
 class ContainerStateRunning(Wire, frozen=True, kw_only=True):
@@ -267,35 +279,7 @@ class CustomResourceDefinition(Object, frozen=True, kw_only=True, tag_field="kin
     spec: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-# --- webhook configurations -----------------------------------------------------------------------------------------
-
-
-class ServiceReference(Wire, frozen=True, kw_only=True):
-    namespace: str
-    name: str
-    path: str = ""
-    port: int | None = None
-
-
-class WebhookClientConfig(Wire, frozen=True, kw_only=True):
-    """`caBundle` is base64 text; one of `url` and `service` is set."""
-
-    url: str | None = None
-    service: ServiceReference | None = None
-    ca_bundle: str | None = None
-
-
-class RuleWithOperations(Wire, frozen=True, kw_only=True):
-    operations: list[str]
-    api_groups: list[str]
-    api_versions: list[str]
-    resources: list[str]
-    scope: str | None = None
-
-
-class MatchCondition(Wire, frozen=True, kw_only=True):
-    name: str
-    expression: str
+# --- selectors ------------------------------------------------------------------------------------------------------
 
 
 class LabelSelectorRequirement(Wire, frozen=True, kw_only=True):
@@ -309,47 +293,11 @@ class LabelSelector(Wire, frozen=True, kw_only=True):
     match_expressions: list[LabelSelectorRequirement] | None = None
 
 
-class Webhook(Wire, frozen=True, kw_only=True):
-    name: str
-    client_config: WebhookClientConfig
-    rules: list[RuleWithOperations]
-    side_effects: str
-    admission_review_versions: list[str]
-    failure_policy: str | None = None
-    match_policy: str | None = None
-    match_conditions: list[MatchCondition] | None = None
-    namespace_selector: LabelSelector | None = None
-    object_selector: LabelSelector | None = None
-    timeout_seconds: int | None = None
-    reinvocation_policy: str | None = None
-
-
-class MutatingWebhookConfiguration(
-    Object, frozen=True, kw_only=True, tag_field="kind", tag="MutatingWebhookConfiguration"
-):
-    resource: ClassVar[Resource] = Resource(
-        "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False
-    )
-
-    api_version: str = field(default_factory=lambda: "admissionregistration.k8s.io/v1")
-    webhooks: list[Webhook] = field(default_factory=list[Webhook])
-
-
-class ValidatingWebhookConfiguration(
-    Object, frozen=True, kw_only=True, tag_field="kind", tag="ValidatingWebhookConfiguration"
-):
-    resource: ClassVar[Resource] = Resource(
-        "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", namespaced=False
-    )
-
-    api_version: str = field(default_factory=lambda: "admissionregistration.k8s.io/v1")
-    webhooks: list[Webhook] = field(default_factory=list[Webhook])
-
-
 __all__ = [
     "Binding",
     "Condition",
     "Container",
+    "ContainerPort",
     "ContainerState",
     "ContainerStateRunning",
     "ContainerStateTerminated",
@@ -363,8 +311,6 @@ __all__ = [
     "LabelSelectorRequirement",
     "Lease",
     "LeaseSpec",
-    "MatchCondition",
-    "MutatingWebhookConfiguration",
     "Namespace",
     "Node",
     "NodeAddress",
@@ -378,13 +324,8 @@ __all__ = [
     "PodSpec",
     "PodStatus",
     "ResourceRequirements",
-    "RuleWithOperations",
     "Secret",
     "ServiceAccount",
-    "ServiceReference",
     "Taint",
     "Toleration",
-    "ValidatingWebhookConfiguration",
-    "Webhook",
-    "WebhookClientConfig",
 ]

@@ -18,15 +18,9 @@ import typer
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.crds import definitions
-from egpu.api.kubernetes import (
-    CustomResourceDefinition,
-    Lease,
-    MutatingWebhookConfiguration,
-    Node,
-    Pod,
-    ValidatingWebhookConfiguration,
-)
+from egpu.api.kubernetes import CustomResourceDefinition, Lease, Node, Pod
 from egpu.api.objects import ElasticGPU
+from egpu.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from egpu.apps.controller import webhooks
 from egpu.cli.components import NAMESPACE, Kubeconfig
 from egpu.cli.findings import Finding, State, show_findings

@@ -12,7 +12,7 @@ from egpu.cli.snapshot import Snapshot, load_from
 from egpu.core.explain import Explanation
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
-from egpu.core.preemption.plan import Scene
+from egpu.core.preemption.scene import Scene
 
 COLOURS = {"waiting": "yellow", "invalid": "red", "placed": "green", "finished": "green"}
 

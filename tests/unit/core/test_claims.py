@@ -1,5 +1,7 @@
 """The life of a claim, action by action."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from egpu.api import names
@@ -124,6 +126,19 @@ def test_immediate_claims_are_bound_without_a_pod_and_others_are_not() -> None:
     store = bound_store()
     assert store.claim is not None
     assert not needs_binding(store.claim, gpu_class())
+
+
+def test_a_claim_that_waits_for_its_first_pod_says_so() -> None:
+    def told(one: ElasticGPUClaim, *, wait: bool, users: Sequence[str] = ()) -> list[str]:
+        todo = reconcile_claim(one, gpu_class(wait=wait), [], users)
+        return [action.reason for action in todo if isinstance(action, Tell)]
+
+    assert told(claim("c"), wait=True) == ["WaitForFirstConsumer"]
+    assert told(claim("c"), wait=False) == []
+    assert told(claim("c"), wait=True, users=["p/app"]) == [], "its pod is there"
+    bound = bound_store().claim
+    assert bound is not None
+    assert told(bound, wait=True) == ["Lost"], "of a claim that had cards nobody says that it waits"
 
 
 def test_an_allocation_becomes_slices_and_then_bound() -> None:

@@ -8,16 +8,40 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.disruption import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
-from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement, Node, NodeSpec, NodeStatus, Pod, Taint
+from egpu.api.kubernetes import (
+    ContainerPort,
+    LabelSelector,
+    LabelSelectorRequirement,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    Taint,
+)
 from egpu.api.objects import ClaimAllocation, Condition, ObjectMeta
 from egpu.api.quantities import Quantity
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.preemption.budgets import Budgets
 from egpu.core.preemption.explaining import explain_with_preemption
-from egpu.core.preemption.plan import InVain, Plan, Scene, plan
+from egpu.core.preemption.plan import confirmed, plan, plan_in_slices
+from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.search import cheapest
 from egpu.core.preemption.victims import units_below
-from support.objects import BINPACK, CORE, MEMORY, claim, claim_pod, cluster, container, gpu_class, place, placed, pod
+from egpu.errors import Conflict
+from support.objects import (
+    BINPACK,
+    CORE,
+    MEMORY,
+    card,
+    claim,
+    claim_pod,
+    cluster,
+    container,
+    gpu_class,
+    place,
+    placed,
+    pod,
+)
 
 _ALL = LabelSelector()
 
@@ -153,7 +177,149 @@ def test_of_more_than_can_be_tried_a_set_goes_of_which_nobody_could_be_spared():
     cache = cluster(1, 1)
     scene = on(cache, *(asking(f"p{number:02}", 5, blocks=1, priority=number % 3) for number in range(12)))
     units = units_below(9, scene.pods, cache, Budgets())
-    found = cheapest(units, lambda some: len(some) >= 9, Budgets(), may_help=lambda some: len(some) >= 9)
-    assert found is not None
+    steps = cheapest(units, lambda some: len(some) >= 9, Budgets(), may_help=lambda some: len(some) >= 9, pause=tuple)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    found = end.value.value
     assert len(found) == 9
     assert sum(unit.cost.highest == 2 for unit in found) == 1, "the most important ones come back first"
+
+
+def with_port(one: Pod, port: int, *, ip: str = "", protocol: str = "TCP") -> Pod:
+    (app,) = one.containers
+    ports = [ContainerPort(host_port=port, host_ip=ip, protocol=protocol)]
+    return replace(one, spec=replace(one.spec, containers=[replace(app, ports=ports)]))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "clash"),
+    [
+        ((80, ""), (80, ""), True),
+        ((80, "10.0.0.1"), (80, ""), True),
+        ((80, "10.0.0.1"), (80, "10.0.0.2"), False),
+        ((80, ""), (81, ""), False),
+    ],
+)
+def test_nobody_goes_for_a_pod_whose_port_stays_taken(theirs: tuple[int, str], mine: tuple[int, str], clash: bool):
+    taker = with_port(asking("taker", 10, priority=10), theirs[0], ip=theirs[1])
+    scene = on(cluster(1, 1), asking("lesser"), taker)
+    wants = with_port(asking("wants", priority=5), mine[0], ip=mine[1])
+    if clash:
+        reason = "no room with all 1 pods of lower priority gone (pod default/taker has port 80 of node n0)"
+        assert reason in why(wants, scene)
+    else:
+        assert [one.name for one in whom(wants, scene)] == ["lesser"]
+
+
+def test_who_has_the_port_goes_too():
+    """It has no part of the card that the pod could be on."""
+    scene = on(cluster(1, 2), asking("lesser", 90), with_port(asking("taker", 30), 80), asking("other", 70))
+    assert {one.name for one in whom(with_port(asking("wants", 60, priority=5), 80), scene)} >= {"taker"}
+
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+def apart(**term: Any) -> dict[str, Any]:
+    wanted = {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "w"}}} | term
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [wanted]}}
+
+
+@pytest.mark.parametrize(
+    ("term", "forbids"),
+    [
+        ({}, True),
+        ({"labelSelector": {"matchLabels": {"app": "x"}}}, False),
+        ({"labelSelector": None}, False),
+        ({"namespaces": ["elsewhere"]}, False),
+        ({"namespaces": ["elsewhere"], "namespaceSelector": {}}, True),
+        ({"topologyKey": "kubernetes.io/hostname"}, False),
+        ({"labelSelector": {"matchExpressions": "garbled"}}, True),
+    ],
+)
+def test_nobody_goes_where_somebody_in_the_zone_does_not_want_the_pod(term: dict[str, Any], forbids: bool):
+    """A pod on another node of the zone, whose required anti-affinity kube-scheduler keeps to."""
+    cache = cluster(2, 1)
+    nodes = [labelled(node(name), **{ZONE: "z", "kubernetes.io/hostname": name}) for name in ("n0", "n1")]
+    alone = asking("alone", 100, priority=10, affinity=apart(**term))
+    alone = placed(alone, cache.ranking.choose(cache.request(alone), "n1", BINPACK))
+    cache.pod_changed(alone)
+    scene = on(cache, alone, asking("lesser"), nodes=nodes)
+    wants = labelled(asking("wants", priority=5), app="w")
+    if forbids:
+        assert f"(pod default/alone does not want it on {ZONE}=z (podAntiAffinity))" in why(wants, scene)
+    else:
+        assert [one.name for one in whom(wants, scene)] == ["lesser"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("persistentVolumeClaim", True), ("ephemeral", True), ("emptyDir", False), ("projected", False)]
+)
+def test_where_a_volume_can_be_is_not_guessed(kind: str, told: bool):
+    scene = on(cluster(1, 1), asking("lesser"))
+    wants = asking("wants", priority=5, volumes=[{"name": "data", kind: {}}])
+    found = plan(wants, scene)
+    assert isinstance(found, InVain) == told
+    if isinstance(found, InVain):
+        assert found.reason.startswith("where the volume data can be cannot be checked beforehand")
+
+
+def test_between_two_slices_of_a_plan_the_ledger_shows_what_is():
+    cache = cluster(1, 4)
+    pods = [asking(f"p{number}", 25, blocks=2, priority=number % 3) for number in range(16)]
+    scene = on(cache, *pods, nodes=[node("n0", offered={"pods": 100})])
+    wants = asking("wants", 40, priority=5)
+    expected = plan(wants, scene)
+    assert isinstance(expected, Plan)
+    before = cache.ledger.holders()
+    steps = plan_in_slices(wants, scene, due=lambda: True)
+    pauses = 0
+    found: Plan | InVain | None = None
+    while found is None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found = end.value
+        else:
+            pauses += 1
+            assert cache.ledger.holders() == before
+            assert cache.ranking.fleet().departures == 0
+    assert pauses >= 3, "before it begins, for each node, and for each set that is tried"
+    assert isinstance(found, Plan)
+    assert found.victims == expected.victims
+    assert confirmed(wants, found, scene).allocations == expected.allocations
+
+
+def test_a_plan_that_the_cluster_outran_is_not_confirmed():
+    cache = cluster(1, 1)
+    lesser = asking("lesser")
+    scene = on(cache, lesser)
+    wants = asking("wants", priority=5)
+    found = plan(wants, scene)
+    assert isinstance(found, Plan)
+    (victim,) = found.victims
+    going = replace(victim, metadata=replace(victim.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    for later in ([], [going]):
+        with pytest.raises(Conflict):
+            confirmed(wants, found, replace_pods(scene, later))
+    guarded = [budget(0)]
+    ready = replace(victim, status=replace(victim.status, conditions=[Condition(type="Ready", status="True")]))
+    with pytest.raises(Conflict):
+        confirmed(wants, found, Scene(cache, scene.nodes, [ready], guarded, BINPACK))
+    cache.gpu_changed(card("n0", 1))
+    with pytest.raises(Conflict):
+        confirmed(wants, found, scene)
+
+
+def replace_pods(scene: Scene, pods: Sequence[Pod]) -> Scene:
+    return Scene(scene.cache, scene.nodes, pods, scene.budgets, scene.policies)
+
+
+def labelled(one: Any, **labels: str) -> Any:
+    return replace(one, metadata=replace(one.metadata, labels=labels))
+
+
+def whom(what: Pod, scene: Scene) -> tuple[Pod, ...]:
+    found = plan(what, scene)
+    assert isinstance(found, Plan), found
+    return found.victims

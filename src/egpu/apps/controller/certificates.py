@@ -17,8 +17,9 @@ import structlog
 
 from egpu.adapters.certificates import Certificates, issue, renewal_reason
 from egpu.adapters.kubernetes import Client
-from egpu.api.kubernetes import MutatingWebhookConfiguration, Secret, ValidatingWebhookConfiguration
+from egpu.api.kubernetes import Secret
 from egpu.api.objects import ObjectMeta
+from egpu.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from egpu.apps.controller import webhooks
 from egpu.apps.controller.config import ControllerConfig
 from egpu.errors import AlreadyExists, Conflict, CorruptData, ElasticGPUError

@@ -17,7 +17,7 @@ from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 from egpu.api.wire import rfc3339
 from egpu.core.claims import actions
-from egpu.core.claims.absence import Absences, missing_from, sick_cards
+from egpu.core.claims.absence import Absences, missing_from, sick_cards, users_of_card, why_sick
 from egpu.core.claims.conditions import with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
@@ -45,6 +45,8 @@ class ClaimController:
         self._users: dict[str, dict[str, Pod]] = {}
         """Pods by the key of the claim that they name."""
         self._absences = Absences()
+        self._was_healthy: dict[str, bool] = {}
+        """Cards by name, as their users know them."""
         self.claims: Loop[tuple[str, str]] = Loop("claims", self.reconcile_claim)
         self.gpus: Loop[str] = Loop("gpus", self.reconcile_gpu)
         self.classes: Loop[str] = Loop("classes", self.check_class, workers=1)
@@ -63,6 +65,10 @@ class ClaimController:
 
     def _gpu(self, change: Change[ElasticGPU]) -> None:
         gpu = change.subject
+        if change.new is None:
+            self._was_healthy.pop(gpu.name, None)
+        else:
+            self._was_healthy.setdefault(gpu.name, gpu.healthy)
         self.gpus.queue.add(gpu.name)
         if gpu.spec.claim_ref is not None:
             self.claims.queue.add((gpu.spec.claim_ref.namespace, gpu.spec.claim_ref.name))
@@ -131,12 +137,24 @@ class ClaimController:
         gpu = self._gpus.get(name)
         if gpu is None:
             return DONE
+        await self._tell_users(gpu)
         claim = await self._claim_of(gpu)
         # A node that registers late is waited for as well.
         node = self._nodes.get(gpu.spec.node_name) or await self._client.find(Node, gpu.spec.node_name)
         missing = f"node {gpu.spec.node_name} is gone" if node is None else None
         absence = self._absences.look(gpu.uid, missing, now=time.monotonic())
         return await self._do(gpu, reconcile_gpu(gpu, claim, absence))
+
+    async def _tell_users(self, gpu: ElasticGPU) -> None:
+        """Pods that have a part of a card hear that it fell sick, and that it is well again."""
+        if self._was_healthy.get(gpu.name) == gpu.healthy:
+            return
+        self._was_healthy[gpu.name] = gpu.healthy
+        for pod in users_of_card(gpu, self._pods):
+            if sick := why_sick(gpu):
+                await self._events.warn(pod, "CardUnhealthy", sick)
+            else:
+                await self._events.note(pod, "CardsHealthy", "its card takes work again")
 
     async def _known_slices(self, claim: ElasticGPUClaim) -> list[ElasticGPU]:
         """The claim's slices. One that the cache lacks is asked for: it may be too new, and a claim whose slice is gone

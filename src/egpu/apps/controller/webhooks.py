@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.foreign import FOREIGN
-from egpu.api.kubernetes import (
-    LabelSelector,
-    LabelSelectorRequirement,
+from egpu.api.kubernetes import LabelSelector, LabelSelectorRequirement
+from egpu.api.objects import ObjectMeta
+from egpu.api.vocabularies import POD_RESOURCES, VOCABULARIES
+from egpu.api.webhooks import (
     MatchCondition,
     MutatingWebhookConfiguration,
     RuleWithOperations,
@@ -24,8 +25,6 @@ from egpu.api.kubernetes import (
     Webhook,
     WebhookClientConfig,
 )
-from egpu.api.objects import ObjectMeta
-from egpu.api.vocabularies import POD_RESOURCES, VOCABULARIES
 from egpu.core.admission import FIXED_ANNOTATIONS
 from egpu.errors import InvalidInput
 

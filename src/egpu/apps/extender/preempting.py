@@ -31,14 +31,18 @@ from egpu.apps.extender.fence import Fence, awaits_placement
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
 from egpu.core.placement.reservations import Reservation, Reserved, priority
+from egpu.core.placement.usage import card_usage
 from egpu.core.policies.registry import Policies
-from egpu.core.preemption.plan import InVain, Plan, card_names, plan
+from egpu.core.preemption.plan import confirmed, plan_in_slices
+from egpu.core.preemption.scene import InVain, Plan, card_names
 from egpu.core.preemption.victims import is_placed
 from egpu.errors import BudgetSpent, Conflict, ElasticGPUError, NotFound
 
 LOOK_SECONDS: Final = 0.5
 PLANS_PER_LOOK: Final = 1
-"""A plan takes some tenths of a second where 6,000 pods have cards, and nothing else is answered meanwhile."""
+"""A plan takes some tenths of a second where 6,000 pods have cards."""
+SLICE_SECONDS: Final = 0.005
+"""For so long others wait for a plan, and then the plan for them."""
 EVICTIONS_PER_LOOK: Final = 16
 RESERVED_SECONDS: Final = 60.0
 """Kept for a pod beyond the time that its victims have to end."""
@@ -103,25 +107,30 @@ class Preemptor:
         waiting = [
             pod
             for pod in self._view.pods
-            if least is not None
-            and awaits_placement(pod)
-            and priority(pod) > least
-            and _unschedulable(pod)
-            and self._is_turn(pod.uid)
-            and pod.uid not in self._view.cache.reservations
+            if least is not None and priority(pod) > least and self._waits(pod) and self._is_turn(pod.uid)
         ]
         return sorted(waiting, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.uid))
+
+    def _waits(self, pod: Pod) -> bool:
+        """Whether kube-scheduler found no place for it, and nobody has gone for it yet."""
+        cache = self._view.cache
+        has_cards = cache.pod_allocation(pod.uid) is not None or pod.uid in cache.reservations
+        return awaits_placement(pod) and _unschedulable(pod) and not has_cards
 
     # --- a plan becomes a reservation -------------------------------------------------------------------------------
 
     async def _begin(self, pod: Pod) -> None:
-        await self._fence.check()
-        # From here to the reservation there is no await: nobody can take the cards in between.
-        found = plan(pod, self._view.scene(self._policies))
+        found = await self._plan(pod)
         if isinstance(found, InVain):
             log.debug("nobody is evicted for it", pod=pod.key, reason=found.reason)
             self._put_off(pod.uid)
             return
+        known = self._view.pods.by_uid(pod.uid)
+        if known is None or not self._waits(known):
+            return
+        await self._fence.check()
+        # From here to the reservation there is no await: nobody can take the cards in between.
+        found = confirmed(known, found, self._view.scene(self._policies))
         begun = [Reservation.of(one, self._reserved(one, found)) for one in found.pods]
         for reservation in begun:
             self._view.cache.reservations.keep(reservation)
@@ -142,6 +151,18 @@ class Preemptor:
             await self._events.note(one, "Preempting", _announced(found))
         for reservation in begun:
             await self._go_on(reservation)
+
+    async def _plan(self, pod: Pod) -> Plan | InVain:
+        """In slices, between which the scheduler's questions are answered."""
+        ends = 0.0
+        steps = plan_in_slices(pod, self._view.scene(self._policies), due=lambda: time.monotonic() >= ends)
+        while True:
+            ends = time.monotonic() + SLICE_SECONDS
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            await asyncio.sleep(SLICE_SECONDS)
 
     async def _undo(self, begun: Sequence[Reservation], written: Sequence[Reservation]) -> None:
         """Not all of a gang could be told: nobody is evicted for a part of it."""
@@ -181,14 +202,16 @@ class Preemptor:
         staying = [one for one in left if one.metadata.deletion_timestamp is None and self._is_turn(one.uid)]
         if not staying:
             return
+        if unusable := self._unusable(reservation):
+            await self._end_all(pod, unusable)
+            return
         await self._fence.check()
         try:
             if len(left) == len(reservation.reserved.victims):
                 for victim in staying:
                     await self._evict(victim, dry_run=True)
         except BudgetSpent as error:
-            self._put_off(pod.uid)
-            await self._end(reservation, str(error))
+            await self._end_all(pod, str(error))
             return
         for victim in staying[:EVICTIONS_PER_LOOK]:
             self._put_off(victim.uid)
@@ -199,6 +222,14 @@ class Preemptor:
                 return
             self._metrics.pods_evicted.inc()
             await self._events.note(victim, "Preempted", _farewell(victim, pod, reservation))
+
+    def _unusable(self, reservation: Reservation) -> str:
+        """Which of the reserved cards takes no new work by now, and why; "" where all do."""
+        for key in sorted(card_usage(reservation.reserved.allocation)):
+            card = next((one for one in self._view.cache.ledger.cards(key.node) if one.uuid == key.uuid), None)
+            if card is None or not card.healthy:
+                return f"card {key.uuid} of node {key.node} {'is away' if card is None else card.why_not}"
+        return ""
 
     async def _evict(self, victim: Pod, *, dry_run: bool = False) -> None:
         try:
@@ -212,6 +243,12 @@ class Preemptor:
             await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace, subresource="status")
         except (Conflict, NotFound):
             return  # another pod by now, or none
+
+    async def _end_all(self, pod: Pod, why: str) -> None:
+        """What is kept for the pod, and for its gang: nobody goes for a part of one."""
+        for reservation in self._view.cache.reservations.own(pod):
+            self._put_off(reservation.uid)
+            await self._end(reservation, why)
 
     async def _end(self, reservation: Reservation, why: str) -> None:
         """Of a pod that still waits: one that has its cards has let go of it already."""

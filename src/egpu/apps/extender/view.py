@@ -9,7 +9,7 @@ from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.registry import Policies
-from egpu.core.preemption.plan import Scene
+from egpu.core.preemption.scene import Scene
 
 
 class View:

@@ -76,19 +76,29 @@ class Waker:
         now = time.monotonic()
         self._told = {uid: at for uid, at in self._told.items() if now - at < TOLD_SECONDS}
         known = {uid: self._view.pods.by_uid(uid) for uid in (*self._refused, *self._told)}
-        waiting = {uid: pod for uid, pod in known.items() if pod is not None and awaits_placement(pod)}
+        waiting = {
+            uid: pod
+            for uid, pod in known.items()
+            if pod is not None and awaits_placement(pod) and not self._has_cards(pod)
+        }
         self._refused &= waiting.keys()
         for pod in would_fit(waiting.values(), self._view.cache, self._view.usable_nodes(), self._policies):
-            if pod.uid not in self._told:
+            if pod.uid not in self._told and not self._has_cards(pod):
                 await self._wake(pod)
                 await asyncio.sleep(1 / WAKES_PER_SECOND)
+
+    def _has_cards(self, pod: Pod) -> bool:
+        """Whether its binding is on its way: a touch would only make the API server refuse it, and have it sent
+        again."""
+        return self._view.cache.pod_allocation(pod.uid) is not None
 
     async def _wake(self, pod: Pod) -> None:
         patch = {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"room-{time.time_ns()}"}}}
         self._refused.discard(pod.uid)
         self._told[pod.uid] = time.monotonic()
         try:
-            await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace)
+            # Shown at once: the bind that follows must not be sent for the pod as it was before.
+            self._view.pods.absorb(await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace))
         except (Conflict, NotFound):
             return  # another pod by now, or none
         except ElasticGPUError:

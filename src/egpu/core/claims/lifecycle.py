@@ -99,12 +99,20 @@ def reconcile_claim(
     actions: list[Action] = []
     if klass is None and claim.status.allocation is None:
         actions.append(Tell(claim, "ClassNotFound", f"there is no class {claim.spec.class_name!r}"))
+    if _waits_for_a_pod(claim, klass, users):
+        waits = "waits for the first pod that uses it, with which its cards are chosen"
+        actions.append(Tell(claim, "WaitForFirstConsumer", waits, warning=False))
     stale = _stale(claim, slices)
     actions += [DeleteSlice(gpu) for gpu in stale]
     actions += _follow(claim, klass, [gpu for gpu in slices if gpu not in stale], users)
     if claim.status.phase == "Bound" and absence is not None:
         actions += _lose(claim, slices, absence)
     return actions + _judge_cards(claim, sick)
+
+
+def _waits_for_a_pod(claim: ElasticGPUClaim, klass: ElasticGPUClass | None, users: Sequence[str]) -> bool:
+    unbound = claim.status.allocation is None and claim.status.phase != "Lost" and not users
+    return unbound and klass is not None and klass.binding_mode == "WaitForFirstConsumer"
 
 
 def _judge_cards(claim: ElasticGPUClaim, sick: str) -> list[Action]:

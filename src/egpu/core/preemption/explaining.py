@@ -5,7 +5,8 @@ from dataclasses import replace
 from egpu.api.kubernetes import Pod
 from egpu.core.explain import Explanation, explain_pod
 from egpu.core.placement.reservations import priority
-from egpu.core.preemption.plan import InVain, Scene, card_names, plan
+from egpu.core.preemption.plan import plan
+from egpu.core.preemption.scene import InVain, Scene, card_names
 
 
 def explain_with_preemption(pod: Pod, scene: Scene) -> Explanation:

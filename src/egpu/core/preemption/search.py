@@ -4,7 +4,7 @@ spared."""
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final
 
 from egpu.core.preemption.budgets import Budgets
@@ -16,6 +16,8 @@ TRIALS: Final = 256
 Chosen = tuple[Unit, ...]
 Helps = Callable[[Sequence[Unit]], bool]
 """Whether there is room when these are gone. More of them never make less room."""
+Pause = Callable[[], Iterable[None]]
+"""What to yield where a search may be interrupted: nothing where it need not be."""
 
 
 def cheapest(
@@ -24,11 +26,13 @@ def cheapest(
     budgets: Budgets,
     *,
     may_help: Helps,
+    pause: Pause,
     below: Cost | None = None,
     trials: int = TRIALS,
-) -> Chosen | None:
+) -> Generator[None, None, Chosen | None]:
     """The cheapest set of `units` (sorted by cost) that helps and breaks no budget, if it costs less than `below`.
-    `may_help`: a quick look, which is right where it says no."""
+    `may_help`: a quick look, which is right where it says no. Pauses between two trials."""
+    yield from pause()
     if not may_help(units):
         return None
     needed = tuple(unit for unit in units if not may_help([one for one in units if one is not unit]))
@@ -44,6 +48,7 @@ def cheapest(
         if below is not None and cost >= below:
             return None
         picked = (*needed, *(optional[at] for at in chosen))
+        yield from pause()
         if may_help(picked):
             if helps(picked):
                 return picked
@@ -52,11 +57,13 @@ def cheapest(
         for at in range(chosen[-1] + 1 if chosen else 0, len(optional)):
             if _allowed((*picked, optional[at]), budgets):
                 heapq.heappush(waiting, (cost.plus(optional[at].cost), next(order), (*chosen, at)))
-    found = _all_but_the_spared(units, helps, budgets)
+    found = yield from _all_but_the_spared(units, helps, budgets, pause)
     return found if found is not None and (below is None or cost_of(found) < below) else None
 
 
-def _all_but_the_spared(units: Sequence[Unit], helps: Helps, budgets: Budgets) -> Chosen | None:
+def _all_but_the_spared(
+    units: Sequence[Unit], helps: Helps, budgets: Budgets, pause: Pause
+) -> Generator[None, None, Chosen | None]:
     """As kube-scheduler does it: with all gone that may go, the most important ones come back while there is room."""
     gone: list[Unit] = []
     for unit in units:
@@ -66,6 +73,7 @@ def _all_but_the_spared(units: Sequence[Unit], helps: Helps, budgets: Budgets) -
         return None
     for unit in reversed(list(gone)):
         spared = [one for one in gone if one is not unit]
+        yield from pause()
         if helps(spared):
             gone = spared
     return tuple(gone)
@@ -74,5 +82,6 @@ def _all_but_the_spared(units: Sequence[Unit], helps: Helps, budgets: Budgets) -
 def _allowed(units: Sequence[Unit], budgets: Budgets) -> bool:
     charges: Counter[str] = Counter()
     for unit in units:
-        charges.update(unit.charges)
-    return budgets.allow(charges)
+        if unit.charges:
+            charges.update(unit.charges)
+    return not charges or budgets.allow(charges)

@@ -1,14 +1,20 @@
 """What nodes have beside cards, with some pods gone: the resources that kube-scheduler counts, and its other rules as
-far as they can be told from the pod and the node."""
+far as they can be told from pods and nodes."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from egpu.api.allocation import PodAllocation
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.resources import Amounts, effective_requests
 from egpu.core.placement.node_filters import rejection
+from egpu.core.preemption.neighbours import Neighbours
+
+FREE_OF_NODES: Final = frozenset(
+    {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "nfs", "projected", "secret"}
+)
+"""Volumes that every node can have, any number of times."""
 
 
 class Sums:
@@ -21,10 +27,12 @@ class Sums:
         for pod in pods:
             if pod.spec.node_name and not pod.finished:
                 self._pods_on.setdefault(pod.spec.node_name, []).append(pod)
+        self._neighbours = Neighbours(nodes, (pod for some in self._pods_on.values() for pod in some))
 
     def take(self, pods: Iterable[Pod], places: Mapping[str, PodAllocation], *, gone: Container[str]) -> bool:
         """Whether the nodes take these pods where they are to be placed, all at once, with others `gone` (UIDs)."""
         used: dict[str, Amounts] = {}
+        beside: dict[str, list[Pod]] = {}
         for pod in pods:
             name = places[pod.uid].node
             if name not in self._nodes:
@@ -34,8 +42,15 @@ class Sums:
             asked = self._request(pod)
             if rejection(pod, self._nodes[name], requests=asked, used=used[name]) is not None:
                 return False
+            if self._neighbours.objection(pod, name, gone=gone, beside=beside.get(name, ())):
+                return False
             _add(used[name], asked)
+            beside.setdefault(name, []).append(pod)
         return True
+
+    def objection(self, pod: Pod, node: str, *, gone: Container[str]) -> str:
+        """Which of its neighbours, with others `gone` (UIDs), forbids the pod to be on the node; "" where none does."""
+        return self._neighbours.objection(pod, node, gone=gone)
 
     def _used(self, node: str, gone: Container[str]) -> Amounts:
         total: Amounts = {}
@@ -56,11 +71,15 @@ def _add(totals: Amounts, amounts: Amounts) -> None:
 
 
 def only_the_scheduler_can_tell(pod: Pod) -> str:
-    """What the pod asks for that cannot be told from it and a node alone; "" where there is nothing."""
+    """What the pod asks for that cannot be told from pods and nodes; "" where there is nothing."""
     for name in ("podAffinity", "podAntiAffinity"):
         affinity: dict[str, Any] = (pod.spec.affinity or {}).get(name) or {}
         if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
             return f"spec.affinity.{name}"
     if any(one.get("whenUnsatisfiable") == "DoNotSchedule" for one in pod.spec.topology_spread_constraints or []):
         return "spec.topologySpreadConstraints"
-    return ""
+    volumes: Sequence[dict[str, Any]] = pod.spec.volumes or []
+    for volume in volumes:
+        if not volume.keys() - {"name"} <= FREE_OF_NODES:
+            return f"where the volume {volume.get('name', '')} can be"
+    return "spec.resourceClaims" if pod.spec.resource_claims else ""

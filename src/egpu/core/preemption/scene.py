@@ -1,0 +1,48 @@
+"""The cluster as a plan looks at it, and what comes of a plan."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from egpu.api.allocation import PodAllocation
+from egpu.api.disruption import PodDisruptionBudget
+from egpu.api.kubernetes import Node, Pod
+from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.usage import card_usage
+from egpu.core.policies.registry import Policies
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The cluster, as a plan looks at it. `pods`: all of them."""
+
+    cache: SchedulerCache
+    nodes: Mapping[str, Node]
+    pods: Iterable[Pod]
+    budgets: Iterable[PodDisruptionBudget]
+    policies: Policies
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`allocations` by UID of the pod, and of the members of its gang that wait with it (`pods`). `victims` may be
+    empty: then enough pods are about to end already."""
+
+    pods: tuple[Pod, ...]
+    allocations: Mapping[str, PodAllocation]
+    victims: tuple[Pod, ...]
+
+
+@dataclass(frozen=True)
+class InVain:
+    """Why nobody is evicted for a pod."""
+
+    reason: str
+
+
+def card_names(allocation: PodAllocation) -> str:
+    """Which cards, for people: "card UUID of node NODE"; of the pool, with the nodes that have them."""
+    by_node: dict[str, list[str]] = {}
+    for key in sorted(card_usage(allocation)):
+        by_node.setdefault(key.node, []).append(key.uuid)
+    some = [f"card{'s' if len(uuids) > 1 else ''} {', '.join(uuids)} of node {node}" for node, uuids in by_node.items()]
+    return " and ".join(some)
