@@ -6,7 +6,7 @@ nothing else may notice.
     rolled     an agent, as an upgrade of its DaemonSet replaces it
     refused    requests of our components to the API server, with 409, 410, 429 and 500, before anything is done
     cut        every watch
-    deposed    a leader: its Lease is another's, until it is taken back
+    deposed    the extender that leads: its Lease is another's, until the next one takes it back
     rotated    the webhook's certificate
 
 Not killed are shims: their executors end with them, which is what they are for. And an agent is struck only while all
@@ -31,6 +31,7 @@ import httpx2
 
 from egpu.api.kubernetes import Lease, Secret
 from egpu.apps.controller import ControllerConfig
+from egpu.apps.extender import ExtenderConfig
 from egpu.embedded.apiserver import status
 from egpu.embedded.apiserver.authorization import Wanted
 from egpu.embedded.apiserver.calls import User
@@ -38,11 +39,11 @@ from egpu.embedded.cluster import NAMESPACE, Cluster
 from support.waiting import until
 
 KILLED: Final = ("extender", "controller", "webhook", "agent", "kubelet")
-LEADERS: Final = ("extender", "controller")
 PAUSED: Final = (*KILLED, "shim")
 LONGEST_PAUSE_SECONDS: Final = 2.0
 REFUSING_SECONDS: Final = 1.5
 REFUSED_SHARE: Final = 0.4
+LEASE: Final = ExtenderConfig.lease
 WEBHOOK_TLS: Final = ControllerConfig.tls_secret
 
 
@@ -70,8 +71,7 @@ class Faults:
         yield "pause API server", self._pause_api
         yield "refuse requests", self._refuse_for_a_while
         yield "cut watches", self._cut
-        for kind in LEADERS:
-            yield f"depose {kind}", lambda kind=kind: self._depose(kind)
+        yield "depose extender", self._depose
         yield "rotate certificate", self._rotate
 
     async def strike(self) -> str:
@@ -118,11 +118,10 @@ class Faults:
             if name.startswith("agent-"):
                 child.kill()
 
-    async def _depose(self, kind: str) -> None:
-        """Whoever leads finds out when it renews, or before it next binds."""
-        lease = f"elastic-gpu-{kind}"
+    async def _depose(self) -> None:
+        """It finds out when it renews, or before it next binds. The cluster's only controller asks nobody."""
         async with self._running.client() as client:
-            await client.patch(Lease, lease, {"spec": {"holderIdentity": "another"}}, namespace=NAMESPACE)
+            await client.patch(Lease, LEASE, {"spec": {"holderIdentity": "another"}}, namespace=NAMESPACE)
 
     async def _rotate(self) -> None:
         """What it has is good no longer; the controller looks when it starts, and else once a minute."""
