@@ -209,16 +209,39 @@ static void use_socket(struct link *link, int fd) {
 
 /* ---- the first connection, and another one ---- */
 
+/* Whether somebody may listen on a socket that is there and nobody's now: whoever carries our bytes
+ * to another machine puts a new one in its place when it comes back. An executor beside us, whose
+ * policy stands there too, does not come back. */
+static bool may_listen_again(const struct link *link, int error) {
+    char policy[sizeof link->path + 16];
+    int folder = (int)(strrchr(link->path, '/') - link->path);
+    snprintf(policy, sizeof policy, "%.*s/executor-policy", folder, link->path);
+    return error == ECONNREFUSED && !link->direct && access(policy, F_OK) != 0;
+}
+
+/* The first socket, or -1 when that was said on stderr. */
+static int dial_first(struct link *link, int64_t deadline) {
+    for (bool waits = false;; waits = true) {
+        int fd = dial(link), error = errno;
+        if (fd >= 0) return fd;
+        if (!may_listen_again(link, error) || clock_now_ms() > deadline) {
+            fprintf(stderr, "egpu: cannot connect to %s: %s\n", link->path, strerror(error));
+            return -1;
+        }
+        if (!waits)
+            fprintf(stderr, "egpu: %s: nobody listens now; waits %d s for its agent\n", link->path,
+                    GRACE_SECONDS);
+        usleep(RETRY_MS * 1000);
+    }
+}
+
 /* A connection that breaks before the welcome is made anew, as any later one is, with a session of
  * its own: what the executor has begun for the one before ends there. */
 bool connection_open(struct link *link) {
     int64_t deadline = clock_now_ms() + GRACE_SECONDS * 1000;
     for (;;) {
-        int fd = dial(link);
-        if (fd < 0) {
-            fprintf(stderr, "egpu: cannot connect to %s: %s\n", link->path, strerror(errno));
-            return false;
-        }
+        int fd = dial_first(link, deadline);
+        if (fd < 0) return false;
         enum greeting greeting = greet(link, fd);
         if (greeting == GREETED) {
             link->connected_once = true;

@@ -19,7 +19,7 @@ from support.faults import Faults
 from support.storm import Witness, check_container, script
 from support.waiting import until
 
-ROUNDS: Final = int(os.environ.get("EGPU_FAULT_ROUNDS", "16"))
+ROUNDS: Final = int(os.environ.get("EGPU_FAULT_ROUNDS", "18"))
 """One of each kind in every run of the suite; `make faults` has many more."""
 SEED: Final = int(os.environ.get("EGPU_FAULT_SEED", "1"))
 ROUND_SECONDS: Final = 0.5
@@ -28,13 +28,13 @@ PLACES: Final = ("direct", "beside", "remote")
 
 
 def visitor(number: int) -> dict[str, object]:
-    """A bare pod that reports from inside its slice and ends, with the card in its container or an executor beside it.
-
-    Not on another node: a first call while the agents between the two are away fails (`docs/pool.md`).
-    """
+    """A bare pod that reports from inside its slice and ends, with the card in its container, with an executor beside
+    it, or with one on another node."""
     command = ["sh", "-c", script(0.2)]
-    name, beside = f"visitor-{number}", number % 2 == 0
-    return programs.pod(name, command, pool=beside, nodeSelector=programs.WITH_GPUS, restartPolicy="Never")
+    place = PLACES[number % len(PLACES)]
+    where = programs.WITHOUT_GPUS if place == "remote" else programs.WITH_GPUS
+    name, pool = f"visitor-{number}", place != "direct"
+    return programs.pod(name, command, pool=pool, nodeSelector=where, restartPolicy="Never")
 
 
 async def created(client: Client, pod: dict[str, object]) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from egpu.adapters.kubelet.registrar import ENDPOINT
+from egpu.adapters.shim import ShimDirectory
+from egpu.adapters.shim import offer as offers
 from egpu.adapters.slices.pages import USAGE_SIZE, read_policy
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
@@ -252,17 +255,37 @@ async def test_a_restart_repeats_prestart_with_the_same_slot(node: LocalNode) ->
     assert status.last_state.terminated.exit_code == 1
 
 
+@pytest.mark.parametrize("node", ["never"], indirect=True)
+async def test_device_files_that_come_later_reach_containers(node: LocalNode) -> None:
+    later = node.directory / "dev" / "nvidia-uvm-tools"
+    later.unlink(missing_ok=True)
+
+    def offered() -> bool:
+        offer = offers.read(ShimDirectory.of(node.state_dir).offer)
+        return offer is not None and f"/dev/{later.name}" in {device.container_path for device in offer.answer.devices}
+
+    await until(lambda: not offered(), "an offer without it")
+    later.touch()
+    await until(offered, "an offer with it")
+
+
 async def test_a_killed_kubelet_adopts_and_the_agent_registers_again(node: LocalNode) -> None:
     pod = await node.create("stays", [shell("main", "echo $$; exec sleep 987654")], {"main": vcuda(share(0, core=30))})
     ends = await node.create("ends", [shell("main", "sleep 1; exit 3")], {"main": vcuda(share(1, core=30))})
     await node.phase("stays", "Running")
     await node.phase("ends", "Running")
     before = node.slot_of(pod, "main")
-    registrations = node.shim.registrar.registrations
+    endpoint = node.kubelet_dir / "device-plugins" / ENDPOINT
+    before_socket = endpoint.stat()
     await node.kill_kubelet()
     await until(lambda: list((node.kubelet_dir / "run" / ends.uid).glob("main/0/exit")), "it ends unseen")
     await node.start_kubelet()
-    await until(lambda: node.shim.registrar.registrations > registrations, "registered again")
+
+    def registered_again() -> bool:  # on a socket of its own: the new kubelet has removed the one before
+        there = endpoint.exists() and endpoint.stat().st_ctime_ns != before_socket.st_ctime_ns
+        return there and node.shim.registrar.registered
+
+    await until(registered_again, "registered again")
     after = await node.phase("ends", "Failed")
     assert ended(after).exit_code == 3
     late = await node.create("late", [shell("main", "true")], {"main": vcuda(share(1, core=30))})

@@ -24,7 +24,7 @@ from egpu.adapters.simulator.machine import Machine, SimulatedCard
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
 from support.mixed_load import COUNT
 from support.raw_session import OPS, Raw
-from support.remote_gpu import Executor, client_dir, remote
+from support.remote_gpu import Bridge, Executor, client_dir, remote
 from support.simulated_gpu import Program, environment, machine, run
 from support.waiting import DEADLINE_SECONDS, wait_until
 
@@ -234,6 +234,37 @@ def test_a_first_connection_that_breaks_is_made_anew(sim: Machine, tmp_path: Pat
         bridge.cut_after = bytes_carried  # within the greeting, of either side
         assert sample(client, "vectoradd").returncode == 0
         assert bridge.cuts == 1
+
+
+def abandoned(sock: Path) -> None:
+    """A socket on which nobody listens any more, as a killed process leaves it."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(sock))
+
+
+def test_a_first_call_waits_for_the_agent_to_come_back(sim: Machine, tmp_path: Path) -> None:
+    with remote(sim, tmp_path, "shm") as (client, executor, _):
+        (client / "lease.sock").unlink()
+        abandoned(client / "lease.sock")
+        command = [str(path("samples/egpu-sample-vectoradd"))]
+        with subprocess.Popen(command, env=environment(client), stderr=subprocess.PIPE, text=True) as program:
+            assert program.stderr
+            assert "nobody listens now; waits 30 s for its agent" in program.stderr.readline()
+            bridge = Bridge(client / "again.sock", executor.folder.parent / "executor.sock")
+            (client / "again.sock").rename(client / "lease.sock")
+            assert program.wait(DEADLINE_SECONDS) == 0
+            assert program.stderr.read() == ""  # it is said once
+            bridge.close()
+
+
+def test_a_first_call_does_not_wait_for_an_executor_beside_it(tmp_path: Path) -> None:
+    client = client_dir(tmp_path / "client")
+    abandoned(client / "lease.sock")
+    (client / "executor-policy").touch()
+    failed = sample(client, "vectoradd").stderr
+    assert "Connection refused" in failed
+    assert "waits" not in failed
+    assert "CUDA_ERROR_DEVICE_UNAVAILABLE" in failed
 
 
 def test_a_bridge_that_has_no_lease_to_give_says_so_and_is_not_asked_again(sim: Machine, tmp_path: Path) -> None:

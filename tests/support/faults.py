@@ -1,14 +1,18 @@
 """Faults of a cluster, one after the other in a random order that follows from a seed: what is struck must recover, and
 nothing else may notice.
 
-    killed     a component, at any moment; agents and kubelets of any node
+    killed     a component, at any moment; agents and kubelets of any node; all agents at once
     paused     a component, or the API server, for up to two seconds
     rolled     an agent, as an upgrade of its DaemonSet replaces it
     refused    requests of our components to the API server, with 409, 410, 429 and 500, before anything is done
     cut        every watch
+    deposed    the extender that leads: its Lease is another's, until the next one takes it back
+    rotated    the webhook's certificate
 
 Not killed are shims: their executors end with them, which is what they are for. And an agent is struck only while all
-agents are ready, as in a rollout: between two nodes a program of the pool outlives 30 seconds without one of them.
+agents are ready, as in a rollout: between two nodes a program of the pool outlives 30 seconds in which they are not
+both there. Nor is the API server killed: the embedded one keeps its state in memory, and a cluster without its state is
+another cluster.
 """
 
 from __future__ import annotations
@@ -25,10 +29,13 @@ from typing import Final
 
 import httpx2
 
+from egpu.api.kubernetes import Lease, Secret
+from egpu.apps.controller import ControllerConfig
+from egpu.apps.extender import ExtenderConfig
 from egpu.embedded.apiserver import status
 from egpu.embedded.apiserver.authorization import Wanted
 from egpu.embedded.apiserver.calls import User
-from egpu.embedded.cluster import Cluster
+from egpu.embedded.cluster import NAMESPACE, Cluster
 from support.waiting import until
 
 KILLED: Final = ("extender", "controller", "webhook", "agent", "kubelet")
@@ -36,6 +43,8 @@ PAUSED: Final = (*KILLED, "shim")
 LONGEST_PAUSE_SECONDS: Final = 2.0
 REFUSING_SECONDS: Final = 1.5
 REFUSED_SHARE: Final = 0.4
+LEASE: Final = ExtenderConfig.lease
+WEBHOOK_TLS: Final = ControllerConfig.tls_secret
 
 
 class Faults:
@@ -58,9 +67,12 @@ class Faults:
         for kind in PAUSED:
             yield f"pause {kind}", lambda kind=kind: self._pause(kind)
         yield "roll agent", self._roll
+        yield "kill every agent", self._kill_agents
         yield "pause API server", self._pause_api
         yield "refuse requests", self._refuse_for_a_while
         yield "cut watches", self._cut
+        yield "depose extender", self._depose
+        yield "rotate certificate", self._rotate
 
     async def strike(self) -> str:
         """The next fault; returns what it was. Each kind comes as often as any other."""
@@ -100,6 +112,22 @@ class Faults:
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(self._rng.uniform(0.3, LONGEST_PAUSE_SECONDS))
             os.kill(pid, signal.SIGCONT)
+
+    async def _kill_agents(self) -> None:
+        for name, child in self._running.fleet.children.items():
+            if name.startswith("agent-"):
+                child.kill()
+
+    async def _depose(self) -> None:
+        """It finds out when it renews, or before it next binds. The cluster's only controller asks nobody."""
+        async with self._running.client() as client:
+            await client.patch(Lease, LEASE, {"spec": {"holderIdentity": "another"}}, namespace=NAMESPACE)
+
+    async def _rotate(self) -> None:
+        """What it has is good no longer; the controller looks when it starts, and else once a minute."""
+        async with self._running.client() as client:
+            await client.patch(Secret, WEBHOOK_TLS, {"data": {"tls.crt": ""}}, namespace=NAMESPACE)
+        await self._kill("controller")
 
     async def _roll(self) -> None:
         await self._running.fleet.children[self._one("agent")].roll()

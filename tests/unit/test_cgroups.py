@@ -54,6 +54,13 @@ def test_the_daemon_moves_into_a_leaf_and_turns_the_controllers_on(tmp_path: Pat
     assert (root / "cgroup.subtree_control").read_text() == "+memory +cpu +pids"
 
 
+def test_a_container_out_of_memory_loses_one_executor_and_not_all(tmp_path: Path) -> None:
+    root = tree(tmp_path / "container")
+    (root / "memory.oom.group").write_text("1")  # as kubelet leaves it
+    Hierarchy(root).take()
+    assert (root / "memory.oom.group").read_text() == "0"
+
+
 def test_what_is_not_delegated_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match=r"no controller memory, cpu, pids .*it has hugetlb"):
         Hierarchy(tree(tmp_path / "v1", "hugetlb")).take()

@@ -174,6 +174,9 @@ def agent(
     from egpu.adapters.local.run import default_root
     from egpu.apps.agent import AgentConfig, run
 
+    confinement = ConfinementConfig(cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users)
+    if shim and confinement != ConfinementConfig():
+        raise InvalidInput("shim", "executors are the shim's: give --cgroup and --executor-… to `egpu shim`")
     config = AgentConfig(
         node=node,
         kubeconfig=kubeconfig,
@@ -189,9 +192,7 @@ def agent(
         pool_advertise=pool_advertise,
         pool_link_mbps=pool_link_mbps,
         vocabularies=optional_vocabularies(vocabularies),
-        confinement=ConfinementConfig(
-            cgroup=cgroup, memory_mib=executor_memory, cpus=executor_cpus, users=executor_users
-        ),
+        confinement=confinement,
         mount_usage=mount_usage,
         cdi=cdi,
         cdi_directories=tuple(cdi_dir or DIRECTORIES),

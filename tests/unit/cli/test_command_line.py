@@ -69,6 +69,10 @@ except SystemExit:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_an_agent_with_a_shim_refuses_what_only_the_shim_could_do(call: Call) -> None:
+    assert "give --cgroup" in call.wrong(2, "agent", "--node", "n", "--shim", "--executor-memory", "4096")
+
+
 def test_version():
     def out(*arguments: str) -> str:
         done = CliRunner().invoke(app, ["version", *arguments])

@@ -138,6 +138,8 @@ def test_nothing_but_a_person_ends_a_shim() -> None:
     pods = [one["spec"]["template"]["spec"] for one in (shim, agent)]
     (container,) = pods[0]["containers"]
     assert "livenessProbe" not in container
+    assert pods[0]["priorityClassName"] == "system-node-critical", "others are evicted, and killed for memory"
+    assert {"operator": "Exists", "effect": "NoExecute"} in pods[0]["tolerations"]
     assert pods[0]["automountServiceAccountToken"] is False
     for same in ("nodeSelector", "tolerations", "priorityClassName", "hostPID"):
         assert pods[0][same] == pods[1][same]

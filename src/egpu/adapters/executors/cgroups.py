@@ -126,6 +126,12 @@ class Hierarchy:
             (self.root / "cgroup.subtree_control").write_text(wanted)
         except OSError as error:
             raise NotSupported(f"{self.root} is not delegated to this daemon: {error.strerror}") from error
+        # kubelet has a container that reaches its limit killed whole (1 here): all executors and their parent for one.
+        # Each group is killed whole, and the rest goes on. Not every kernel has it, nor lets every daemon write it.
+        whole = self.root / "memory.oom.group"
+        with contextlib.suppress(OSError):
+            if whole.exists():
+                whole.write_text("0")
 
     def create(self, name: str, limits: Limits) -> Group:
         """A new, empty group; what an earlier one of this name left is ended. Raises Unavailable."""

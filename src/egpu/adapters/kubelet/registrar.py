@@ -40,7 +40,6 @@ class Registrar:
         self._poll_seconds = poll_seconds
         self._server: grpc.aio.Server | None = None
         self.registered = False
-        self.registrations = 0
 
     async def run(self) -> None:
         try:
@@ -65,7 +64,6 @@ class Registrar:
         self._server = await serve_plugin(self._plugin, self._directory / ENDPOINT)
         await register(self._directory, Registration(names.SLOT, ENDPOINT, self._plugin.options))
         self.registered = True
-        self.registrations += 1
         log.info("registered with kubelet", resource=names.SLOT, directory=str(self._directory))
         return kubelet
 

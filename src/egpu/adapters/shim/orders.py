@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord, Owner
 from egpu.adapters.shim import ShimDirectory
 from egpu.errors import CorruptData, TerminalError, Unavailable
+
+log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 30.0
 MAX_LINE: Final = 1024 * 1024
@@ -81,10 +84,14 @@ class Shim:
 
     async def started(self, *, retry_seconds: float) -> State:
         """Its state, as soon as there is a shim."""
+        told = False
         while True:
             try:
                 return await self.state()
-            except Unavailable:
+            except Unavailable as error:
+                if not told:
+                    log.warning("waiting for this node's shim", reason=str(error))
+                told = True
                 await asyncio.sleep(retry_seconds)
 
     def start(self, below: Path, record: ExecutorRecord[Owner]) -> Executor[Owner]:

@@ -7,7 +7,7 @@ import asyncio
 
 import structlog
 
-from egpu.adapters.kubelet.deviceplugin import serve_plugin
+from egpu.adapters.kubelet.deviceplugin import PluginDevice, serve_plugin
 from egpu.adapters.shim import ShimDirectory
 from egpu.adapters.shim import offer as offers
 from egpu.adapters.shim.offer import SLOT_ID, Offer
@@ -27,6 +27,8 @@ class Offering:
         self._plugin = plugin
         self._directory = directory
         self._shim = shim
+        self._slots: tuple[PluginDevice, ...] | None = None
+        self._offered: Offer | None = None
         self.registered = False
 
     async def run(self) -> None:
@@ -41,11 +43,22 @@ class Offering:
 
     async def _offer(self) -> None:
         async for slots in self._plugin.watch():
-            offers.write(self._directory.offer, Offer(tuple(slots), self._plugin.answer(SLOT_ID)))
-            log.info("offered to kubelet", slots=len(slots))
+            self._slots = tuple(slots)
+            self._write()
+
+    def _write(self) -> None:
+        """Also while the slots stay as they are: the driver's device files come when somebody first needs them."""
+        if self._slots is None:
+            return
+        offer = Offer(self._slots, self._plugin.answer(SLOT_ID))
+        if offer != self._offered:
+            offers.write(self._directory.offer, offer)
+            self._offered = offer
+            log.info("offered to kubelet", slots=len(self._slots))
 
     async def _follow(self) -> None:
         while True:
+            self._write()
             try:
                 self.registered = (await self._shim.state()).registered
             except Unavailable as error:
