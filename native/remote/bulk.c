@@ -70,6 +70,7 @@ static unsigned slot_take(struct link *link) {
             sched_yield();
         else /* behind what the card does before it */
             usleep(SLOT_US);
+        if (looks % SLOT_LOOKS == SLOT_LOOKS - 1) shared_look_at_socket(link);
         pthread_mutex_lock(&link->shared.slot_lock);
     }
     pthread_mutex_unlock(&link->shared.slot_lock);

@@ -205,6 +205,8 @@ static inline uint8_t *link_room(struct link *link, size_t frame) {
 bool connection_open(struct link *link); /* the first one; says what is wrong on stderr */
 /* A new one for the session, for as long as the grace lasts. Under send_lock, and not reading. */
 void connection_recover(struct link *link);
+/* over shared memory: the lease is lost if the executor is gone */
+void shared_look_at_socket(struct link *link);
 void connection_mend(struct link *link); /* the same where it is broken; not under send_lock */
 
 /* ---- call.c ---- */
