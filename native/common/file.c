@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernel.h"
+
 static ssize_t read_up_to(int fd, char *to, size_t bytes) {
     size_t done = 0;
     while (done < bytes) {
@@ -30,10 +32,10 @@ ssize_t file_read(const char *path, char *to, size_t room) {
 
 char *file_load(const char *path, size_t most, size_t *bytes) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat status;
+    struct stat status = {0};
     char *all = NULL;
     if (fd < 0) return NULL;
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (size_t)status.st_size <= most)
+    if (kernel_fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (size_t)status.st_size <= most)
         all = malloc((size_t)status.st_size + 1);
     if (all != NULL && read_up_to(fd, all, (size_t)status.st_size) != status.st_size) {
         free(all);

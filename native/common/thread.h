@@ -5,12 +5,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 and later */
+/* What glibc itself says, since 2.32; of an older one: never. Looked up as the library is loaded,
+ * because who refers to it does not load with an older one. */
+extern const char *thread_single __attribute__((visibility("hidden")));
 
 /* Whether this process has one thread, so that nothing needs a lock. */
-static inline bool thread_alone(void) {
-    return &__libc_single_threaded != NULL && __libc_single_threaded;
-}
+static inline bool thread_alone(void) { return *thread_single; }
 
 /* Between two looks at what another processor is about to write. */
 static inline void thread_pause(void) {

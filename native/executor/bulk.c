@@ -26,12 +26,20 @@ void bulk_context_ended(void) {
     atomic_store(&pinned, false);
 } /* it may have been pinned in that */
 
+/* Calls of ours are no part of what the client captures, and break none of its captures. */
+static CUstreamCaptureMode exchange_capture(CUstreamCaptureMode mode) {
+    DRIVER(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *)(&mode);
+    return mode;
+}
+
 /* Once, for all contexts: from other memory the driver copies itself, and waits. Where it cannot be
  * pinned that is what happens, and nothing else is different. */
 static void pin(void) {
-    if (!atomic_exchange(&pinned, true))
-        DRIVER(cuMemHostRegister_v2, void *, size_t, unsigned)(area, SHARED_BULK_BYTES,
-                                                               CU_MEMHOSTREGISTER_PORTABLE);
+    if (atomic_exchange(&pinned, true)) return;
+    CUstreamCaptureMode mode = exchange_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
+    DRIVER(cuMemHostRegister_v2, void *, size_t, unsigned)(area, SHARED_BULK_BYTES,
+                                                           CU_MEMHOSTREGISTER_PORTABLE);
+    exchange_capture(mode);
 }
 
 /* Under the lock. */
@@ -44,12 +52,14 @@ static void give_back(unsigned slot) {
 
 bool bulk_look(void) {
     if (atomic_load(&held) == 0) return false;
+    CUstreamCaptureMode mode = exchange_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     pthread_mutex_lock(&lock);
     for (unsigned slot = 0; slot < SHARED_BULK_SLOTS; slot++)
         if (behind[slot] != NULL && DRIVER(cuEventQuery, CUevent)(behind[slot]) !=
                                         CUDA_ERROR_NOT_READY) /* done, or never to be */
             give_back(slot);
     pthread_mutex_unlock(&lock);
+    exchange_capture(mode);
     return atomic_load(&held) != 0;
 }
 

@@ -897,6 +897,7 @@ static inline bool joins(struct batch *batch) {
 CUresult launch_begin(struct launch *launch, uint64_t key, CUstream stream) {
     CUcontext context;
     launch->batch = NULL;
+    launch->owes = NULL;
     if (!slice_open()) return REFUSED;
     int device = device_current(&context);
     /* the driver has the right error */
@@ -943,21 +944,29 @@ CUresult launch_begin(struct launch *launch, uint64_t key, CUstream stream) {
     } else {
         lane->owed_ns += estimate;
         lane->owed_launches++;
+        launch->owes = lane;
+        launch->estimate_ns = estimate;
         if (lane->untimed > 0 && --lane->untimed == 0) lane->single_next = true;
     }
     lock_drop(&lane->lock);
     return CUDA_SUCCESS;
 }
 
+/* Of the latest launch of a batch nothing ran: as if it had not been asked for. */
+static void take_back(struct batch *batch, uint64_t estimate_ns) {
+    batch->estimate_ns -= estimate_ns;
+    batch->dry_ns -= estimate_ns;
+    if (batch->launches > 0) batch->launches--;
+    if (batch->until_ns != UINT64_MAX) queue_add(batch->lane->meter->device, -(int64_t)estimate_ns);
+}
+
 static __attribute__((noinline)) void launch_end_slow(struct launch *launch, CUresult result) {
     struct batch *batch = launch->batch;
     struct lane *lane = batch->lane;
+    if (lane == NULL) return; /* its context ended meanwhile */
     lock_take(&lane->lock);
     if (lane->open == batch && batch->owner == &recent_lane) {
-        if (result != CUDA_SUCCESS) { /* nothing ran: as if it had not been asked */
-            batch->estimate_ns -= launch->estimate_ns;
-            if (batch->launches > 0) batch->launches--;
-        }
+        if (result != CUDA_SUCCESS) take_back(batch, launch->estimate_ns);
         __atomic_store_n(&batch->in_flight, 0, __ATOMIC_RELEASE);
         if (batch->launches > 0 && (batch->single || batch->launches >= BATCH_LAUNCHES ||
                                     batch->estimate_ns >= BATCH_NS)) {
@@ -973,9 +982,23 @@ static __attribute__((noinline)) void launch_end_slow(struct launch *launch, CUr
     lock_drop(&lane->lock);
 }
 
+/* Unless another thread has paid it already. */
+static __attribute__((noinline)) void owe_less(struct lane *lane, uint64_t estimate_ns) {
+    lock_take(&lane->lock);
+    if (lane->owed_launches > 0 && lane->owed_ns >= estimate_ns) {
+        lane->owed_ns -= estimate_ns;
+        lane->owed_launches--;
+    }
+    lock_drop(&lane->lock);
+}
+
 void launch_end(struct launch *launch, CUresult result) {
     struct batch *batch = launch->batch;
-    if (batch == NULL) return;
+    if (batch == NULL) {
+        if (result != CUDA_SUCCESS && launch->owes != NULL)
+            owe_less(launch->owes, launch->estimate_ns);
+        return;
+    }
     /* Nobody ends a batch whose owner is launching: what is read here does not move. */
     if (__builtin_expect(result == CUDA_SUCCESS && !batch->single &&
                              batch->launches < BATCH_LAUNCHES && batch->estimate_ns < BATCH_NS,

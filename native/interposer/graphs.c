@@ -193,6 +193,13 @@ static void leave(int device, uint64_t bytes) {
     lock_drop(&graphs_lock);
 }
 
+bool graphs_at_rest(int device) {
+    lock_take(&graphs_lock);
+    bool rest = reserves[device].pending == 0;
+    lock_drop(&graphs_lock);
+    return rest;
+}
+
 bool graph_admit(CUgraphExec graph, uint64_t *reserved, int *device) {
     struct holding holding;
     *reserved = 0;

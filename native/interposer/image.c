@@ -135,21 +135,28 @@ static uint64_t ptx_bytes(const char *text) {
 
 /* ---- cubins ---- */
 
+static Elf64_Shdr section(const char *image, const Elf64_Ehdr *elf, unsigned number) {
+    Elf64_Shdr header;
+    memcpy(&header, image + elf->e_shoff + number * sizeof header, sizeof header);
+    return header;
+}
+
 /* `size`: of the image, where that is known; the driver, too, believes the headers otherwise. */
 static uint64_t cubin_bytes(const char *image, size_t size) {
-    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)image;
-    if (size < sizeof *elf || elf->e_ident[EI_CLASS] != ELFCLASS64 ||
-        elf->e_shentsize != sizeof(Elf64_Shdr) || elf->e_shstrndx >= elf->e_shnum ||
-        elf->e_shoff > size || (uint64_t)elf->e_shnum * elf->e_shentsize > size - elf->e_shoff)
+    Elf64_Ehdr elf;
+    if (size < sizeof elf) return 0;
+    memcpy(&elf, image, sizeof elf); /* nothing in it need be aligned */
+    if (elf.e_ident[EI_CLASS] != ELFCLASS64 || elf.e_shentsize != sizeof(Elf64_Shdr) ||
+        elf.e_shstrndx >= elf.e_shnum || elf.e_shoff > size ||
+        (uint64_t)elf.e_shnum * elf.e_shentsize > size - elf.e_shoff)
         return 0;
-    uint64_t bytes = 0;
-    const Elf64_Shdr *sections = (const Elf64_Shdr *)(image + elf->e_shoff);
-    uint64_t names = sections[elf->e_shstrndx].sh_offset;
-    for (unsigned i = 1; i < elf->e_shnum; i++) {
-        uint64_t name = add_bytes(names, sections[i].sh_name);
+    uint64_t bytes = 0, names = section(image, &elf, elf.e_shstrndx).sh_offset;
+    for (unsigned i = 1; i < elf.e_shnum; i++) {
+        Elf64_Shdr header = section(image, &elf, i);
+        uint64_t name = add_bytes(names, header.sh_name);
         if (name < size && (strcmp(image + name, ".nv.global") == 0 ||
                             strcmp(image + name, ".nv.global.init") == 0))
-            bytes = add_bytes(bytes, sections[i].sh_size);
+            bytes = add_bytes(bytes, header.sh_size);
     }
     return bytes;
 }

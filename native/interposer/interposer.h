@@ -309,6 +309,7 @@ void pools_forget(void);
 /* Around a launch or an upload: false when the graph's memory does not fit. */
 bool graph_admit(CUgraphExec graph, uint64_t *reserved, int *device);
 void graph_settle(CUgraphExec graph, CUresult result, uint64_t reserved, int device);
+bool graphs_at_rest(int device); /* none is being launched that needs memory */
 void graphs_reconcile(void);
 void graphs_forget(void);
 
@@ -340,8 +341,10 @@ uint64_t rate_ppm(struct egpu_usage_rate *rate, uint64_t gpu_ns, uint64_t now);
 
 /* ---- compute.c ---- */
 struct batch;
+struct lane;
 struct launch {
     struct batch *batch; /* NULL: not timed */
+    struct lane *owes;   /* then: what is to pay for it, if anything is */
     uint64_t estimate_ns;
 };
 /* Waits for the slice's turn and opens the books for one launch; launch_end closes them. */

@@ -54,13 +54,14 @@ static inline uint64_t work_key(const void *function, unsigned x, unsigned y, un
         uint64_t reserved = 0;                                                                     \
         int device = 0;                                                                            \
         if (!slice_open()) return REFUSED;                                                         \
-        if (!graph_admit(graph, &reserved, &device)) return CUDA_ERROR_OUT_OF_MEMORY;              \
         struct launch launch;                                                                      \
         CUresult result = launch_begin(&launch, work_key(graph, 0, 0, 0, 0), STREAM(stream));      \
-        if (result == CUDA_SUCCESS) {                                                              \
-            result = REAL(cuGraphLaunch##SUFFIX)(graph, stream);                                   \
-            launch_end(&launch, result);                                                           \
-        }                                                                                          \
+        if (result != CUDA_SUCCESS) return result;                                                 \
+        /* who waits for his turn holds no memory yet */                                           \
+        result = graph_admit(graph, &reserved, &device)                                            \
+                     ? REAL(cuGraphLaunch##SUFFIX)(graph, stream)                                  \
+                     : CUDA_ERROR_OUT_OF_MEMORY;                                                   \
+        launch_end(&launch, result);                                                               \
         graph_settle(graph, result, reserved, device);                                             \
         return result;                                                                             \
     }

@@ -3,7 +3,7 @@
  * When a node allocates, all that others allocated can be there, but for what is freed on every way
  * to it, and for what is allocated only behind it. The most that this comes to at any node is the
  * peak: exact for nodes in one line, an upper bound for branches. The driver says afterwards what
- * it keeps.
+ * it keeps. Allocations that are never there together may have the same address.
  */
 #include "interposer.h"
 
@@ -11,14 +11,16 @@
 #include <string.h>
 
 enum {
-    MAX_DEPTH = 8,         /* of graphs in graphs */
-    MAX_VISITS = 20000000, /* of edges, for all nodes together; beyond, all allocations count */
+    MAX_DEPTH = 8, /* of graphs in graphs */
+    /* of edges and nodes, for all nodes together; beyond, all allocations count */
+    MAX_VISITS = 20000000,
 };
 
 struct node {
     uint64_t bytes;      /* that it allocates */
     CUdeviceptr address; /* … or frees, and where */
     size_t freed_by;     /* the node; itself: none */
+    size_t level;        /* of the longest way to it: more than that of any node before it */
 };
 
 struct graph {
@@ -69,17 +71,6 @@ static void describe(struct node *node, CUgraphNode handle, int depth) {
     }
 }
 
-static void find_frees(struct graph *graph) {
-    for (size_t i = 0; i < graph->nodes; i++) {
-        struct node *node = &graph->list[i];
-        node->freed_by = i;
-        if (node->bytes == 0 || node->address == 0) continue;
-        for (size_t j = 0; j < graph->nodes; j++)
-            if (graph->list[j].bytes == 0 && graph->list[j].address == node->address)
-                node->freed_by = j;
-    }
-}
-
 static size_t number_of(const struct graph *graph, CUgraphNode handle) {
     const CUgraphNode *found =
         bsearch(&handle, graph->handles, graph->nodes, sizeof *graph->handles, by_handle);
@@ -111,17 +102,51 @@ static bool list_edges(struct graph *graph, CUgraph handle) {
     return listed;
 }
 
-/* Marks what comes behind a node; with the edges turned round, what comes before it. Edges are
- * mostly listed in some order, so they are gone through in both. */
+/* Edges are mostly listed in some order, so they are gone through in both. */
+static size_t edge_at(const struct graph *graph, size_t i) {
+    return i < graph->edges ? i : 2 * graph->edges - 1 - i;
+}
+
+static void find_levels(struct graph *graph, uint64_t *visits) {
+    for (bool more = true; more && *visits < MAX_VISITS;) {
+        more = false;
+        *visits += 2 * graph->edges;
+        for (size_t i = 0; i < 2 * graph->edges; i++) {
+            const struct node *before = &graph->list[graph->from[edge_at(graph, i)]];
+            struct node *node = &graph->list[graph->to[edge_at(graph, i)]];
+            if (node->level > before->level) continue;
+            node->level = before->level + 1;
+            more = true;
+        }
+    }
+}
+
+/* Of those that free the address, the next behind the node: the others are of allocations that have
+ * the address before or after it. */
+static void find_free(struct graph *graph, size_t of, uint64_t *visits) {
+    struct node *node = &graph->list[of];
+    node->freed_by = of;
+    if (node->bytes == 0 || node->address == 0) return;
+    *visits += graph->nodes;
+    for (size_t i = 0; i < graph->nodes; i++) {
+        const struct node *other = &graph->list[i];
+        if (other->bytes == 0 && other->address == node->address && other->level > node->level &&
+            (node->freed_by == of || other->level < graph->list[node->freed_by].level))
+            node->freed_by = i;
+    }
+}
+
+/* Marks what comes behind a node; with the edges turned round, what comes before it. */
 static void reach(struct graph *graph, size_t start, const size_t *from, const size_t *to,
                   uint64_t *visits) {
     memset(graph->reached, 0, graph->nodes);
+    *visits += graph->nodes;
     graph->reached[start] = 1;
     for (bool more = true; more && *visits < MAX_VISITS;) {
         more = false;
         *visits += 2 * graph->edges;
         for (size_t i = 0; i < 2 * graph->edges; i++) {
-            size_t edge = i < graph->edges ? i : 2 * graph->edges - 1 - i;
+            size_t edge = edge_at(graph, i);
             if (graph->reached[from[edge]] && !graph->reached[to[edge]])
                 more = graph->reached[to[edge]] = 1;
         }
@@ -143,7 +168,10 @@ static uint64_t alive_at(struct graph *graph, size_t at, uint64_t *visits) {
 static uint64_t peak_of(struct graph *graph, bool ordered) {
     uint64_t all = 0, most = 0, visits = 0;
     for (size_t i = 0; i < graph->nodes; i++) all = add_bytes(all, graph->list[i].bytes);
-    for (size_t i = 0; ordered && i < graph->nodes; i++) {
+    if (ordered) find_levels(graph, &visits);
+    for (size_t i = 0; ordered && i < graph->nodes && visits < MAX_VISITS; i++)
+        find_free(graph, i, &visits);
+    for (size_t i = 0; ordered && i < graph->nodes && visits < MAX_VISITS; i++) {
         if (graph->list[i].bytes == 0) continue;
         uint64_t alive = alive_at(graph, i, &visits);
         if (alive > most) most = alive;
@@ -156,7 +184,6 @@ static uint64_t peak(CUgraph handle, int depth) {
     uint64_t bytes = 0;
     if (depth <= MAX_DEPTH && list_nodes(&graph, handle)) {
         for (size_t i = 0; i < graph.nodes; i++) describe(&graph.list[i], graph.handles[i], depth);
-        find_frees(&graph);
         bytes = peak_of(&graph, list_edges(&graph, handle));
     }
     free(graph.handles);

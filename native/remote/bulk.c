@@ -71,7 +71,7 @@ static unsigned slot_take(struct link *link) {
         if (looks < SLOT_LOOKS)
             sched_yield();
         else if (clock_now_ms() >= next_look) { /* nobody else may be asking whether it lives */
-            shared_look(link);
+            shared_look_at_socket(link);
             next_look = clock_now_ms() + LOOK_MS;
         } else /* behind what the card does before it */
             usleep(SLOT_US);

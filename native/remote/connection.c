@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "common/clock.h"
 #include "common/descriptor.h"
 #include "common/file.h"
+#include "common/kernel.h"
 
 #define GRACE_SECONDS 30
 #define RETRY_MS 100
@@ -250,7 +250,7 @@ bool connection_open(struct link *link) {
         }
         close(fd);
         if (greeting == REFUSED || clock_now_ms() > deadline ||
-            getrandom(link->session, sizeof link->session, 0) != sizeof link->session) {
+            !kernel_random(link->session, sizeof link->session)) {
             fprintf(stderr, "egpu: %s: no welcome from the executor\n", link->path);
             return false;
         }

@@ -4,9 +4,10 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "common/kernel.h"
 
 struct link *links[MAX_SERVERS];
 unsigned link_count;
@@ -90,7 +91,7 @@ static struct link *link_new(unsigned index, const char *path) {
     pthread_mutex_init(&link->handle_lock, NULL);
     pthread_mutex_init(&link->shared.slot_lock, NULL);
     pthread_cond_init(&link->received, NULL);
-    bool named = getrandom(link->session, sizeof link->session, 0) == sizeof link->session;
+    bool named = kernel_random(link->session, sizeof link->session);
     return named && handles_init(link) ? link : NULL;
 }
 

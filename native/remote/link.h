@@ -64,9 +64,6 @@ struct transport {
 };
 extern const struct transport transport_stream, transport_shared;
 
-/* The lease is lost if the executor that shares memory with us is gone. */
-void shared_look(struct link *link);
-
 /* Data of a frame that stay where the program has them until they are sent and taken. */
 struct external {
     uint64_t start, end; /* the frame's bytes in the ring */
@@ -208,6 +205,8 @@ static inline uint8_t *link_room(struct link *link, size_t frame) {
 bool connection_open(struct link *link); /* the first one; says what is wrong on stderr */
 /* A new one for the session, for as long as the grace lasts. Under send_lock, and not reading. */
 void connection_recover(struct link *link);
+/* over shared memory: the lease is lost if the executor is gone */
+void shared_look_at_socket(struct link *link);
 void connection_mend(struct link *link); /* the same where it is broken; not under send_lock */
 
 /* ---- call.c ---- */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/descriptor.h"
+#include "common/kernel.h"
 
 static struct allocation *allocations; /* sorted by base, then server */
 static size_t allocation_count, allocation_room;
@@ -130,6 +131,7 @@ static CUresult end_attempts(struct attempts *attempts, CUresult result) {
 static bool again(struct attempts *attempts, CUresult *result, CUdeviceptr *pointer, size_t bytes) {
     uint64_t context = context_current();
     enum addresses where = ADDRESSES_UNKNOWN;
+    if (pointer == NULL) return false;
     if (*result == CUDA_SUCCESS) where = addresses_take(*pointer, bytes);
     if (where == ADDRESSES_OF_PROGRAM) {
         attempts->refused[attempts->count++] = *pointer;
@@ -167,7 +169,8 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t widt
     struct attempts attempts = {.count = 0};
     CUresult result;
     do result = forward_cuMemAllocPitch_v2(pointer, pitch, width, height, element);
-    while (again(&attempts, &result, pointer, result == CUDA_SUCCESS ? *pitch * height : 0));
+    while (pitch != NULL &&
+           again(&attempts, &result, pointer, result == CUDA_SUCCESS ? *pitch * height : 0));
     return result;
 }
 
@@ -310,7 +313,7 @@ static bool map_there(struct link *link, void *pages, size_t bytes, int fd, unsi
 
 static void *pages_shared(struct link *link, size_t bytes, unsigned flags) {
     static _Atomic uint64_t next = WIRE_HOST_LOWEST;
-    int fd = memfd_create("egpu-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = kernel_memfd("egpu-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return NULL;
     uint64_t at = atomic_fetch_add(&next, bytes + (1u << 21));
     void *pages = MAP_FAILED;

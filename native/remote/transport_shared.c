@@ -19,7 +19,7 @@ static bool shared_open(struct link *link) {
 }
 
 /* The socket carries nothing but descriptors: its end is the executor's. */
-void shared_look(struct link *link) {
+void shared_look_at_socket(struct link *link) {
     char byte;
     ssize_t got = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
@@ -40,7 +40,7 @@ static bool shared_make_room(struct link *link, size_t frame) {
         if (next_look == 0) next_look = clock_now_ms() + LOOK_MS;
         if (clock_now_ms() < next_look) continue;
         next_look = clock_now_ms() + LOOK_MS;
-        shared_look(link);
+        shared_look_at_socket(link);
     }
 }
 
@@ -88,7 +88,7 @@ static void receive(struct link *link, struct call *mine) {
     struct shared_control *control = link->shared.memory.control;
     uint64_t head = atomic_load_explicit(&control->reply_head, memory_order_relaxed);
     if (!shared_wait(&control->replies, head, &control->client, LOOK_MS)) {
-        shared_look(link);
+        shared_look_at_socket(link);
         return;
     }
     struct wire_header header;

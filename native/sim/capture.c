@@ -246,8 +246,8 @@ CUresult capture_forbids(struct stream *stream) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* Allocating, loading and the like may need to synchronise: forbidden while captures of the modes
- * that say so go on. */
+/* Allocating, loading, asking for events and the like may need to synchronise: forbidden while
+ * captures of the modes that say so go on. */
 CUresult capture_unsafe_call(void) {
     if (!atomic_load(&going_on_count) || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_SUCCESS;

@@ -65,6 +65,8 @@ API CUresult cuEventQuery(CUevent handle) {
     NEED_HANDLE(handle, HANDLE_EVENT);
     struct event *event = (struct event *)handle;
     if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
+    CUresult allowed = capture_unsafe_call();
+    if (allowed != CUDA_SUCCESS) return allowed;
     context_look(event->context);
     int error = atomic_load(&event->context->error);
     if (error != CUDA_SUCCESS) return (CUresult)error;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/kernel.h"
 #include "common/thread.h"
 
 _Static_assert(offsetof(struct shared_control, requests) == 128 &&
@@ -40,7 +41,7 @@ static bool registered;
 static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
 
 int shared_create(void) {
-    int fd = memfd_create("egpu-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = kernel_memfd("egpu-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -1;
     if (ftruncate(fd, SHARED_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0) return fd;
     close(fd);
@@ -61,7 +62,7 @@ static uint8_t *map_twice(int fd, off_t offset, uint32_t bytes) {
 }
 
 uint8_t *doubled(uint32_t bytes) {
-    int fd = memfd_create("egpu-buffer", MFD_CLOEXEC);
+    int fd = kernel_memfd("egpu-buffer", MFD_CLOEXEC);
     if (fd < 0) return NULL;
     uint8_t *room = ftruncate(fd, bytes) == 0 ? map_twice(fd, 0, bytes) : NULL;
     close(fd);
@@ -73,7 +74,7 @@ bool shared_map(struct shared *shared, int fd) {
     *shared = (struct shared){0};
     /* Unsealed memory could be cut off under a reader's feet. */
     int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of a kind that cannot be sealed */
-    if (fstat(fd, &status) != 0 || status.st_size != SHARED_BYTES || seals < 0 ||
+    if (kernel_fstat(fd, &status) != 0 || status.st_size != SHARED_BYTES || seals < 0 ||
         (seals & F_SEAL_SHRINK) == 0)
         return false;
     void *control = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -98,13 +98,14 @@ class Inside:
 
     machine: Machine
     directory: Path
+    core_ppm: int = 1_000_000
     programs: list[Program] = field(default_factory=list[Program])
 
     def __post_init__(self) -> None:
         (self.directory / LIBRARY).symlink_to(native.path(LIBRARY))
         card = self.machine.cards[0]
         policy = DevicePolicy(
-            uuid=card.uuid, minor=card.minor, mode=Mode.CAP, core_ppm=1_000_000, memory_limit_bytes=LIMIT
+            uuid=card.uuid, minor=card.minor, mode=Mode.CAP, core_ppm=self.core_ppm, memory_limit_bytes=LIMIT
         )
         write_policy(self.directory / "policy", [policy])
         create_usage(self.directory / "usage")
@@ -213,6 +214,30 @@ def test_graphs_that_allocate(inside: Inside) -> None:
         say(said + [name(d.cuGraphInstantiate(graph, 0)), used() == LIMIT - 4 * MIB])
         """
     ) == [0, 8 << 20, "OUT_OF_MEMORY", True, 0, 8 << 20, True, True, True, 0, True, "OUT_OF_MEMORY", True]
+
+
+def test_a_graph_that_waits_for_its_turn_holds_no_memory_yet(sim: Machine, tmp_path: Path) -> None:
+    """Others of the slice could use it meanwhile; and while modules are measured, it would be taken for theirs."""
+    half = Inside(sim, tmp_path, core_ppm=20_000)
+    assert half.run(
+        """
+        import threading, time
+        s = ok(d.cuStreamCreate(1)); c = ok(d.cuCtxGetCurrent())
+        slow = function(STORE.replace("DURATION", "100000"), "store")
+        ok(d.cuStreamBeginCapture(s, RELAXED)); p = ok(d.cuMemAllocAsync(8 * MIB, s)); ok(d.cuMemFreeAsync(p, s))
+        e = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0))
+        out = upload(np.zeros(1000, np.float32)); base = used()
+        for _ in range(2):  # the second shows how long it is, and leaves the slice in debt
+            ok(launch(slow, 1, 1, out, (1, ctypes.c_uint32), stream=s)); ok(d.cuStreamSynchronize(s))
+        def wait_and_launch(): ok(d.cuCtxSetCurrent(c)); ok(d.cuGraphLaunch(e, s)); done.set()
+        done = threading.Event(); other = threading.Thread(target=wait_and_launch); other.start()
+        time.sleep(0.3)
+        said = [done.is_set(), used() - base]
+        done.wait(60)
+        said.append(used() - base)
+        other.join(); say(said)
+        """
+    ) == [False, 0, 8 << 20]
 
 
 def test_a_graph_that_frees_and_allocates_again_is_charged_what_it_has_at_one_time(inside: Inside) -> None:

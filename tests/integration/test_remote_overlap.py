@@ -67,6 +67,22 @@ say([right(each) for each in waiting + copied])
         assert run(client, COPIES + program) == [True] * 12
 
 
+def test_copies_on_the_way_break_no_capture(sim: Machine, tmp_path: Path) -> None:
+    """The executor asks for their events while the program captures in the mode that allows nobody to."""
+    program = """
+GLOBAL = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+store = function(STORE.replace("DURATION", "1"), "store")
+way = upload_on(one, 1)
+ok(d.cuStreamBeginCapture(other, GLOBAL))
+time.sleep(0.2)
+ok(launch(store, 1, 1, at, (1, ctypes.c_uint32), stream=other))
+captured = name(d.cuStreamEndCapture(other)[:1])
+say([captured, int(d.cuStreamQuery(one)[0]), right(way)])
+"""
+    with remote(sim, tmp_path, "shm") as (client, _, _):
+        assert run(client, COPIES + "import time\n" + SLOW + program) == ["SUCCESS", 600, True]
+
+
 def test_a_context_that_ends_with_copies_on_the_way_takes_no_room_with_it(sim: Machine, tmp_path: Path) -> None:
     program = """
 upload_on(one, 1)

@@ -1,7 +1,7 @@
 /* The interposer's compute control (bucket.c, compute.c) in virtual time; see pace_world.h.
  *
- *   pace_test [alone|contended|change|owed|seen|light]    a table on stdout; exit status 1 when a
- *   share is out of bounds
+ *   pace_test [alone|contended|change|owed|refused|seen|light]    a table on stdout; exit status 1
+ * when a share is out of bounds
  */
 #include "pace_world.h"
 
@@ -151,6 +151,32 @@ static void owed(void) {
     }
 }
 
+/* What the driver refused to launch is not paid for; nor is what a context had when it ended, which
+ * another thread may be launching in. */
+static void refused(void) {
+    static const uint32_t half[] = {500000};
+    for (unsigned k = 0; k < 4; k++)
+        for (int windows = 0; windows < 2; windows++) {
+            char what[80];
+            world_reset(FIRST_COME);
+            set_limit(0, 500000);
+            if (windows) set_windows(half, 1, 20000);
+            world_add((struct work_spec){
+                .kernel_ns = kernels_us[k] * 1000, .kernels = 1, .refused = windows ? 1 : 3});
+            world_run(2500000000u);
+            snprintf(what, sizeof what, "launches refused between others, kernels of %llu us%s",
+                     (unsigned long long)kernels_us[k], windows ? ", in windows" : "");
+            judge(what, 50, world_share(0, warm_ns, 2500000000u), 2.0);
+        }
+    world_reset(FIRST_COME);
+    set_limit(0, 500000);
+    world_add((struct work_spec){
+        .kernel_ns = 100000, .kernels = 1, .refused = 1, .ends_context = true, .rest_ns = 1000000});
+    world_run(500000000u);
+    judge("contexts end while something is launched in them", 9, world_share(0, 0, 500000000u),
+          2.0);
+}
+
 /* What NVML readers in the slice are shown is made of this. */
 static double seen_ppm, seen_times;
 static void look_on(void) {
@@ -250,6 +276,7 @@ int main(int count, char **arguments) {
     if (*only == 0 || strcmp(only, "contended") == 0) contended();
     if (*only == 0 || strcmp(only, "change") == 0) change();
     if (*only == 0 || strcmp(only, "owed") == 0) owed();
+    if (*only == 0 || strcmp(only, "refused") == 0) refused();
     if (*only == 0 || strcmp(only, "seen") == 0) seen();
     if (*only == 0 || strcmp(only, "light") == 0) light();
     return failures == 0 ? 0 : 1;

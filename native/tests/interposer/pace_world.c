@@ -269,6 +269,15 @@ static void launch_one(uint64_t key) {
     yield_until(clock_ns + LAUNCH_NS);
 }
 
+/* The interposer's own books are all that notices it. */
+static void launch_refused(uint64_t key) {
+    struct launch launch;
+    if (launch_begin(&launch, key, (CUstream)self) != CUDA_SUCCESS) abort();
+    if (self->spec.ends_context) compute_forget_context((CUcontext)self);
+    launch_end(&launch, CUDA_ERROR_INVALID_VALUE);
+    yield_until(clock_ns + LAUNCH_NS);
+}
+
 static void wait_for_stream(void) {
     compute_flush();
     for (run_gpu(); self->count > 0; run_gpu()) yield_until(clock_ns + 1000);
@@ -289,6 +298,7 @@ static void program(void) {
                 launch_work(spec->copy_ns, true);
             }
             launch_one(key);
+            for (unsigned j = 0; j < spec->refused; j++) launch_refused(key);
             if (spec->gap_ns != 0) yield_until(clock_ns + spec->gap_ns);
         }
         if (spec->waits) wait_for_stream();

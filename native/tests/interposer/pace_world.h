@@ -31,6 +31,10 @@ struct work_spec {
     bool waits;
     /* before each launch, of a copy that leaves the kernels' part of the GPU idle */
     uint64_t copy_ns;
+    /* between two launches: so many that the driver refuses, in a context that the program ends
+     * meanwhile or not */
+    unsigned refused;
+    bool ends_context;
 };
 
 extern struct limits live_limits[EGPU_MAX_DEVICES];
