@@ -140,7 +140,10 @@ CUresult bulk_out_shared(const struct where *where, uint8_t *to, uint64_t from, 
             struct call *call = &calls[end % OUT_AHEAD];
             size_t piece = bytes - asked < most ? bytes - asked : most;
             unsigned slot = slot_take(link);
-            if (slot == SHARED_BULK_SLOTS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+            if (slot == SHARED_BULK_SLOTS) { /* the calls that are out lie here: to the end */
+                result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+                break;
+            }
             call_start(call, OP_COPY_OUT_SHARED);
             call->link = link;
             struct wire_copy_shared copy = {from + asked, where->stream, (uint32_t)piece,
