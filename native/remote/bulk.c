@@ -144,8 +144,7 @@ CUresult bulk_out_shared(const struct where *where, uint8_t *to, uint64_t from, 
             struct call *call = &calls[end % OUT_AHEAD];
             size_t piece = bytes - asked < most ? bytes - asked : most;
             unsigned slot = slot_take(link);
-            if (slot ==
-                SHARED_BULK_SLOTS) { /* those that were asked for before are still to come */
+            if (slot == SHARED_BULK_SLOTS) { /* the calls that are out lie here: to the end */
                 result = CUDA_ERROR_DEVICE_UNAVAILABLE;
                 break;
             }
