@@ -27,6 +27,7 @@ OVER_POINTS: Final = 3.0
 LEAST_OF_SHARE: Final = 0.5
 """A slice that gets less than this part of its share is held back by more than a busy machine."""
 SPIN_SECONDS: Final = 2
+MEASURED_AGAIN = 2
 
 _LOOK: Final = """
 import ctypes, json
@@ -163,15 +164,24 @@ def _memory_held(said: Mapping[str, Any]) -> Finding:
 
 
 def _compute(trial: Trial) -> Finding:
-    """The share is work done against the same work bare: what other programs and clocks do is in both."""
+    """The share is work done against the same work bare. What else this machine does slows one of the two now and then,
+    so what seems wrong is measured again."""
+    had = 100 * _rate(trial, core=CORE_PERCENT) / _rate(trial)
+    for _ in range(MEASURED_AGAIN):
+        if not _is_share(had):
+            had = 100 * _rate(trial, core=CORE_PERCENT) / _rate(trial)
+    return _judged(_is_share(had), f"{had:.1f} % of the card's time had in a slice of {CORE_PERCENT} %")
+
+
+def _is_share(percent: float) -> bool:
+    return CORE_PERCENT * LEAST_OF_SHARE < percent < CORE_PERCENT + OVER_POINTS
+
+
+def _rate(trial: Trial, *, core: int | None = None) -> float:
+    """Kernel time per second of a busy program, in a slice or bare, in microseconds."""
     program = sample("spin", "--seconds", str(SPIN_SECONDS))
-    bare, held = (
-        one["kernels"] * one["kernel_us"] / one["seconds"]
-        for one in (trial.bare(*program), trial.sliced(*program, core=CORE_PERCENT))
-    )
-    had = 100 * held / bare
-    fine = CORE_PERCENT * LEAST_OF_SHARE < had < CORE_PERCENT + OVER_POINTS
-    return _judged(fine, f"{had:.1f} % of the card's time had in a slice of {CORE_PERCENT} %")
+    said = trial.bare(*program) if core is None else trial.sliced(*program, core=core)
+    return said["kernels"] * said["kernel_us"] / said["seconds"]
 
 
 def _cost(trial: Trial) -> Finding:

@@ -142,12 +142,10 @@ def _brought_slot(pod: Pod, container: Container, *, asks: bool) -> list[Violati
     return []
 
 
-def validate_pod_update(
-    old: Pod, new: Pod, *, username: str = "", groups: Collection[str] = (), trusted: Collection[str] = ()
-) -> list[Violation]:
-    """Annotations that were changed and must not be: what a pod was given changes by the hand that gave it (`trusted`,
-    user names), which resizes it, and by cluster administrators. And what cannot be a size to be resized to."""
-    given = {names.ALLOCATION} if username in trusted or "system:masters" in groups else set[str]()
+def validate_pod_update(old: Pod, new: Pod, *, username: str = "", trusted: Collection[str] = ()) -> list[Violation]:
+    """Annotations that were changed and must not be: what a pod was given changes by the hand that gave it alone
+    (`trusted`, user names), which resizes it. And what cannot be a size to be resized to."""
+    given = {names.ALLOCATION} if username in trusted else set[str]()
     changed = sorted(
         key
         for key in old.annotations.keys() | new.annotations.keys()

@@ -114,7 +114,6 @@ class Admission:
                     _decode(asked.old_object, Pod),
                     _decode(asked.object, Pod),
                     username=asked.user_info.username,
-                    groups=asked.user_info.groups or (),
                     trusted=self._schedulers,
                 )
             case "elasticgpuclaims":
