@@ -10,8 +10,6 @@ import pytest
 import pytest_asyncio
 
 from egpu.adapters.kubelet.registrar import ENDPOINT
-from egpu.adapters.shim import ShimDirectory
-from egpu.adapters.shim import offer as offers
 from egpu.adapters.slices.pages import USAGE_SIZE, read_policy
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
@@ -261,8 +259,7 @@ async def test_device_files_that_come_later_reach_containers(node: LocalNode) ->
     later.unlink(missing_ok=True)
 
     def offered() -> bool:
-        offer = offers.read(ShimDirectory.of(node.state_dir).offer)
-        return offer is not None and f"/dev/{later.name}" in {device.container_path for device in offer.answer.devices}
+        return f"/dev/{later.name}" in node.offered_devices()
 
     await until(lambda: not offered(), "an offer without it")
     later.touch()

@@ -72,6 +72,8 @@ async def test_a_container_sees_only_its_slice_of_its_card(simulated: tuple[Loca
 async def test_a_container_without_a_card_has_no_control_device_either(simulated: tuple[LocalNode, Machine]) -> None:
     node, machine = simulated
     (machine.device_dir / "nvidiactl").write_text("the control device")
+    if node.cdi == "never":  # then kubelet gives it, once the agent has seen it
+        await until(lambda: "/dev/nvidiactl" in node.offered_devices(), "an offer with it")
     script = "cat /dev/nvidiactl /dev/nvidia0; true"
     for name, technology in {"without": names.QGPU, "with": names.VCUDA}.items():
         slice_ = given(machine, 0, technology, core=30, memory_mib=512)

@@ -18,6 +18,8 @@ import yaml
 from egpu.adapters import mounts
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardProcess, CardReading
+from egpu.adapters.shim import ShimDirectory
+from egpu.adapters.shim import offer as offers
 from egpu.adapters.simulator.machine import Machine
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, encode
@@ -125,6 +127,11 @@ class LocalNode:
     def shim(self) -> NodeShim:
         assert self._shim is not None, "no agent was started, and so no shim"
         return self._shim
+
+    def offered_devices(self) -> set[str]:
+        """Device files that kubelet is told to give to every container with a slot, by their names in it."""
+        offer = offers.read(ShimDirectory.of(self.state_dir).offer)
+        return set() if offer is None else {device.container_path for device in offer.answer.devices}
 
     # ---- processes
 
