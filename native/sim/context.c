@@ -131,7 +131,7 @@ CUresult context_activate(struct context *context) {
     context->ecc_seen = atomic_load(&board->ecc_uncorrected);
     if (context->lost_seen & 1 || machine_add_context(&engine.machine, device->card) != 0)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    memory_init(&context->memory, &engine.machine, device->card, context);
+    memory_clear(&context->memory); /* of a call that was under way when it was ended before */
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (memory_reserve(&context->memory, device->card->context_chunks) == 0)
         result = stream_create(context, CU_STREAM_DEFAULT, 0, true, &context->legacy);
@@ -162,6 +162,7 @@ CUresult context_create(struct device *device, unsigned flags, bool primary, str
     context->primary = primary;
     context->id = atomic_fetch_add(&next_id, 1);
     pthread_mutex_init(&context->lock, NULL);
+    memory_init(&context->memory, &engine.machine, device->card, context);
     CUresult result = context_activate(context);
     if (result != CUDA_SUCCESS) {
         handle_remove(context);

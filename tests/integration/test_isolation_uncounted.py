@@ -241,32 +241,6 @@ wait()
         assert run(sim, ON_THE_CARD) == 2048 * 40 * 1024
 
 
-def test_a_primary_context_that_is_reset_takes_no_more_than_its_own_out_of_the_count(
-    sim: Machine, tmp_path: Path
-) -> None:
-    """What other threads allocated in the next one, under the same handle, went out of the count with the last."""
-    fill(tmp_path, sim)
-    code = """
-import threading
-ctx, over = context(), threading.Event()
-def churn():
-    ok(d.cuCtxSetCurrent(ctx))
-    while not over.is_set(): d.cuMemAlloc(1 << 20)
-threads = [threading.Thread(target=churn) for _ in range(3)]
-for thread in threads: thread.start()
-for _ in range(60):
-    time.sleep(0.002)
-    ok(d.cuDevicePrimaryCtxReset(0))
-over.set()
-for thread in threads: thread.join()
-left, total = ok(d.cuMemGetInfo())
-say(total - left)
-wait()
-"""
-    with Program(sim, code, {"LD_PRELOAD": str(tmp_path / LIBRARY)}) as program:
-        assert run(sim, ON_THE_CARD) <= program.hear()
-
-
 async def test_a_container_that_forges_its_account_is_refused_and_ended(sim: Machine, tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     share = CardShare(uuid=sim.cards[0].uuid, index=0, minor=0, core=50, memory_mib=LIMIT // MIB)

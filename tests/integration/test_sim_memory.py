@@ -351,3 +351,24 @@ def test_what_no_call_allocates_is_on_the_card_too(sim: Machine) -> None:
         say(said + [held()])
         ''',
     ) == [5120, 0, 100, 110, 10, 40, "OUT_OF_MEMORY", "INVALID_VALUE", 40, 120, 120, 0]
+
+
+def test_a_reset_leaves_nothing_of_what_other_threads_allocate_meanwhile(tmp_path: Path) -> None:
+    code = """
+import threading
+ctx, over = context(), threading.Event()
+def churn():
+    ok(d.cuCtxSetCurrent(ctx))
+    while not over.is_set(): d.cuMemAlloc(1 << 20)
+threads = [threading.Thread(target=churn) for _ in range(3)]
+for thread in threads: thread.start()
+for _ in range(60):
+    time.sleep(0.002)
+    ok(d.cuDevicePrimaryCtxReset(0))
+over.set()
+for thread in threads: thread.join()
+ok(d.cuDevicePrimaryCtxReset(0))
+say(ok(d.cuMemGetInfo()))
+"""
+    with machine(tmp_path, "A100-80G", 1) as on:
+        assert run(on, code) == run(on, "context(); say(ok(d.cuMemGetInfo()))")
