@@ -72,6 +72,12 @@ def test_a_load_is_charged_in_full_while_another_thread_s_free_is_half_way(box: 
     assert said == [["load", "0"], ["info", free, str(LIMIT), str(LIMIT)]]
 
 
+def test_what_is_allocated_beside_the_reset_of_a_primary_context_is_counted_once_and_stays_counted(box: Slice) -> None:
+    """It went out of the count with the last context's memory; or was counted, and had gone with it."""
+    both = str(2 * 3 * MIB)
+    assert box.run("reset-beside", FAKE_RESET_MS="200") == [["reset", "0", "0", "0"], ["counted", both], ["held", both]]
+
+
 def test_a_pointer_from_cu_get_proc_address_is_inside_too(box: Slice) -> None:
     success, used, same, unknown, status = box.run("proc")[0][1:]
     assert (success, int(used), same) == ("0", MIB, "1")

@@ -251,6 +251,37 @@ static int load_beside_free(size_t bytes) {
     return 0;
 }
 
+enum { RESET_HALF_MS = 200 }; /* what FAKE_RESET_MS is */
+
+static void *allocate_beside(void *milliseconds) {
+    struct timespec moment = {.tv_nsec = (long)(intptr_t)milliseconds * 1000000};
+    CUdeviceptr pointer;
+    CALL(cuCtxSetCurrent)(shared_context);
+    nanosleep(&moment, NULL);
+    CUresult result = CALL(cuMemAlloc_v2)(&pointer, 3 << 20);
+    return (void *)(intptr_t)result;
+}
+
+/* The primary context is reset, and others allocate before and after its memory goes. */
+static int reset_beside_allocations(void) {
+    pthread_t before, after;
+    size_t free_bytes, total;
+    CUdeviceptr pointer;
+    size_t (*held)(CUdevice) = (size_t (*)(CUdevice))look_up("fake_held");
+    CALL(cuCtxGetCurrent)(&shared_context);
+    CALL(cuMemAlloc_v2)(&pointer, 16 << 20);
+    pthread_create(&before, NULL, allocate_beside, (void *)(intptr_t)(RESET_HALF_MS / 2));
+    pthread_create(&after, NULL, allocate_beside, (void *)(intptr_t)(RESET_HALF_MS * 3 / 2));
+    CUresult result = CALL(cuDevicePrimaryCtxReset_v2)(0);
+    void *first, *second;
+    pthread_join(before, &first);
+    pthread_join(after, &second);
+    CALL(cuMemGetInfo_v2)(&free_bytes, &total);
+    printf("reset %d %d %d\n", result, (int)(intptr_t)first, (int)(intptr_t)second);
+    printf("counted %zu\nheld %zu\n", total - free_bytes, held(0));
+    return 0;
+}
+
 static void *busy_thread(void *seed) {
     CUdeviceptr held[512] = {0};
     unsigned state = (unsigned)(uintptr_t)seed;
@@ -396,6 +427,7 @@ int main(int count, char **arguments) {
     if (strcmp(command, "fork") == 0) result = with_fork();
     if (strcmp(command, "captured") == 0) result = captured();
     if (strcmp(command, "load-beside-free") == 0) result = load_beside_free((size_t)number);
+    if (strcmp(command, "reset-beside") == 0) result = reset_beside_allocations();
     if (strcmp(command, "threads") == 0) result = threads((int)number, (int)second);
     if (strcmp(command, "cost") == 0) result = cost((unsigned long)number);
     if (strcmp(command, "launch_cost") == 0)
