@@ -81,37 +81,24 @@ static CUresult load_library(CUlibrary *library, struct load *load) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *names,
-                                  void **values, unsigned count, CUlibraryOption *library_names,
-                                  void **library_values, unsigned library_count) {
-    if (!slice_open()) return REFUSED;
-    if (library == NULL) return CUDA_ERROR_INVALID_VALUE;
-    return load_library(library, &(struct load){.make = library_data,
-                                                .image = code,
-                                                .least = image_bytes(code),
-                                                .count = count,
-                                                .names = names,
-                                                .values = values,
-                                                .library_count = library_count,
-                                                .library_names = library_names,
-                                                .library_values = library_values});
-}
-
-EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *names,
-                                      void **values, unsigned count, CUlibraryOption *library_names,
-                                      void **library_values, unsigned library_count) {
-    if (!slice_open()) return REFUSED;
-    if (library == NULL) return CUDA_ERROR_INVALID_VALUE;
-    return load_library(library, &(struct load){.make = library_file,
-                                                .image = path,
-                                                .least = image_file_bytes(path),
-                                                .count = count,
-                                                .names = names,
-                                                .values = values,
-                                                .library_count = library_count,
-                                                .library_names = library_names,
-                                                .library_values = library_values});
-}
+#define LOAD_LIBRARY(SYMBOL, CODE, MAKE, LEAST)                                                   \
+    EXPORT CUresult SYMBOL(CUlibrary *library, CODE code, CUjit_option *names, void **values,     \
+                           unsigned count, CUlibraryOption *library_names, void **library_values, \
+                           unsigned library_count) {                                              \
+        if (!slice_open()) return REFUSED;                                                        \
+        if (library == NULL) return CUDA_ERROR_INVALID_VALUE;                                     \
+        return load_library(library, &(struct load){.make = (MAKE),                               \
+                                                    .image = code,                                \
+                                                    .least = LEAST(code),                         \
+                                                    .count = count,                               \
+                                                    .names = names,                               \
+                                                    .values = values,                             \
+                                                    .library_count = library_count,               \
+                                                    .library_names = library_names,               \
+                                                    .library_values = library_values});           \
+    }
+LOAD_LIBRARY(cuLibraryLoadData, const void *, library_data, image_bytes)
+LOAD_LIBRARY(cuLibraryLoadFromFile, const char *, library_file, image_file_bytes)
 
 /* Taken out before the driver unloads: afterwards another may be given the same handle. */
 EXPORT CUresult cuLibraryUnload(CUlibrary library) {

@@ -73,7 +73,7 @@ def run(
     from egpu.adapters.local import run as localrun
     from egpu.adapters.local.book import SliceRequest
     from egpu.adapters.local.guard import MemoryGuard
-    from egpu.adapters.local.sharing import SharingThread
+    from egpu.adapters.local.sharing import MachineSharing
     from egpu.runtime import logs
 
     logs.configure("run", level="error")  # stdout is the command's
@@ -96,8 +96,8 @@ def run(
         plan = localrun.plan(machine, local, command)
         for weakness in plan.weaknesses:
             note(f"weaker isolation: {weakness}")
-        guards = MemoryGuard(local, machine.inventory(), note), SharingThread(machine.sharing())
-        status = localrun.execute(plan, local, *guards)
+        guard, sharing = MemoryGuard(local, machine.inventory(), note), MachineSharing(machine.sharing())
+        status = localrun.execute(plan, local, guard.thread(), sharing.thread())
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_NOT_STARTED)
     finally:

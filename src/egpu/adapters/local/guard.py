@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from egpu.adapters.local.book import LocalSlice
+from egpu.adapters.local.looking import LookingThread
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.attribution import WatchedSlice
@@ -15,9 +14,9 @@ from egpu.adapters.slices.overruns import MemoryWatch, kill_holders
 
 
 class MemoryGuard:
-    """A thread that looks while it is entered. Processes that keep the slice over its limit are ended, `tell` is told
-    why, and the user waits for the next slice. The slice's are all descendants of this process (`run` sees to it that
-    none leaves), whatever they show of its policy page."""
+    """Processes that keep the slice over its limit are ended, `tell` is told why, and the user waits for the next
+    slice. The slice's are all descendants of this process (`run` sees to it that none leaves), whatever they show of
+    its policy page."""
 
     def __init__(self, local: LocalSlice, inventory: NvmlInventory, tell: Callable[[str], None]) -> None:
         directory = local.directory
@@ -26,24 +25,16 @@ class MemoryGuard:
             key=local.holder.name, policy=directory / "policy", usage=directory / "usage", root=Process.of(os.getpid())
         )
         self._inventory = inventory
+        self._watch = MemoryWatch(inventory)
         self._tell = tell
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
 
-    def __enter__(self) -> None:
-        self._thread.start()
+    def thread(self) -> LookingThread:
+        """Opens NVML at its first look: a short command need not wait for that."""
+        return LookingThread("memory", self._look, leave=self._inventory.close, first_seconds=self._watch.pause_seconds)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        watch = MemoryWatch(self._inventory)
-        while not self._over.wait(watch.pause_seconds):
-            for overrun in watch.step([self._slice]) if watch.is_due() else ():
-                if killed := kill_holders(overrun):
-                    self._local.note_overrun()
-                    self._tell(f"processes {', '.join(map(str, killed))} of the slice are ended: {overrun}")
-        self._inventory.close()
+    def _look(self) -> float:
+        for overrun in self._watch.step([self._slice]) if self._watch.is_due() else ():
+            if killed := kill_holders(overrun):
+                self._local.note_overrun()
+                self._tell(f"processes {', '.join(map(str, killed))} of the slice are ended: {overrun}")
+        return self._watch.pause_seconds
