@@ -244,8 +244,10 @@ static bool greet(struct connection *c) {
     if (c->role == 'P' || c->role == 'U') return announce(c->near, 0, text);
     if (files.key == NULL) return announce(c->near, 1, "no certificate was given"), false;
     c->tls = tls_new(c->far, c->role == 'S', &files, text, sizeof text);
+    /* Nobody refused anything: the files are ours, and may just be replaced. */
+    if (c->tls == NULL) return announce(c->near, 2, text), false;
     int64_t deadline = clock_now_ms() + HANDSHAKE_MS;
-    while (c->tls != NULL) {
+    for (;;) {
         int is = tls_handshake(c->tls, text, sizeof text);
         if (is == 0) {
             if (tls_peer(c->tls, text, sizeof text)) return announce(c->near, 0, text);

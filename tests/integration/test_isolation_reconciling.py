@@ -284,9 +284,7 @@ def test_an_executor_s_count_keeps_what_its_limit_was_and_no_more(boxes: dict[st
     box = boxes["one"]
     child = holding(box, 16 * MIB)
     nvml, policy, usage = Driver(), box.directory / "policy", box.directory / "usage"
-    lowered = WatchedSlice(
-        key="one", policy=policy, usage=usage, session=os.getsid(child.pid), granted_bytes={CARD: 2 * LIMIT}
-    )
+    lowered = WatchedSlice(key="one", policy=policy, usage=usage, session=child.pid, granted_bytes={CARD: 2 * LIMIT})
     watch = MemoryWatch(nvml, clock=Ticking(INTERVAL_SECONDS))
 
     def ended(held: int, counted: int) -> bool:

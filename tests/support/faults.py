@@ -1,7 +1,7 @@
 """Faults of a cluster, one after the other in a random order that follows from a seed: what is struck must recover, and
 nothing else may notice.
 
-    killed     a component, at any moment; agents and kubelets of any node; all agents at once
+    killed     a component, or the API server, at any moment; agents and kubelets of any node; all agents at once
     paused     a component, or the API server, for up to two seconds
     rolled     an agent, as an upgrade of its DaemonSet replaces it
     refused    requests of our components to the API server, with 409, 410, 429 and 500, before anything is done
@@ -11,8 +11,7 @@ nothing else may notice.
 
 Not killed are shims: their executors end with them, which is what they are for. And an agent is struck only while all
 agents are ready, as in a rollout: between two nodes a program of the pool outlives 30 seconds in which they are not
-both there. Nor is the API server killed: the embedded one keeps its state in memory, and a cluster without its state is
-another cluster.
+both there.
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ from support.waiting import until
 KILLED: Final = ("extender", "controller", "webhook", "agent", "kubelet")
 PAUSED: Final = (*KILLED, "shim")
 LONGEST_PAUSE_SECONDS: Final = 2.0
+LONGEST_AWAY_SECONDS: Final = 3.0
+"""Of the API server: as long as its container takes to start again, and more."""
 REFUSING_SECONDS: Final = 1.5
 REFUSED_SHARE: Final = 0.4
 LEASE: Final = ExtenderConfig.lease
@@ -58,7 +59,7 @@ class Faults:
         self.struck: Counter[str] = Counter()
         self.refused: Counter[int] = Counter()
         """How many requests, by status."""
-        running.server.authorizer.listeners.append(self._refuse)
+        running.server.listeners.append(self._refuse)
 
     def kinds(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         """All of them, by name."""
@@ -69,6 +70,7 @@ class Faults:
         yield "roll agent", self._roll
         yield "kill every agent", self._kill_agents
         yield "pause API server", self._pause_api
+        yield "kill API server", self._kill_api
         yield "refuse requests", self._refuse_for_a_while
         yield "cut watches", self._cut
         yield "depose extender", self._depose
@@ -87,7 +89,7 @@ class Faults:
         return name
 
     def close(self) -> None:
-        self._running.server.authorizer.listeners.remove(self._refuse)
+        self._running.server.listeners.remove(self._refuse)
 
     def _one(self, kind: str) -> str:
         return self._rng.choice(sorted(name for name in self._running.fleet.children if name.split("-")[0] == kind))
@@ -136,6 +138,9 @@ class Faults:
         # It runs in this event loop, and the scheduler with it.
         asyncio.get_running_loop().call_soon(time.sleep, self._rng.uniform(0.3, LONGEST_PAUSE_SECONDS))
         await asyncio.sleep(0)
+
+    async def _kill_api(self) -> None:
+        await self._running.server.kill(away_seconds=self._rng.uniform(0.0, LONGEST_AWAY_SECONDS))
 
     async def _refuse_for_a_while(self) -> None:
         self._refusing_until = time.monotonic() + REFUSING_SECONDS

@@ -150,6 +150,7 @@ class Slice:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # as an executor has; ours may be of another pid namespace, and then reads as 0
         )
         self.children.append(child)
         return child

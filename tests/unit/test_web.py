@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -13,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from egpu.adapters import certificates, http_server, web
+from egpu.adapters import certificate_files, certificates, http_server, web
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.apps.webhook import server
 from support.waiting import until
@@ -70,6 +72,52 @@ def our_tls() -> web.TLS:
     tls, made = web.TLS(), certificates.issue(["127.0.0.1"], now=datetime.now(UTC))
     tls.load(made.certificate, made.key)
     return tls
+
+
+async def test_a_certificate_and_its_clients_authority_are_replaced_while_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection goes on, and whoever only the old authority knows is refused from then on."""
+    monkeypatch.setattr(certificate_files, "POLL_SECONDS", 0.02)
+    files = [tmp_path / name for name in ("tls.crt", "tls.key", "ca.crt")]
+
+    def write(made: certificates.Certificates) -> ssl.SSLContext:
+        """Into the server's files; returns the client's side."""
+        for file, content in zip(files, (made.certificate, made.key, made.ca_bundle), strict=True):
+            file.write_bytes(content)
+        context = ssl.create_default_context(cadata=made.ca_bundle.decode())
+        (tmp_path / "client.crt").write_bytes(made.client_certificate)
+        (tmp_path / "client.key").write_bytes(made.client_key)
+        context.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+        return context
+
+    old = write(issued())
+    tls = web.TLS(client_ca=files[2])
+    loading = certificate_files.FileCertificate(tls, files[0], files[1])
+    following = asyncio.create_task(loading.run())
+    await loading.loaded.wait()
+    app = Starlette(routes=web.open_routes(lambda: None))
+    async with serving(app, tls) as address, httpx2.AsyncClient(verify=old, base_url=f"https://{address}") as before:
+        assert (await before.get("/healthz")).status_code == 200
+        new = write(issued())
+
+        async def known() -> bool:
+            with contextlib.suppress(httpx2.HTTPError):
+                async with httpx2.AsyncClient(verify=new, base_url=f"https://{address}") as after:
+                    return (await after.get("/healthz")).status_code == 200
+            return False
+
+        await until(known, "the new certificate is served")
+        assert (await before.get("/healthz")).status_code == 200, "its connection is still there"
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE  # it takes the new one for good, and is not
+        async with httpx2.AsyncClient(verify=old, base_url=f"https://{address}") as late:
+            with pytest.raises(httpx2.HTTPError):
+                await late.get("/healthz")
+    following.cancel()
+
+
+def issued() -> certificates.Certificates:
+    return certificates.issue(["127.0.0.1"], now=datetime.now(UTC), client="kube-scheduler")
 
 
 async def opened(address: web.Listen, count: int) -> list[Connection]:

@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class FileCertificate:
-    """Two PEM files, loaded again when either changes."""
+    """Two PEM files, and that of the clients' authority if there is one, loaded again when any of them changes."""
 
     def __init__(self, tls: TLS, certificate: Path, key: Path) -> None:
         self._tls = tls
@@ -36,8 +36,9 @@ class FileCertificate:
             except InvalidInput as error:
                 log.warning("new certificate not usable, the old one stays", reason=str(error))
 
-    def _stamp(self) -> tuple[int, int]:
+    def _stamp(self) -> tuple[int, ...]:
+        files = [self._certificate, self._key, *([] if self._tls.client_ca is None else [self._tls.client_ca])]
         try:
-            return self._certificate.stat().st_mtime_ns, self._key.stat().st_mtime_ns
+            return tuple(file.stat().st_mtime_ns for file in files)
         except OSError as error:
             raise InvalidInput("tls", f"cannot read {error.filename}: {error.strerror}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
@@ -45,8 +46,10 @@ class _Caller:
 class Server(uvicorn.Server):
     """uvicorn without its own signal handling: the supervisor has it; and without its own accepting."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """`tls` is asked at every connection; None: plain HTTP."""
         super().__init__(config)
+        self._tls = tls
         self.strangers = Strangers()
         self.answering: Counter[str] = Counter()
         """Requests in hand, by address."""
@@ -91,7 +94,7 @@ class Server(uvicorn.Server):
             return
         caller = self._callers[client] = _Caller(address)
         place = self.strangers.add(address, task.cancel)
-        tls = self.config.ssl
+        tls = None if self._tls is None else self._tls()
         try:
             caller.transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(client), sock, ssl=tls,

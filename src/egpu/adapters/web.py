@@ -84,25 +84,33 @@ def bound(sock: socket.socket) -> Listen:
 
 
 class TLS:
-    """A server's TLS context whose certificate can be replaced while it serves (new handshakes get the new one)."""
+    """A server's TLS whose certificate, and whose clients' authority, can be replaced while it serves: `context` is for
+    the next handshake; connections that are there keep theirs."""
 
     def __init__(self, *, client_ca: Path | None = None) -> None:
         """`client_ca`: only clients with a certificate from it are let in. Raises InvalidInput."""
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if client_ca is not None:
+        self.client_ca = client_ca
+        self.context = self._new_context()
+
+    def _new_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.client_ca is not None:
             try:
-                self.context.load_verify_locations(cafile=client_ca)
+                context.load_verify_locations(cafile=self.client_ca)
             except (OSError, ssl.SSLError) as error:
-                raise InvalidInput("client-ca", f"cannot use {client_ca}: {error}") from error
-            self.context.verify_mode = ssl.CERT_REQUIRED
+                raise InvalidInput("client-ca", f"cannot use {self.client_ca}: {error}") from error
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def load_files(self, certificate: Path, key: Path) -> None:
-        """Raises InvalidInput."""
+        """All of it, or nothing is changed. Raises InvalidInput."""
+        context = self._new_context()  # an authority that was trusted once cannot be taken out of one
         try:
-            self.context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise InvalidInput("tls", f"cannot use {certificate} with {key}: {error}") from error
+        self.context = context
 
     def load(self, certificate: bytes, key: bytes) -> None:
         """From PEM texts (the library reads only files: they exist for a moment, for us alone). Raises InvalidInput."""
@@ -181,9 +189,8 @@ async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | 
         ws="none",
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
-        ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
     )
-    server = Server(config)
+    server = Server(config, tls=None if tls is None else lambda: tls.context)
     serving = asyncio.create_task(server.serve(list(sockets)))
     try:
         await asyncio.shield(serving)

@@ -170,7 +170,7 @@ async def cluster(config: ClusterConfig, progress: Progress = lambda _: None) ->
         )
         server = await stack.enter_async_context(serve(served))
         if config.listener is not None:
-            server.authorizer.listeners.append(config.listener)
+            server.listeners.append(config.listener)
         if config.kubeconfig is not None:
             config.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(server.kubeconfig, config.kubeconfig)

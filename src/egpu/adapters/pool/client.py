@@ -52,7 +52,7 @@ async def dial(
     `relay` the connection can be handed over.
 
     Raises:
-        Unavailable: nobody answers there, or says "later".
+        Unavailable: nobody answers there, or says "later"; or our certificate cannot be used at this moment.
         Refused: the other side does not let us in, or is not who it should be.
         InvalidInput: a plain connection beyond this machine was asked for.
     """
@@ -96,9 +96,11 @@ def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:
 
 async def _open(address: Listen, credentials: Credentials) -> tuple[str, Connection]:
     """A connection, and what both its ends are, for the proofs."""
-    reader, writer = await asyncio.open_connection(
-        address.host, address.port, ssl=credentials.client_context(), limit=STREAM_BYTES
-    )
+    try:
+        context = credentials.client_context()
+    except InvalidInput as error:  # its files may just be replaced
+        raise Unavailable(str(error)) from error
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context, limit=STREAM_BYTES)
     connection = Connection(reader, writer)
     connection.peer = common_name(writer.get_extra_info("peercert") or {}) if credentials.tls else LOCAL_PEER
     try:

@@ -95,6 +95,7 @@ class HeldLease:
         self._client = None
 
     async def _acquire(self) -> messages.Granted:
+        self._credentials.client_context()  # files that are wrong are said to be, not waited for
         deadline = time.monotonic() + TAKE_SECONDS
         silent = False
         while True:

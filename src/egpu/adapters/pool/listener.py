@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -50,7 +49,6 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._relay = Relay(credentials) if relayed else None
-        self._context: ssl.SSLContext | None = None
         self._secret = ""
         self.strangers = Strangers()
         self.known: Counter[str] = Counter()
@@ -66,7 +64,7 @@ class Listener:
         """Listen. Raises InvalidInput."""
         self._credentials.check_address(self._listen)
         self._secret = self._credentials.secret()
-        self._context = self._credentials.server_context()  # also where it is the relay's: bad files are told now
+        self._credentials.server_context()  # read anew for each caller; bad files are told now
         sock = web.open_socket(self._listen)
         self.address = web.bound(sock)
         each = DESCRIPTORS if self._relay is None else DESCRIPTORS_RELAYED
@@ -115,8 +113,10 @@ class Listener:
 
     async def _secured(self, sock: socket.socket) -> tuple[str, Connection]:
         """Both ends of the caller's socket, which is taken, and what is said over it. With TLS the connection's peer is
-        the name in the caller's certificate. Raises OSError, ElasticGPUError."""
+        the name in the caller's certificate. Our own, and whom we trust, is what the files say at this moment. Raises
+        OSError, ElasticGPUError."""
         try:
+            context = None if self._relay is not None else self._credentials.server_context()
             between = proof.ends(sock, accepted=True)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
@@ -127,9 +127,9 @@ class Listener:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=STREAM_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
-        tls = self._context is not None
+        tls = context is not None
         transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, sock, ssl=self._context,
+            lambda: protocol, sock, ssl=context,
             ssl_handshake_timeout=HELLO_SECONDS if tls else None, ssl_shutdown_timeout=CLOSE_SECONDS if tls else None,
         )  # fmt: skip
         connection = Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))

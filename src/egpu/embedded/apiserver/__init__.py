@@ -56,7 +56,8 @@ What can be done with it:
 
 How it is served:
 
-    serve             everything put together, on loopback
+    serve             on loopback, from the start of one run to the end of the last
+    instance          one run of it, everything put together
     app               HTTP: paths, authentication, limits
     handlers          what each method on a path does
     access            bearer tokens and kubeconfig files

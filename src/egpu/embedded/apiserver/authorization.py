@@ -4,7 +4,7 @@ Known differences: aggregated roles are not put together, and whoever may write 
 server lets nobody give away what he may not do himself).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -51,13 +51,14 @@ Listener: TypeAlias = Callable[[User, Wanted, bool], None]
 class Authorizer:
     """Decides. Roles are read anew for each question: a change counts at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, listeners: Sequence[Listener] = ()) -> None:
+        """`listeners` are told of every question and its answer, before anything is done."""
         self._store = store
-        self.listeners: list[Listener] = []
+        self._listeners = listeners
 
     def allows(self, user: User, wanted: Wanted) -> bool:
         allowed = MASTERS in user.groups or any(covers(rule, wanted) for rule in self.rules(user, wanted.namespace))
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener(user, wanted, allowed)
         return allowed
 

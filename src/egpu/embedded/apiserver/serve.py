@@ -7,35 +7,26 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
 
 from egpu.adapters.certificates import Certificates, issue
-from egpu.embedded.apiserver import access, builtin, crd, priority, quota
+from egpu.embedded.apiserver import access, priority
 from egpu.embedded.apiserver.access import Tokens, write_kubeconfig
-from egpu.embedded.apiserver.admission import Admission, ServiceResolver
-from egpu.embedded.apiserver.app import App
-from egpu.embedded.apiserver.authorization import Authorizer
+from egpu.embedded.apiserver.admission import ServiceResolver
+from egpu.embedded.apiserver.authorization import Authorizer, Listener
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.apiserver.default_roles import default_roles
-from egpu.embedded.apiserver.deletion import Deleter
-from egpu.embedded.apiserver.gc import Housekeeper
-from egpu.embedded.apiserver.handlers import Handlers
-from egpu.embedded.apiserver.logs import LogFinder, annotated_logs
+from egpu.embedded.apiserver.instance import Instance
+from egpu.embedded.apiserver.logs import LogFinder
 from egpu.embedded.apiserver.objects import Json, metadata, now
-from egpu.embedded.apiserver.patching import Patcher
-from egpu.embedded.apiserver.resources import Registry
-from egpu.embedded.apiserver.reviews import Reviews
 from egpu.embedded.apiserver.store import LOG_LIMIT, Store
-from egpu.embedded.apiserver.watch import Hub
-from egpu.embedded.apiserver.writes import Writer
 from egpu.errors import InvalidInput, Unavailable
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-START_SECONDS = 10.0
 STOP_SECONDS = 1
 """How long a stopping server waits for clients to let go of their connections; watches are ended at once."""
 
@@ -59,34 +50,82 @@ class Config:
     """Finds the address behind a Service that a webhook names."""
 
 
-@dataclass
 class ServerHandle:
-    """A running server."""
+    """A running server, and what of it outlives its end: it can be killed, and comes back with all that it had stored,
+    as one does that has etcd behind it."""
 
-    url: str
-    ca: bytes
-    """The CA certificate, PEM."""
-    kubeconfig: Path
-    """The admin's."""
-    kubeconfigs: dict[str, Path]
-    """All of them by name, `admin` too."""
-    store: Store
-    authorizer: Authorizer
-    _hub: Hub
-    _directory: Path
-    _tokens: Tokens
-    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self, config: Config) -> None:
+        """Raises InvalidInput, Unavailable: it cannot listen there."""
+        self._config = config
+        self._tokens = Tokens()
+        self._stop = asyncio.Event()
+        self.listeners: list[Listener] = []
+        """Told of every request whether it is allowed."""
+        self.kubeconfigs: dict[str, Path] = {}
+        """All of them by name, `admin` too."""
+        # Bound for as long as we live, and never listening: between two runs the port is ours, and refuses.
+        self._address = _bound(config.host, config.port)
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        self.url = f"https://{host}:{self._address.getsockname()[1]}"
+        hosts = ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc"]
+        self._certificates = issue(hosts, now=datetime.datetime.now(datetime.UTC))
+        self._instance = self._over(Store(first_revision=int(time.time() * 1000), log_limit=config.log_limit))
+
+    @property
+    def ca(self) -> bytes:
+        """The CA certificate, PEM."""
+        return self._certificates.ca_bundle
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The admin's."""
+        return self.kubeconfigs["admin"]
+
+    @property
+    def store(self) -> Store:
+        return self._instance.store
+
+    @property
+    def authorizer(self) -> Authorizer:
+        return self._instance.authorizer
 
     def add_user(self, name: str, user: User) -> Path:
         """Make a user known and return a kubeconfig of theirs."""
-        path = self._directory / f"{name}.kubeconfig"
+        path = self._config.directory / f"{name}.kubeconfig"
         write_kubeconfig(path, url=self.url, ca=self.ca, user=user.name, token=self._tokens.issue(user))
         self.kubeconfigs[name] = path
         return path
 
     def cut_watches(self) -> None:
         """End every watch that is open now."""
-        self._hub.cut()
+        self._instance.hub.cut()
+
+    async def kill(self, *, away_seconds: float) -> None:
+        """End it in the middle of whatever it does and start it again after a while, as a kubelet does: connections
+        break and are refused meanwhile, what was stored stays, and revisions from before are too old to watch from."""
+        killed = self._instance
+        killed.kill()
+        store = Store(first_revision=killed.store.revision, log_limit=self._config.log_limit)
+        self._instance = self._over(store)
+        store.take_over(killed.store)
+        await killed.end()
+        await asyncio.sleep(away_seconds)
+        await self.start()
+
+    def _over(self, store: Store) -> Instance:
+        config = self._config
+        return Instance(
+            store,
+            self._tokens,
+            listeners=self.listeners,
+            find_log=config.find_log,
+            resolve_service=config.resolve_service,
+        )
+
+    async def start(self) -> None:
+        """Returns when it is served. Raises Unavailable, TimeoutError."""
+        listener = _bound(*self._address.getsockname()[:2])
+        await self._instance.start(_settings(self._instance, self._config.directory, self._certificates), listener)
 
     def stop(self) -> None:
         """Ask the server to end; leaving the context does the same."""
@@ -96,29 +135,26 @@ class ServerHandle:
         """Until somebody called `stop`."""
         await self._stop.wait()
 
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to whoever embeds the server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
+    async def close(self) -> None:
+        """End it for good."""
+        await self._instance.end()
+        self._address.close()
 
 
-def _listen(config: Config) -> socket.socket:
-    addresses = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+def _bound(host: str, port: int) -> socket.socket:
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, _, _, _, address = addresses[0]
     if not (str(address[0]).startswith("127.") or address[0] == "::1"):
-        raise InvalidInput("host", f"{config.host} is not a loopback address; the embedded API server serves no other")
+        raise InvalidInput("host", f"{host} is not a loopback address; the embedded API server serves no other")
     # With the protocol said outright: asyncio turns Nagle's delay off (40 ms an answer) only on sockets that say TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(address)
+        bound.bind(address)
     except OSError as error:
-        listener.close()
-        raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
-    return listener
+        bound.close()
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return bound
 
 
 def _begun(obj: Json) -> Json:
@@ -149,94 +185,51 @@ async def serve(config: Config) -> AsyncGenerator[ServerHandle, None]:
     State lives as long as the context: a later server knows nothing of an earlier one, and its resourceVersions are
     higher, so that clients of the earlier one are told to list again.
     """
-    store = Store(first_revision=int(time.time() * 1000), log_limit=config.log_limit)
-    registry = Registry()
-    builtin.register(registry, crd.DefinitionRules())
-    store.listen(crd.Definitions(registry, builtin.metadata_schema()).on_change)
+    handle = ServerHandle(config)
+    try:
+        _fill(handle.store)
+        for name, user in {"admin": access.ADMIN, **config.users}.items():
+            handle.add_user(name, user)
+        await handle.start()
+        yield handle
+    finally:
+        await handle.close()
+
+
+def _fill(store: Store) -> None:
+    """What is there from the start."""
     for shelf, role in default_roles():
         store.put(
             shelf, {**role, "metadata": {**role["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now()}}
         )
-    authorizer, tokens = Authorizer(store), Tokens()
-    admission = Admission(store, authorizer, config.resolve_service)
-    writer, deleter = Writer(store, admission), Deleter(store, admission)
-    hub, housekeeper = Hub(store), Housekeeper(store, registry, deleter)
-    find_log = config.find_log or annotated_logs(store)
-    handlers = Handlers(
-        store,
-        hub=hub,
-        writer=writer,
-        deleter=deleter,
-        patcher=Patcher(registry),
-        logs=find_log,
-        reviews=Reviews(authorizer, tokens),
-    )
-    housekeeper.start()
     for name in NAMESPACES:
         store.put("namespaces", _namespace(name))
     for name, value in priority.SYSTEM_CLASSES.items():
         store.put(priority.SHELF, _begun(priority.system_class(name, value)))
-    store.listen(quota.QuotaStatus(store).on_change)
-    listener = _listen(config)
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    url = f"https://{host}:{listener.getsockname()[1]}"
-    hosts = ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc"]
-    certificates = issue(hosts, now=datetime.datetime.now(datetime.UTC))
-    kubeconfig = config.directory / "admin.kubeconfig"
-    handle = ServerHandle(url, certificates.ca_bundle, kubeconfig, {}, store, authorizer, hub, config.directory, tokens)
-    for name, user in {"admin": access.ADMIN, **config.users}.items():
-        handle.add_user(name, user)
-    settings = _loaded_settings(App(registry, handlers, tokens, authorizer), config.directory, certificates)
-    server = _Server(settings)
-    running = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        await _started(server, running)
-        yield handle
-    finally:
-        hub.close()
-        server.should_exit = True
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-        await housekeeper.stop()
-        await admission.close()
-        listener.close()
 
 
-def _loaded_settings(app: App, directory: Path, certificates: Certificates) -> uvicorn.Config:
+def _settings(app: Instance, directory: Path, certificates: Certificates) -> uvicorn.Config:
     """uvicorn reads key and certificate from files; they are gone again when this returns."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tls-", dir=directory) as private:
         key, certificate = Path(private) / "key.pem", Path(private) / "certificate.pem"
         key.write_bytes(certificates.key)
         certificate.write_bytes(certificates.certificate)
-        settings = _settings(app, key, certificate)
+        settings = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            ssl_keyfile=str(key),
+            ssl_certfile=str(certificate),
+            timeout_graceful_shutdown=STOP_SECONDS,
+            timeout_keep_alive=120,
+            backlog=1024,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
         settings.load()
     return settings
-
-
-def _settings(app: App, key: Path, certificate: Path) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        ssl_keyfile=str(key),
-        ssl_certfile=str(certificate),
-        timeout_graceful_shutdown=STOP_SECONDS,
-        timeout_keep_alive=120,
-        backlog=1024,
-        h11_max_incomplete_event_size=64 * 1024,
-    )
-
-
-async def _started(server: uvicorn.Server, running: "asyncio.Task[None]") -> None:
-    async with asyncio.timeout(START_SECONDS):
-        while not server.started:
-            if running.done():
-                running.result()
-                raise Unavailable("the embedded API server ended while it started")
-            await asyncio.sleep(0.005)

@@ -112,6 +112,16 @@ class Store:
         """Call `listener` after every change, in order."""
         self._listeners.append(listener)
 
+    def take_over(self, earlier: "Store") -> None:
+        """Hold what an earlier store holds, each object at its revision, and tell listeners of it. The log begins anew:
+        what was seen before `earlier.revision`, which is to be our first, is too old."""
+        for name, shelf in earlier.shelves():
+            self.shelf(name).items.update(shelf.items)
+        for name, shelf in self.shelves():
+            for item in list(shelf.items.values()):
+                for listener in self._listeners:
+                    listener(name, Change("ADDED", item, None))
+
     def shelf(self, name: str) -> Shelf:
         found = self._shelves.get(name)
         if found is None:

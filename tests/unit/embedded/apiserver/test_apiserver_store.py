@@ -26,6 +26,22 @@ def test_a_revision_from_before_this_store_is_too_old() -> None:
         store.shelf("a").since(99)
 
 
+def test_a_store_that_takes_over_has_all_objects_at_their_revisions_and_none_of_the_log() -> None:
+    earlier = Store(first_revision=100)
+    kept, gone = earlier.put("a", thing("x")), thing("y")
+    earlier.put("b", gone)
+    earlier.remove("b", gone)
+    later, told = Store(first_revision=earlier.revision), list[tuple[str, str]]()
+    later.listen(lambda shelf, change: told.append((shelf, change.kind)))
+    later.take_over(earlier)
+    assert (later.get("a", kept.key), later.shelf("b").items) == (kept, {})
+    assert told == [("a", "ADDED")]
+    assert later.shelf("a").since(103) == []
+    with pytest.raises(TooOld):
+        later.shelf("a").since(102)
+    assert later.put("a", thing("z")).revision == 104
+
+
 steps = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=60)
 
 
