@@ -60,7 +60,15 @@ async def _fill(kubeconfig: Path) -> None:
             return (await client.get(Pod, "runs", namespace="default")).status.phase == "Running"
 
         await until(running)
-        await manifests.create(client, [a_pod("waits", 50)])
+        selective = a_pod("selective", 10)
+        selective["spec"]["nodeSelector"] = {"zone": "a"}
+        await manifests.create(client, [a_pod("waits", 50), selective])
+
+        async def looked_at() -> bool:
+            waiting = [await client.get(Pod, name, namespace="default") for name in ("waits", "selective")]
+            return all(one.status.conditions for one in waiting)
+
+        await until(looked_at)
 
 
 def test_tables_in_a_pipe_are_plain_and_aligned(shell: Shell):
@@ -105,6 +113,14 @@ def test_a_waiting_pod_is_explained_card_by_card(shell: Shell):
     assert "card 0" in text
     assert "has 40 % of compute free, 50 % needed" in text
     assert json.loads(shell("explain", "pod", "waits", "-o", "json"))["state"] == "waiting"
+
+
+def test_what_the_scheduler_holds_against_a_pod_is_explained(shell: Shell):
+    text = shell("explain", "pod", "selective")
+    assert "pod default/selective: waits: 1 of 1 nodes have the cards for it, and none takes it" in text
+    assert "node node-1: has no label zone, and the pod selects zone=a" in text
+    assert "default-scheduler said" in text
+    assert "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector." in text
 
 
 def test_a_pod_that_is_not_there(shell: Shell):

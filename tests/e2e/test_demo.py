@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from egpu.adapters.simulator.machine import profiles
 from egpu.embedded.demo import SCENES
 from support.commands import Place
 from support.waiting import DEADLINE_SECONDS, wait_until
@@ -75,6 +76,17 @@ def test_the_demo_leaves_nothing_behind(demo: tuple[Place, subprocess.CompletedP
     place, done = demo
     assert done.returncode == 0
     assert len(place.shared) == 3, "the three machines' shared memory was not seen while they ran"
+    assert place.left_behind() == []
+
+
+def test_the_smallest_card_and_the_shared_memory_that_docker_gives_are_enough(place: Place):
+    smallest = min(profiles(), key=lambda name: profiles()[name].memory_mib)
+    small = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"]
+    if subprocess.run([*small, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here: a /dev/shm of 64 MiB cannot be tried")
+    done = place.run("demo", "--profile", smallest.lower(), inside=small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "everything was as it should be" in done.stdout
     assert place.left_behind() == []
 
 

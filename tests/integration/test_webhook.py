@@ -86,6 +86,8 @@ BAD_PODS = [
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "none": "c"}), "none"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "other/c"}), "namespace"),
     (pod_with({"nvidia.com/mig-1g.5gb": "1"}), "MIG profile"),
+    (pod_with({"elasticgpu.io/gpu-cores": "10"}), "does not have"),
+    (pod_with({names.QGPU_MEMORY: "5", "tke.cloud.tencent.com/qgpu-core-greedy": "10"}), "low priority"),
     (pod_with({names.NVIDIA_GPU: "1", names.HAMI_MEMORY: "3000"}), "not turned on"),
     (pod_with({names.GPU_CORE: "10"}, annotations={names.CARD_SELECTOR: "colour = red"}), "no attribute 'colour'"),
     (gang_member("p", "two"), "gang-size"),

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,12 @@ class Place:
         path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"])
         return {"PATH": path, "HOME": str(self.root), "TMPDIR": str(self.temporary), MARK: self.mark, **more}
 
-    def run(self, *arguments: str, timeout: float = DEADLINE_SECONDS, **env: str) -> subprocess.CompletedProcess[str]:
-        """`egpu ARGUMENTS` to its end; the caller looks at the exit code."""
-        command = [sys.executable, "-m", "egpu", *arguments]
+    def run(
+        self, *arguments: str, timeout: float = DEADLINE_SECONDS, inside: Sequence[str] = (), **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """`egpu ARGUMENTS` to its end; the caller looks at the exit code. `inside`: a command that runs the rest of its
+        arguments, such as `nice`."""
+        command = [*inside, sys.executable, "-m", "egpu", *arguments]
         return subprocess.run(
             command,
             env=self.environment(**env),

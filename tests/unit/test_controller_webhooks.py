@@ -16,6 +16,7 @@ from egpu.apps.agent import AgentConfig
 from egpu.apps.controller import ControllerConfig, webhooks
 from egpu.apps.extender import ExtenderConfig, scheduler_config
 from egpu.apps.webhook import WebhookConfig
+from egpu.embedded.apiserver.cel import compiled
 from egpu.errors import InvalidInput
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -32,11 +33,16 @@ def test_every_vocabulary_reaches_the_webhook_and_system_namespaces_do_not():
     assert pods.namespace_selector is not None
     assert "kube-system" in ((pods.namespace_selector.match_expressions or [])[0].values or [])
     (condition,) = pods.match_conditions or []
-    for resource in (*POD_RESOURCES, names.SLOT, names.ALIYUN_GPU_COUNT):
-        assert f'"{resource}"' in condition.expression
-    for other in FOREIGN:
-        named = f'startsWith("{other.name}")' if other.prefix else f'"{other.name}"'
-        assert condition.expression.count(named) == 4, "limits and requests, of containers and init containers"
+    sees = compiled(condition.expression)
+    longer = [f"{other.name}x" for other in FOREIGN if other.prefix]
+    for resource in (*POD_RESOURCES, names.SLOT, names.ALIYUN_GPU_COUNT, *(other.name for other in FOREIGN), *longer):
+        for kind in ("limits", "requests"):
+            one = {"name": "c", "resources": {kind: {"cpu": "1", resource: "1"}}}
+            for of in ("containers", "initContainers"):
+                assert sees({"object": {"metadata": {}, "spec": {of: [one]}}}), (resource, kind, of)
+    for resource in ("cpu", "amd.com/gpu", "nvidia.com/hostdev", "volcano.sh/other"):
+        one = {"name": "c", "resources": {"limits": {resource: "1"}}}
+        assert not sees({"object": {"metadata": {}, "spec": {"containers": [one]}}}), resource
     for prefix in (names.GROUP + "/", *names.CLAIM_PREFIXES):
         assert f'startsWith("{prefix}")' in condition.expression
     assert condition.expression.count("(") == condition.expression.count(")")

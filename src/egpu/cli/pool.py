@@ -1,6 +1,7 @@
 """The pool: `egpu broker`, `egpu serve`, `egpu certificate`, and what every command that speaks with a pool shares."""
 
 import asyncio
+import contextlib
 import shlex
 import socket
 from collections.abc import Awaitable, Callable
@@ -18,6 +19,7 @@ from egpu.errors import ElasticGPUError, InvalidInput
 if TYPE_CHECKING:  # slow to load, and only some commands need them
     from egpu.adapters.pool.client import PoolClient
     from egpu.adapters.pool.messages import CardView
+    from egpu.apps.serve import ServeConfig
 
 T = TypeVar("T")
 
@@ -160,6 +162,23 @@ def serve(
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_FAILED)
     run_component("serve", run, config, log_level)
+    _leave_nothing(config, simulated=simulate is not None and driver_dir is None, ours=state_dir is None)
+
+
+def _leave_nothing(config: "ServeConfig", *, simulated: bool, ours: bool) -> None:
+    """Where no lease is left for a daemon that follows: remove the simulated machine, and directories that are empty.
+    `ours`: nobody chose the state directory."""
+    from egpu.adapters.simulator import machine as simulator
+
+    try:
+        config.leases_dir.rmdir()
+    except OSError:
+        return
+    if simulated:
+        simulator.destroy(simulator.open_machine(config.state_dir / "machine"))
+    if ours:
+        with contextlib.suppress(OSError):
+            config.state_dir.rmdir()
 
 
 def _simulated(state: Path, profile: str, gpus: int, name: str) -> Path:

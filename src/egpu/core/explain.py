@@ -21,7 +21,8 @@ from egpu.errors import CorruptData, InvalidDemand
 class Explanation:
     """`state`: "no-gpu", "invalid", "waiting", "can-be-placed", "placed", "finished". `refusals` by node when it waits;
     `scores` by node, best first, when it can be or is placed (then: as if it were placed now); `preemption`: whom it
-    would evict, or why nobody, when it waits."""
+    would evict, or why nobody, when it waits; `objections` by node: why the scheduler would not give it, cards aside;
+    `scheduler`: what that said of it last."""
 
     pod: str
     state: str
@@ -30,16 +31,19 @@ class Explanation:
     refusals: tuple[Refusal, ...] = ()
     scores: tuple[tuple[str, float], ...] = ()
     preemption: str = ""
+    objections: tuple[tuple[str, str], ...] = ()
+    scheduler: str = ""
 
     def lines(self) -> list[str]:
         """Plain text, most important first."""
         text = [f"pod {self.pod}: {self.summary}", *(f"  {detail}" for detail in self.details)]
         text += [f"  preemption: {self.preemption}"] if self.preemption else []
+        text += [f"  node {node}: {reason}" for node, reason in self.objections]
         for refusal in self.refusals:
             text.append(f"  node {refusal.node}: {refusal.reason}")
             text += [f"    card {card.index} ({card.uuid}) {card.reason}" for card in refusal.cards]
         text += [f"  node {node}: fits, score {score:.2f}" for node, score in self.scores]
-        return text
+        return [*text, f"  {self.scheduler}"] if self.scheduler else text
 
 
 def explain_pod(pod: Pod, cache: SchedulerCache, nodes: Sequence[str], policies: Policies) -> Explanation:

@@ -101,7 +101,7 @@ class ClusterConfig:
             raise InvalidInput("gpus", f"{self.cards_per_node} is not between 0 and {MAX_CARDS_PER_NODE}")
         known = simulator.profiles()
         for profile in self.profiles:
-            if profile not in known:
+            if profile.lower() not in map(str.lower, known):
                 raise InvalidInput("profile", f"{profile!r} is not known; known are {', '.join(sorted(known))}")
         Policies.named(self.node_policy, self.card_policy)
 

@@ -22,13 +22,14 @@ class Supervisor:
     """`add` tasks, then `await run()`.
 
     `run` returns after SIGTERM or SIGINT (or `stop()`), and raises the first task's error otherwise; either way every
-    task has been cancelled and has had SHUTDOWN_SECONDS to finish.
+    task has been cancelled and has had SHUTDOWN_SECONDS to finish. `interrupted`: by SIGINT, somebody's Ctrl-C.
     """
 
     def __init__(self, *, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> None:
         self._signals = signals
         self._tasks: dict[asyncio.Task[Any], bool] = {}
         self._stop = asyncio.Event()
+        self.interrupted = False
 
     def add(self, name: str, work: Coroutine[Any, Any, Any], *, may_end: bool = False) -> None:
         """`may_end`: returning is fine; otherwise it is a failure of the process."""
@@ -37,12 +38,16 @@ class Supervisor:
     def stop(self) -> None:
         self._stop.set()
 
+    def _signalled(self, number: signal.Signals) -> None:
+        self.interrupted = number == signal.SIGINT
+        self.stop()
+
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         installed: list[signal.Signals] = []
         for one in self._signals:
             try:
-                loop.add_signal_handler(one, self.stop)
+                loop.add_signal_handler(one, self._signalled, one)
                 installed.append(one)
             except (ValueError, RuntimeError, NotImplementedError):
                 break  # not the main thread: whoever runs us cancels us instead

@@ -95,9 +95,21 @@ def test_hami_is_off_until_somebody_turns_it_on() -> None:
         ("nvidia.com/priority", "PriorityClass"),
         ("volcano.sh/gpu-memory", "volcano.sh/vgpu-memory"),
         ("volcano.sh/gpu-number", "volcano.sh/vgpu-number"),
-        ("volcano.sh/vgpu-anything", "elasticgpu.io/gpu-core"),
+        ("volcano.sh/gpu-mem.128Mi", "elasticgpu.io/gpu-core"),
+        ("volcano.sh/vgpu-anything", "volcano.sh/vgpu-memory"),
         ("koordinator.sh/gpu-core", "elasticgpu.io/gpu-core"),
         ("4paradigm.com/vgpu", "elasticgpu.io/gpu-core"),
+        ("nvidia.com/gpu-10gb", "elasticgpu.io/gpu-core"),
+        ("vke.volcengine.com/mgpu-core", "elasticgpu.io/gpu-core"),
+        ("baidu.com/cgpu_memory", "elasticgpu.io/gpu-core"),
+        ("k8s.amazonaws.com/vgpu", "elasticgpu.io/gpu-core"),
+        ("aliyun.com/gpu-core.tflops", "elasticgpu.io/gpu-core"),
+        ("aliyun.com/gpu-memory", "aliyun.com/gpu-mem"),
+        ("tencent.com/vcuda-cores", "tencent.com/vcuda-core, tencent.com/vcuda-memory"),
+        ("docker.com/vcuda-mem", "docker.com/vcuda-core, docker.com/vcuda-memory"),
+        ("tke.cloud.tencent.com/qgpu-core-greedy", "PriorityClass"),
+        ("gpushare.provisioner.elasticgpu.io/gpu-mem", "gpushare.provisioner.elasticgpu.io/gpu-memory"),
+        ("elasticgpu.io/gpu-cores", "elasticgpu.io/gpu-core, elasticgpu.io/gpu-memory"),
     ],
 )
 def test_a_name_that_nobody_serves_is_refused_with_what_to_write(resource: str, instead: str) -> None:
@@ -108,8 +120,20 @@ def test_a_name_that_nobody_serves_is_refused_with_what_to_write(resource: str, 
 
 
 def test_names_that_are_no_gpus_are_left_alone() -> None:
-    for resource in ("cpu", "example.com/fpga", "nvidia.com/hostdev", "amd.com/gpu", names.SLOT):
+    for resource in ("cpu", "example.com/fpga", "nvidia.com/hostdev", "amd.com/gpu", "tke.cloud.tencent.com/eni-ip",
+                     "baidu.com/rdma", names.SLOT):  # fmt: skip
         assert foreign.refused(resource, ()) is None
+
+
+def test_qgpus_low_priority_compute_is_not_read_as_a_slice_of_memory_alone() -> None:
+    asks: dict[str, int | str] = {"tke.cloud.tencent.com/qgpu-core-greedy": 10, names.QGPU_MEMORY: 5}
+    (found,) = refused(asks)
+    assert found.field == "spec.containers[app].resources.limits[tke.cloud.tencent.com/qgpu-core-greedy]"
+
+
+def test_what_only_nodes_have_is_refused_as_that() -> None:
+    (found,) = refused({names.ALIYUN_GPU_COUNT: 1})
+    assert found.reason == "is what a node has; ask for aliyun.com/gpu-mem instead"
 
 
 def test_init_containers_and_requests_are_looked_at_too() -> None:

@@ -130,9 +130,11 @@ def _asking() -> MatchCondition:
 def asks_for_a_gpu() -> str:
     """The CEL expression that is true for pods that the webhook must see, and for no others."""
     nodes_only = [vocabulary.node_only for vocabulary in VOCABULARIES if vocabulary.node_only]
-    whole = [one.name for one in FOREIGN if not one.prefix]
-    resources = json.dumps([*POD_RESOURCES, *nodes_only, names.SLOT, *whole])
-    begins = " || ".join(f"k.startsWith({json.dumps(one.name)})" for one in FOREIGN if one.prefix)
+    beginnings = [one.name for one in FOREIGN if one.prefix]
+    shortest = [one for one in beginnings if not any(one != other and one.startswith(other) for other in beginnings)]
+    whole = [*POD_RESOURCES, *nodes_only, names.SLOT, *(one.name for one in FOREIGN if not one.prefix)]
+    resources = json.dumps([name for name in whole if not name.startswith(tuple(shortest))])
+    begins = " || ".join(f"k.startsWith({json.dumps(one)})" for one in shortest)
 
     def any_container(field: str) -> str:
         def names_one(kind: str) -> str:

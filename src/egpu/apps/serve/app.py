@@ -58,7 +58,8 @@ class Server:
         self._sharing.enter(config.leases_dir)
 
     async def run(self, supervisor: Supervisor) -> None:
-        """Run until the supervisor is stopped; executors stay. Raises InvalidInput, NativeMissing, Unavailable."""
+        """Run until the supervisor is stopped. Executors stay, for the daemon that follows; who presses Ctrl-C wants
+        his cards back. Raises InvalidInput, NativeMissing, Unavailable."""
         self._set_cards(await asyncio.to_thread(self._inventory.read))
         await self.leases.adopt()
         await self.listener.open()
@@ -76,6 +77,8 @@ class Server:
         supervisor.add("sharing", self._share_time())
         supervisor.add("link", self._stay_linked())
         await supervisor.run()
+        if supervisor.interrupted:
+            await self.leases.end_all()
 
     # --- cards --------------------------------------------------------------------------------------------------------
 

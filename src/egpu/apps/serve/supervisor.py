@@ -27,6 +27,7 @@ REST = 4.0
 """Looking at executors takes at most one part in five of a processor, however many there are."""
 WATCHED_AT_ONCE = 50
 END_AGAIN_SECONDS = 1.0
+END_ALL_SECONDS = 30.0
 
 
 class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -105,6 +106,19 @@ class LeaseSupervisor:
                 self._starting[lease] = record
                 self._spawn(self._start(record))
         self.changed.set()
+
+    async def end_all(self) -> None:
+        """End every lease, those being started too; what does not end in END_ALL_SECONDS stays, and is said."""
+        self._wanted = {}
+        for lease, executor in self._executors.running.items():
+            if lease not in self._starting and not self._executors.is_ending(lease):
+                self._spawn(self._end(executor))
+        try:
+            async with asyncio.timeout(END_ALL_SECONDS):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except TimeoutError:
+            log.warning("leases did not end", leases=sorted(self._executors.running), seconds=END_ALL_SECONDS)
 
     async def watch(self) -> None:
         """Look at every executor, for ever; the more there are, the less often, and never at many in one go."""

@@ -4,7 +4,7 @@ Order and sentences are kube-scheduler's (1.36), so that a message reads the sam
 (volumes, ports, spreading, affinity between pods) never reject: `unsupported` names what a pod must not ask for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -42,11 +42,29 @@ def rejection(pod: Pod, node: Node, *, requests: Amounts, used: Mapping[str, Fra
     """
     if node.spec.unschedulable and not _tolerates(pod, CORDONED):
         return Rejection(NODE_UNSCHEDULABLE, ("node(s) were unschedulable",))
-    if any(taint.effect in {"NoSchedule", "NoExecute"} and not _tolerates(pod, taint) for taint in _taints(node)):
+    if untolerated(pod, node) is not None:
         return Rejection(TAINT_TOLERATION, ("node(s) had untolerated taint(s)",))
     if not selects(pod, node):
         return Rejection(NODE_AFFINITY, ("node(s) didn't match Pod's node affinity/selector",))
-    return _short_of(node, requests, used)
+    short = short_of(node, requests, used)
+    if not short:
+        return None
+    reasons = tuple("Too many pods" if name == PODS else f"Insufficient {name}" for name in short)
+    there = offered(node, short)
+    return Rejection(NODE_RESOURCES_FIT, reasons, resolvable=all(requests[name] <= there[name] for name in short))
+
+
+def untolerated(pod: Pod, node: Node) -> Taint | None:
+    """The first taint of the node that keeps the pod away."""
+    keeping = (taint for taint in _taints(node) if taint.effect in {"NoSchedule", "NoExecute"})
+    return next((taint for taint in keeping if not _tolerates(pod, taint)), None)
+
+
+def short_of(node: Node, requests: Amounts, used: Mapping[str, Fraction]) -> list[str]:
+    """The resources of which the node has too little left; the pods come first, as kube-scheduler checks them."""
+    there = offered(node, requests)
+    short = [name for name, asked in requests.items() if asked > 0 and used.get(name, 0) + asked > there[name]]
+    return sorted(short, key=lambda name: name != PODS)
 
 
 def _taints(node: Node) -> list[Taint]:
@@ -56,18 +74,10 @@ def _taints(node: Node) -> list[Taint]:
     return [*(node.spec.taints or []), *([] if ready else [NOT_READY])]
 
 
-def _short_of(node: Node, requests: Amounts, used: Mapping[str, Fraction]) -> Rejection | None:
-    offered = node.status.allocatable or node.status.capacity or {}
-    there = {name: quantity_or_zero(offered.get(name, 0)) for name in requests}
-    short = [
-        name for name, asked in requests.items() if asked > 0 and used.get(name, Fraction(0)) + asked > there[name]
-    ]
-    if not short:
-        return None
-    # The pods come first, as kube-scheduler checks them.
-    short.sort(key=lambda name: name != PODS)
-    reasons = tuple("Too many pods" if name == PODS else f"Insufficient {name}" for name in short)
-    return Rejection(NODE_RESOURCES_FIT, reasons, resolvable=all(requests[name] <= there[name] for name in short))
+def offered(node: Node, resources: Iterable[str]) -> Amounts:
+    """What the node has of each for pods."""
+    there = node.status.allocatable or node.status.capacity or {}
+    return {name: quantity_or_zero(there.get(name, 0)) for name in resources}
 
 
 def unsupported(pod: Pod) -> str | None:

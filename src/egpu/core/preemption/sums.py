@@ -38,7 +38,7 @@ class Sums:
             if name not in self._nodes:
                 return False
             if name not in used:
-                used[name] = self._used(name, gone)
+                used[name] = self.used(name, gone=gone)
             asked = self._request(pod)
             if rejection(pod, self._nodes[name], requests=asked, used=used[name]) is not None:
                 return False
@@ -52,7 +52,8 @@ class Sums:
         """Which of its neighbours, with others `gone` (UIDs), forbids the pod to be on the node; "" where none does."""
         return self._neighbours.objection(pod, node, gone=gone)
 
-    def _used(self, node: str, gone: Container[str]) -> Amounts:
+    def used(self, node: str, *, gone: Container[str] = ()) -> Amounts:
+        """What the pods of the node ask for, with others `gone` (UIDs)."""
         total: Amounts = {}
         for pod in self._pods_on.get(node, ()):
             if pod.uid not in gone:
