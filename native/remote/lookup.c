@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "driver_table.h"
+#include "common/export_table.h"
 #include "not_supported.h"
 
 API CUresult cuInit(unsigned int flags) {
@@ -73,10 +74,12 @@ CUresult not_supported(const char *what) {
 int egpu_driver_not_supported(const char *symbol) { return not_supported(symbol); }
 
 API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
-    (void)id;
     if (table != NULL) *table = NULL;
-    say_once("cuGetExportTable",
-             "has nothing to offer on a remote GPU: undocumented tables are not forwarded");
+    if (export_table_of_runtime(id))
+        say_once(
+            "NVIDIA's runtime library",
+            "does not work on a remote GPU: what the driver API offers is carried, and nothing "
+            "that is not documented (cuGetExportTable)");
     return CUDA_ERROR_NOT_FOUND;
 }
 

@@ -1,6 +1,7 @@
 /* Initialisation, device queries, and cuGetProcAddress. */
 #include "cuda_api.h"
 #include "driver_table.h"
+#include "common/export_table.h"
 #include "not_supported.h"
 
 #include <stdio.h>
@@ -34,9 +35,8 @@ API CUresult cuDriverGetVersion(int *version) {
 }
 
 API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
-    (void)id;
     if (table) *table = NULL;
-    engine_lacks("NVIDIA's runtime library (cuGetExportTable)");
+    if (export_table_of_runtime(id)) engine_lacks("NVIDIA's runtime library (cuGetExportTable)");
     return CUDA_ERROR_NOT_FOUND;
 }
 

@@ -9,6 +9,8 @@ from egpu.adapters.simulator.machine import Machine
 from support.simulated_gpu import run
 
 CARDS = ("A100-80G", 2)
+RUNTIME = "6bd5fb6c5bf4e74a8987d93912fd9df9"
+"""The table of the driver that NVIDIA's runtime library looks for."""
 
 
 def test_what_a_card_is(sim: Machine) -> None:
@@ -424,7 +426,7 @@ def test_what_is_not_simulated_says_so(sim: Machine) -> None:
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        ("cuda.cuGetExportTable(ctypes.byref(ctypes.c_void_p()), None)", "NVIDIA's runtime library"),
+        (f"table({RUNTIME!r})", "NVIDIA's runtime library"),
         (r"d.cuModuleLoadData(b'\x7fELF' + bytes(64))", "compiled kernels (a cubin)"),
         (r"d.cuLibraryLoadData(b'\x7fELF' + bytes(64), [], [], 0, [], [], 0)", "compiled kernels (a cubin)"),
         (r"d.cuModuleLoadFatBinary(b'\x50\xed\x55\xba' + bytes(64))", "compiled kernels (a fat binary)"),
@@ -436,6 +438,7 @@ def test_a_program_that_needs_a_real_card_is_told_once(sim: Machine, call: str, 
         import ctypes
         cuda = ctypes.CDLL("libcuda.so.1")
         context()
+        table = lambda uuid: cuda.cuGetExportTable(ctypes.byref(ctypes.c_void_p()), bytes.fromhex(uuid))
         {call}
         {call}
         say([])
@@ -444,6 +447,17 @@ def test_a_program_that_needs_a_real_card_is_told_once(sim: Machine, call: str, 
     assert said.startswith(f"egpu-sim: this program needs {named}")
     assert said.count("\n") == 1
     assert run(sim, code, {"EGPU_SIM_VERBOSE": "0"}, fails=True).stderr == ""
+
+
+def test_who_does_without_a_table_is_told_nothing(sim: Machine) -> None:
+    code = """
+        import ctypes
+        cuda, table = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(1)
+        found = [cuda.cuGetExportTable(ctypes.byref(table), which) for which in (None, bytes(16))]
+        say([found, table.value])
+    """
+    assert run(sim, code) == [[500, 500], None]
+    assert run(sim, code, fails=True).stderr == ""
 
 
 def test_a_forked_child_has_no_cuda(sim: Machine) -> None:

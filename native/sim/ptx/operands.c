@@ -178,6 +178,16 @@ static uint16_t literal(struct parser *p, enum type t) {
     return constant(p, v.u64);
 }
 
+/* What lies before an element of an array, in bytes: `[3]` behind its name, if that is there. */
+static uint64_t element_offset(struct parser *p, const struct symbol *s) {
+    if (!accept(p, '[')) return 0;
+    bool negative = accept(p, '-');
+    uint64_t index = expect_integer(p, "an index");
+    expect(p, ']');
+    if (!s->element) unsupported(p, "an index into '%s'", s->name);
+    return (negative ? -index : index) * s->element;
+}
+
 /* The value of a name: register, special register, or an address. */
 static uint16_t name_operand(struct parser *p, const char *name, enum type t, bool wider) {
     uint16_t slot;
@@ -193,7 +203,7 @@ static uint16_t name_operand(struct parser *p, const char *name, enum type t, bo
     }
     if (t != TYPE_NONE && (type_is_float(t) || type_bytes(t) < 4))
         syntax(p, "the address of '%s' as a .%s", name, type_name(t));
-    uint64_t addend = 0;
+    uint64_t addend = element_offset(p, s);
     while (s->kind != SYM_FUNCTION && (is_punct(p, '+') || is_punct(p, '-'))) {
         bool minus = is_punct(p, '-');
         advance(p);
@@ -229,11 +239,26 @@ uint16_t predicate(struct parser *p) {
     return temporary(p, NEGATED);
 }
 
-/* `[base+offset]`: offsets too large for an instruction, or of frames, are folded where they
- * belong. */
+static struct address variable_address(struct parser *p, const struct symbol *s, uint64_t offset) {
+    uint16_t slot = s->kind == SYM_VARIABLE ? address_constant(p, s->variable, offset, false)
+                                            : constant(p, (uint64_t)s->number + offset);
+    return (struct address){.symbol = s, .slot = slot};
+}
+
+static struct address element_address(struct parser *p) {
+    const char *name = expect_word(p, "an address");
+    const struct symbol *s = find(p, name);
+    if (!s || (s->kind != SYM_VARIABLE && s->kind != SYM_FRAME) || !is_punct(p, '['))
+        syntax(p, "'%s' is no address", name);
+    return variable_address(p, s, element_offset(p, s));
+}
+
+/* `[base+offset]` or `array[index]`: offsets too large for an instruction, or of frames, are folded
+ * where they belong. */
 struct address address(struct parser *p) {
     struct address a = {0};
     uint64_t offset = 0;
+    if (p->token.kind == T_WORD) return element_address(p);
     expect(p, '[');
     uint16_t base = 0;
     if (p->token.kind == T_WORD) {
@@ -262,10 +287,8 @@ struct address address(struct parser *p) {
     }
     expect(p, ']');
     bool fits = (int64_t)offset == (int32_t)offset;
-    if (a.symbol && a.symbol->kind == SYM_VARIABLE) {
-        a.slot = address_constant(p, a.symbol->variable, offset, false);
-    } else if (a.symbol) {
-        a.slot = constant(p, (uint64_t)a.symbol->number + offset);
+    if (a.symbol) {
+        a = variable_address(p, a.symbol, offset);
     } else if (fits) {
         a.slot = base;
         a.imm = (int32_t)offset;

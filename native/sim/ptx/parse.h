@@ -69,6 +69,7 @@ struct symbol {
     /* slot, count of a range, offset in frame or parameters, code position, index of a table */
     uint32_t number;
     uint32_t size, align;
+    uint32_t element; /* bytes of one, in an array of one dimension; 0: `name[N]` means nothing */
     bool param; /* SYM_FRAME: declared .param */
     struct variable *variable;
     struct function *function;

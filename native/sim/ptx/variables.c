@@ -125,7 +125,8 @@ void parse_variable(struct parser *p, const char *space, bool external) {
         const char *name = expect_word(p, "a name");
         uint64_t size = (uint64_t)type_bytes(type) * vector;
         bool open_ended = false;
-        while (accept(p, '[')) {
+        uint32_t element = (uint32_t)size, dimensions = 0;
+        for (; accept(p, '['); dimensions++) {
             uint64_t n = 0;
             if (is_punct(p, ']'))
                 open_ended = true;
@@ -135,6 +136,7 @@ void parse_variable(struct parser *p, const char *space, bool external) {
             if (n && size > MAX_VARIABLE_BYTES / n) unsupported(p, "a variable of more than 4 GiB");
             size = open_ended && !n ? size : size * n;
         }
+        if (dimensions != 1) element = 0;
         uint64_t alignment = align ? align : (uint64_t)type_bytes(type) * vector;
         if (local) {
             if (size > MAX_FRAME_BYTES ||
@@ -149,6 +151,7 @@ void parse_variable(struct parser *p, const char *space, bool external) {
                                  .number = p->build->frame_bytes,
                                  .size = (uint32_t)size,
                                  .align = (uint32_t)alignment,
+                                 .element = element,
                                  .param = space[0] == 'p'};
             p->build->frame_bytes += (uint32_t)size;
             continue;
@@ -160,7 +163,9 @@ void parse_variable(struct parser *p, const char *space, bool external) {
             v = known->variable; /* it was declared .extern before */
         } else {
             v = new_variable(p, space, name);
-            declare(p, p->scope, name, SYM_VARIABLE)->variable = v;
+            struct symbol *s = declare(p, p->scope, name, SYM_VARIABLE);
+            s->variable = v;
+            s->element = element;
         }
         v->external = external;
         v->size = external && v->kind == VAR_SHARED ? 0 : size;

@@ -102,6 +102,18 @@ static const char threads_ptx[] = HEADER
     "mov.u64 %rd2,dynamic; cvta.shared.u64 %rd2,%rd2; st.u32 [%rd2+4],77; ld.shared.u32 %r1,[dynamic+4];\n"
     "mov.u32 %r2,%dynamic_smem_size; st.global.v2.u32 [%rd1],{%r1,%r2}; ret; }\n"
 
+    /* Elements by index, as values and as operands: of global, shared and local arrays. */
+    ".visible .entry indexed(.param .u64 out) {\n"
+    ".shared .align 16 .b8 bytes[64]; .local .align 8 .u64 own[4]; .shared .v2 .u32 pairs[4];\n"
+    ".reg .u64 %rd<8>; .reg .u32 %r<8>; ld.param.u64 %rd1,[out];\n"
+    "mov.u64 %rd2,table[2]; ld.global.u32 %r1,[%rd2]; ld.global.u32 %r2,table[3];\n"
+    "mov.u64 %rd3,bytes[0]; mov.u64 %rd4,bytes[8]; sub.u64 %rd3,%rd4,%rd3; cvt.u32.u64 %r3,%rd3;\n"
+    "mov.u64 %rd5,own[3]; st.local.u64 [%rd5],7; ld.local.u64 %rd6,own[3]; cvt.u32.u64 %r4,%rd6;\n"
+    "st.global.v4.u32 [%rd1],{%r1,%r2,%r3,%r4}; st.shared.u32 pairs[1],5;\n"
+    "ld.shared.u32 %r5,[pairs+8];\n"
+    "mov.u64 %rd2,table[-1]; mov.u64 %rd3,table; sub.u64 %rd3,%rd3,%rd2; cvt.u32.u64 %r6,%rd3;\n"
+    "st.global.v2.u32 [%rd1+16],{%r5,%r6}; ret; }\n"
+
     ".visible .entry store(.param .u64 p) { .reg .u64 %rd1; ld.param.u64 %rd1,[p]; st.global.u32 [%rd1],1; ret; }\n"
     ".visible .entry endless() { L: bra L; }\n"
     ".visible .entry deep() { .reg .u32 %r<3>; call (%r1),factorial,(100000); ret; }\n"
@@ -187,6 +199,10 @@ static void test_results(void) {
     CHECK(run_kernel(m, "window", l) == EGPU_PTX_OK && c[0][0] == 77 && c[0][1] == 64,
           "dynamic shared memory");
     l.dynamic_shared_bytes = 0;
+    CHECK(run_kernel(m, "indexed", l) == EGPU_PTX_OK, "elements by index");
+    static const uint32_t elements[] = {30, 40, 8, 7, 5, 4};
+    CHECK(memcmp(c[0], elements, sizeof elements) == 0, "%u %u %u %u %u %u", c[0][0], c[0][1],
+          c[0][2], c[0][3], c[0][4], c[0][5]);
     CHECK(run_kernel(m, "window", l) == EGPU_PTX_ILLEGAL_ADDRESS, "past the end of shared memory");
 }
 
@@ -271,6 +287,9 @@ static void test_refusals(void) {
         {".reg .b32 r; add.u32 r,r,x;", EGPU_PTX_SYNTAX, "'x'"},
         {".reg .b32 r; add.u32 r,r;", EGPU_PTX_SYNTAX, "expected ','"},
         {".reg .b32 r; .reg .b32 r;", EGPU_PTX_SYNTAX, "declared twice"},
+        {".reg .b64 r; mov.u64 r,grid[1];", EGPU_PTX_UNSUPPORTED, "an index into 'grid'"},
+        {".reg .b64 r; mov.u64 r,one[0];", EGPU_PTX_UNSUPPORTED, "an index into 'one'"},
+        {".reg .b32 r; ld.global.u32 r,one;", EGPU_PTX_SYNTAX, "'one' is no address"},
         {"bra NOWHERE;", EGPU_PTX_SYNTAX, "NOWHERE"},
         {"call nobody;", EGPU_PTX_SYNTAX, "nobody"},
         {"call external;", EGPU_PTX_UNRESOLVED, "external"},
@@ -279,7 +298,9 @@ static void test_refusals(void) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
-        snprintf(text, sizeof text, HEADER ".extern .func external;\n.entry k() { %s\nret; }\n",
+        snprintf(text, sizeof text,
+                 HEADER
+                 ".extern .func external; .global .u32 grid[2][2], one;\n.entry k() { %s\nret; }\n",
                  cases[i].body);
         egpu_ptx_module *module;
         egpu_ptx_status status =
