@@ -18,6 +18,7 @@ from egpu.api.kubernetes import Container, Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus
 from egpu.core.claims.lifecycle import claim_slices
 from egpu.core.placement.cache import SchedulerCache, rebuild
+from egpu.core.placement.node_names import NodeNames
 from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.prices import Prices, compute_prices
@@ -27,6 +28,11 @@ from support.objects import BINPACK, card, claim, claim_pod, container, ended, g
 
 MEMORY_MIB = 8192
 NODES = ("n0", "n1", "n2")
+ASKED = (
+    pod("asked-share", container("app", {names.GPU_CORE: 40, names.GPU_MEMORY: 2000})),
+    pod("asked-card", container("app", {names.GPU: 1})),
+    pod("asked-cards", container("app", {names.GPU: 2})),
+)
 
 asks = st.one_of(
     st.builds(lambda n: {names.NVIDIA_GPU: n}, st.integers(1, 2)),
@@ -92,6 +98,7 @@ class Cluster(RuleBasedStateMachine):
         self.claims: dict[str, ElasticGPUClaim] = {}
         self.slices: dict[str, ElasticGPU] = {}
         self.count = 0
+        self.nodes = NodeNames((*NODES, "stranger"))
         self.classes = [
             gpu_class("now", retain=True),
             gpu_class("later", wait=True),
@@ -270,6 +277,25 @@ class Cluster(RuleBasedStateMachine):
             again.pod_changed(placed(what, allocation))
         assert again.ledger.snapshot() == self.cache.ledger.snapshot()
         assert again.ledger.holders() == self.cache.ledger.holders()
+        self.compare_answers(again)
+
+    def compare_answers(self, again: SchedulerCache) -> None:
+        """What is kept between questions (verdicts, rows of names, the fleet) against what is computed from nothing."""
+        for asked in ASKED:
+            request = self.cache.request(asked)
+            assert (
+                self.cache.filter(request, self.nodes).ok.tolist()
+                == again.filter(request, list(self.nodes)).ok.tolist()
+            )
+        mine, others = self.cache.ranking.fleet(), again.ranking.fleet()
+        for node in NODES:
+            row, other = self.cache.ledger.row(node), again.ledger.row(node)
+            assert (row is None) == (other is None)
+            if row is not None and other is not None:
+                assert mine.state[:, row].tolist() == others.state[:, other].tolist()
+                width = min(mine.width, others.width)
+                assert mine.core[row, :width].tolist() == others.core[other, :width].tolist()
+                assert mine.card_memory[row, :width].tolist() == others.card_memory[other, :width].tolist()
 
 
 TestCluster = Cluster.TestCase

@@ -1,12 +1,16 @@
 """The ledger's arrays: what a cell says, how they grow, and what tells a reader that something changed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
+from egpu.core.arrays import BoolArray, IntArray
+from egpu.core.changes import Changes, Verdicts
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards, OverCommit
+from egpu.core.placement.node_names import NodeNames
 
 HOLDER = Holder("pod", "one")
 
@@ -32,7 +36,7 @@ def shapes(ledger: Ledger) -> set[tuple[int, ...]]:
 def test_an_empty_ledger_has_no_rows() -> None:
     ledger = Ledger()
     assert shapes(ledger) == {(0, 0)}
-    assert (ledger.changes.shape, ledger.cards_version, ledger.nodes()) == ((0,), 0, [])
+    assert (len(ledger.changes), ledger.cards_version, ledger.nodes()) == (0, 0, [])
 
 
 def test_rows_double_when_they_run_out_and_columns_follow_the_widest_node() -> None:
@@ -41,7 +45,7 @@ def test_rows_double_when_they_run_out_and_columns_follow_the_widest_node() -> N
     for number in range(33):
         ledger.set_node(node(f"n{number}", cards=3 if number == 5 else 1))
         (shape,) = shapes(ledger)
-        assert ledger.changes.shape == (len(ledger.names),) == shape[:1]
+        assert len(ledger.changes) == len(ledger.names) == shape[0]
         if shape not in grown:
             grown.append(shape)
     assert grown == [(16, 1), (16, 3), (32, 3), (64, 3)]
@@ -62,7 +66,7 @@ def test_what_was_written_is_where_it_was_after_growing() -> None:
 def test_amounts_are_whole_numbers() -> None:
     ledger = Ledger()
     ledger.set_node(node("n0"))
-    amounts = (ledger.memory_mib, ledger.core_free, ledger.memory_free, ledger.mode, ledger.changes)
+    amounts = (ledger.memory_mib, ledger.core_free, ledger.memory_free, ledger.mode)
     assert {array.dtype for array in amounts} == {np.dtype(np.int64)}
     assert {array.dtype for array in (ledger.present, ledger.healthy)} == {np.dtype(np.bool_)}
 
@@ -131,28 +135,72 @@ def test_cards_that_come_become_others_and_go_are_each_a_version() -> None:
     assert [*versions, ledger.cards_version] == [1, 1, 2, 3, 4]
 
 
-def test_a_row_counts_its_changes() -> None:
+def test_rows_that_changed_are_told_and_no_others() -> None:
     ledger = Ledger()
     ledger.set_node(node("n0"))
     ledger.set_node(node("n1"))
-    counted = [ledger.changes[:2].tolist()]
+    told: list[set[int]] = []
 
-    def count() -> None:
-        now = ledger.changes[:2].tolist()
-        before = [sum(steps) for steps in zip(*counted, strict=True)]
-        counted.append([new - old for new, old in zip(now, before, strict=True)])
+    def step(change: Callable[[], None]) -> None:
+        before = ledger.changes.version
+        change()
+        told.append(set(ledger.changes.since(before).tolist()))
 
-    ledger.hold(HOLDER, slice_of("n1"))
-    count()
-    ledger.hold(HOLDER, slice_of("n1"))  # holds that already
-    count()
-    ledger.release(HOLDER)
-    count()
-    ledger.set_node(node("n0", cards=0))
-    count()
-    ledger.remove_node("n1")
-    count()
-    assert counted[1:] == [[0, 1], [0, 0], [0, 1], [1, 0], [0, 1]]
+    step(lambda: ledger.hold(HOLDER, slice_of("n1")))
+    step(lambda: ledger.hold(HOLDER, slice_of("n1")))  # holds that already
+    step(lambda: ledger.release(HOLDER))
+    step(lambda: ledger.set_node(node("n0", cards=0)))
+    step(lambda: ledger.remove_node("n1"))
+    assert told == [{1}, set(), {1}, {0}, {1}]
+
+
+def test_a_reader_that_is_far_behind_is_told_of_every_row() -> None:
+    changes = Changes(3)
+    for _ in range(1000):
+        changes.note(1)
+    changes.note(2)
+    assert changes.since(0).tolist() == [1, 2]
+    assert set(changes.since(999).tolist()) == {1, 2}
+    changes.grow(5)
+    assert (len(changes), changes.since(1001).tolist(), changes.since(-1).tolist()) == (5, [], [0, 1, 2, 3, 4])
+
+
+def test_a_question_is_asked_again_only_about_rows_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = Changes(4)
+    verdicts = Verdicts(changes)
+    truth, asked = np.array([True, False, True, False, True]), list[list[int]]()
+
+    def answer(rows: IntArray) -> BoolArray:
+        asked.append(rows.tolist())
+        return truth[rows]
+
+    assert verdicts.of("q", answer).tolist() == [True, False, True, False]
+    truth[1] = True
+    assert verdicts.of("q", answer).tolist() == [True, False, True, False]  # nobody said so
+    changes.note(1)
+    assert verdicts.of("q", answer).tolist() == [True, True, True, False]
+    changes.grow(5)
+    assert verdicts.of("q", answer).tolist() == [True, True, True, False, True]
+    assert asked == [[0, 1, 2, 3], [1], [0, 1, 2, 3, 4]]
+    monkeypatch.setattr("egpu.core.changes.QUESTIONS_LIMIT", 1)
+    verdicts.of("r", answer)
+    verdicts.of("q", answer)
+    assert asked[3:] == [[0, 1, 2, 3, 4]] * 2, "one was forgotten for the other"
+
+
+def test_names_are_looked_up_once_until_rows_are_others() -> None:
+    ledger = Ledger()
+    ledger.set_node(node("n0"))
+    names = NodeNames(["n1", "n0"])
+    assert [found.tolist() for found in ledger.rows_of(names)] == [[0], [1]]
+    ledger.set_node(node("n0", cards=2))
+    first = ledger.rows_of(names)
+    assert ledger.rows_of(names) is first
+    ledger.set_node(node("n1"))
+    assert [found.tolist() for found in ledger.rows_of(names)] == [[1, 0], [0, 1]]
+    ledger.remove_node("n0")
+    assert [found.tolist() for found in ledger.rows_of(names)] == [[1], [0]]
+    assert (names[0], names[:1], len(names), list(names)) == ("n1", ("n1",), 2, ["n1", "n0"])
 
 
 # --- more than there is ---------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ lag behind. They are for people; nothing is decided by them.
 import asyncio
 from typing import Any, Final
 
-import numpy as np
 import structlog
 from msgspec.structs import replace
 
@@ -36,7 +35,7 @@ class CardStatusWriter:
     def __init__(self, client: Client, view: View) -> None:
         self._client = client
         self._view = view
-        self._seen = np.zeros(0, dtype=np.int64)
+        self._seen = -1
         self._changed: dict[int, None] = {}
         """Rows to look at, those that have waited longest first."""
 
@@ -52,11 +51,8 @@ class CardStatusWriter:
         """Writes what differs, within the bounds of a round, and says how many cards were written. Raises what the API
         server answers; that node's cards are looked at again."""
         ledger, written = self._view.cache.ledger, 0
-        counts = ledger.changes
-        before = np.zeros_like(counts)
-        before[: len(self._seen)] = self._seen
-        self._changed |= dict.fromkeys(np.flatnonzero(counts != before).tolist())
-        self._seen = counts.copy()
+        self._changed |= dict.fromkeys(ledger.changes.since(self._seen).tolist())
+        self._seen = ledger.changes.version
         for row in list(self._changed)[:MOST_ROWS]:
             for gpu in self._view.cache.published_cards(ledger.names[row]):
                 wanted = card_status(gpu, self._view.cache)

@@ -14,6 +14,7 @@ filter granted can always be bound, unless something else changed in between.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from egpu.core.links import best_set
 from egpu.core.placement import search
 from egpu.core.placement.candidates import CandidateCards
 from egpu.core.placement.ledger import Ledger
+from egpu.core.placement.node_names import chosen
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.remote import ServerChoice, choose_servers, nearness
 from egpu.core.placement.requests import Request
@@ -42,16 +44,29 @@ _OWN_CARD: Final = 10_000.0
 
 @dataclass(frozen=True)
 class Filtered:
-    """The answer to a filter. `fits` keeps the order of the nodes asked about; reasons are made when asked for."""
+    """The answer to a filter about `nodes`: `ok`, shape (nodes,). Names keep their order; they, and reasons, are made
+    when asked for."""
 
-    fits: tuple[str, ...]
-    refused: tuple[str, ...]
+    nodes: Sequence[str]
+    ok: BoolArray
     _request: Request = field(repr=False)
     _ledger: Ledger = field(repr=False)
 
+    @cached_property
+    def fits(self) -> tuple[str, ...]:
+        return chosen(self.nodes, self.ok)
+
+    @cached_property
+    def refused(self) -> tuple[str, ...]:
+        return chosen(self.nodes, ~self.ok)
+
+    def refusal(self, node: str) -> Refusal:
+        """Why a refused node was, from the ledger as it is now."""
+        return refusal(self._request, self._ledger, node)
+
     def refusals(self) -> dict[str, Refusal]:
-        """Why each refused node was, from the ledger as it is now."""
-        return {node: refusal(self._request, self._ledger, node) for node in self.refused}
+        """Why each refused node was."""
+        return {node: self.refusal(node) for node in self.refused}
 
 
 @dataclass(frozen=True)
@@ -156,9 +171,7 @@ def fits(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:
 
 def filter_nodes(request: Request, ledger: Ledger, nodes: Sequence[str]) -> Filtered:
     """Which of `nodes` can take the request now. Changes nothing."""
-    verdicts = list(zip(nodes, fits(request, ledger, nodes).tolist(), strict=True))
-    taken = tuple(node for node, ok in verdicts if ok)
-    return Filtered(taken, tuple(node for node, ok in verdicts if not ok), request, ledger)
+    return Filtered(nodes, fits(request, ledger, nodes), request, ledger)
 
 
 def _fits_pool(request: Request, ledger: Ledger, nodes: Sequence[str], local: BoolArray) -> BoolArray:
@@ -194,12 +207,22 @@ def _fits_locally(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray
 
 def _each_alone(request: Request, ledger: Ledger, rows: IntArray) -> BoolArray:
     """Rows on which every container would fit were it alone."""
-    state = CandidateCards.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     for name, demand in request.local.items():
-        needs = provisioner(demand.provisioner).needs(demand, state.totals)
-        ok &= state.eligible(demand, needs, init=name in request.demand.init).sum(axis=1) >= demand.cards
+        ok &= _alone(demand, ledger, init=name in request.demand.init).take(rows)
     return ok
+
+
+def _alone(demand: ContainerDemand, ledger: Ledger, *, init: bool) -> BoolArray:
+    """Of all rows, those on which the container would fit were it alone."""
+
+    def answer(rows: IntArray) -> BoolArray:
+        state = CandidateCards.of(ledger, rows)
+        needs = provisioner(demand.provisioner).needs(demand, state.totals)
+        found: BoolArray = state.eligible(demand, needs, init=init).sum(axis=1) >= demand.cards
+        return found
+
+    return ledger.verdicts.of((demand, init), answer)
 
 
 def _allowed_by_claims(request: Request, ledger: Ledger, nodes: Sequence[str]) -> BoolArray:

@@ -17,7 +17,9 @@ import numpy as np
 from egpu.api.allocation import PodAllocation
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import CardKind
+from egpu.core.changes import Changes, Verdicts
 from egpu.core.links import Ranks, link_domains, ranks_of
+from egpu.core.placement.node_names import Found, NodeNames
 from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
 from egpu.core.provisioners import CardTotals
 
@@ -80,8 +82,9 @@ class PoolNode:
 
 class Ledger:
     """Arrays of shape (nodes, cards): `present`, `healthy`, `memory_mib`, `core_free`, `memory_free`, `mode`, `kind`
-    (an index into `kinds`), and `tflops` by precision. `changes` counts, per row, how often anything in it changed, and
-    `cards_version` how often cards came, went or became others: what is computed from them compares these.
+    (an index into `kinds`), and `tflops` by precision. They stay where they are, and every question reads them as they
+    are: what is computed from rows follows `changes`, or is kept in `verdicts`. `cards_version` counts how often cards
+    came, went or became others.
     """
 
     def __init__(self) -> None:
@@ -95,7 +98,8 @@ class Ledger:
         self.kinds: list[CardKind] = []
         """Every kind of card that was ever here: a few models, each with its NUMA nodes and link domains."""
         self.tflops: dict[str, FloatArray] = {}
-        self.changes: IntArray = np.zeros(0, dtype=np.int64)
+        self.changes = Changes()
+        self.verdicts = Verdicts(self.changes)
         self.cards_version = 0
         self.pool: dict[str, PoolNode] = {}
         """The nodes that take part in the pool, with cards or without."""
@@ -105,6 +109,8 @@ class Ledger:
         """The node of each row, "" for a row without."""
         self._kind_of: dict[CardKind, int] = {}
         self._rows: dict[str, int] = {}
+        self._rows_version = 0
+        """How often a name got a row, or lost it."""
         self._free_rows: list[int] = []
         self._cards: dict[str, tuple[Card, ...]] = {}
         self._cells: dict[CardKey, tuple[int, int]] = {}
@@ -137,7 +143,7 @@ class Ledger:
             key = CardKey(node.name, card.uuid)
             self._cells[key] = cell
             self._recount(key)
-        self.changes[row] += 1
+        self.changes.note(row)
         self.cards_version += 1
 
     def remove_node(self, name: str) -> None:
@@ -147,19 +153,26 @@ class Ledger:
             self._clear(name, row)
             del self._cards[name]
             self._free_rows.append(row)
+            self._rows_version += 1
             self.names[row] = ""
-            self.changes[row] += 1
+            self.changes.note(row)
             self.cards_version += 1
 
     def row(self, node: str) -> int | None:
         """The row of a node in the arrays, or None when it has no cards that we know."""
         return self._rows.get(node)
 
-    def rows_of(self, nodes: Sequence[str]) -> tuple[IntArray, IntArray]:
-        """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,)."""
-        found = [(row, place) for place, node in enumerate(nodes) if (row := self._rows.get(node)) is not None]
+    def rows_of(self, nodes: Sequence[str]) -> Found:
+        """Rows of the nodes that have cards, and their places in `nodes`; both of shape (found,). `NodeNames` are
+        looked up once."""
+        if isinstance(nodes, NodeNames):
+            return nodes.found(self._rows_version, self._look_up)
+        return self._look_up(nodes)
+
+    def _look_up(self, names: Sequence[str]) -> Found:
+        found = [(row, place) for place, name in enumerate(names) if (row := self._rows.get(name)) is not None]
         pairs = np.array(found, dtype=np.int64).reshape(len(found), 2)
-        return pairs[:, 0], pairs[:, 1]
+        return pairs[:, 0].copy(), pairs[:, 1].copy()
 
     def totals(self, rows: IntArray | int) -> CardTotals:
         """What the cards of these rows have in all."""
@@ -248,7 +261,7 @@ class Ledger:
         core, memory = sum(usage.core for usage in usages), sum(usage.memory_mib for usage in usages)
         self.core_free[cell] = 0 if full else max(0, 100 - core)
         self.memory_free[cell] = 0 if full else max(0, int(self.memory_mib[cell]) - memory)
-        self.changes[cell[0]] += 1
+        self.changes.note(cell[0])
 
     def _known_kind(self, card: Card, domain: int) -> int:
         figures = tuple(sorted(card.tflops.items()))
@@ -264,6 +277,7 @@ class Ledger:
         if row is None:
             row = self._free_rows.pop() if self._free_rows else len(self._rows)
             self._rows[name] = row
+            self._rows_version += 1
         if row >= rows or width > columns:
             self._grow(max(2 * rows, _FEWEST_ROWS) if row >= rows else rows, max(columns, width))
         self.names[row] = name
@@ -280,7 +294,7 @@ class Ledger:
         self.mode = np.pad(self.mode, pad)
         self.kind = np.pad(self.kind, pad)
         self.tflops = {precision: np.pad(figures, pad) for precision, figures in self.tflops.items()}
-        self.changes = np.pad(self.changes, pad[0])
+        self.changes.grow(rows)
         self.names += [""] * pad[0][1]
 
     def _clear(self, name: str, row: int) -> None:

@@ -21,7 +21,7 @@ class Mirror:
         self._ledger = ledger
         self._hosts = hosts
         self._fleet = Fleet([])
-        self._changes = ledger.changes.copy()
+        self._version = ledger.changes.version
         self._hosts_version = hosts.version
 
     def fleet(self) -> Fleet:
@@ -29,7 +29,7 @@ class Mirror:
         ledger, hosts, fleet = self._ledger, self._hosts, self._fleet
         if len(ledger.changes) != len(fleet):
             return self._build()
-        rows = set(np.flatnonzero(ledger.changes != self._changes).tolist())
+        rows: set[int] = set(ledger.changes.since(self._version).tolist())
         for name in hosts.changed_since(self._hosts_version):
             row = ledger.row(name)
             if row is not None and self._room(row) != (fleet.cpu[row], fleet.ram[row]):
@@ -37,10 +37,9 @@ class Mirror:
         self._hosts_version = hosts.version
         if any(self._machine(row) != fleet.machines[row] for row in rows):
             return self._build()
-        if rows:
-            for row in rows:
-                self._copy(row)
-            self._changes = ledger.changes.copy()
+        for row in rows:
+            self._copy(row)
+        self._version = ledger.changes.version
         return fleet
 
     def _build(self) -> Fleet:
@@ -50,7 +49,7 @@ class Mirror:
         for row in rows:
             self._copy(row)
         self._fleet.departures = departures
-        self._changes = self._ledger.changes.copy()
+        self._version = self._ledger.changes.version
         self._hosts_version = self._hosts.version
         return self._fleet
 

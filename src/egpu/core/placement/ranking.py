@@ -61,8 +61,12 @@ class Ranking:
     def scores(
         self, request: Request, nodes: Sequence[str], policies: Policies, *, all_fit: bool = False
     ) -> dict[str, float]:
-        """How good each node is, 0..1: 1 for one best place and at most 0.9 for the others, 0 where it does not fit;
-        `all_fit`: a filter has just said that it fits on all of them. Raises MissingExtra."""
+        """`rated` by name. Raises MissingExtra."""
+        return dict(zip(nodes, self.rated(request, nodes, policies, all_fit=all_fit).tolist(), strict=True))
+
+    def rated(self, request: Request, nodes: Sequence[str], policies: Policies, *, all_fit: bool = False) -> FloatArray:
+        """How good each node is, 0..1, shape (nodes,): 1 for one best place and at most 0.9 for the others, 0 where it
+        does not fit; `all_fit`: a filter has just said that it fits on all of them. Raises MissingExtra."""
         found: FloatArray | None = None
         if request.open and not request.pooled:
             found = self._scores(request.policies(policies).node, request, nodes, all_fit)
@@ -71,7 +75,7 @@ class Ranking:
         if any(demand.prefer for demand in request.local.values()):
             fitting = np.ones(len(nodes), dtype=np.bool_) if all_fit else fit.fits(request, self._ledger, nodes)
             found = _liked_first(found, fit.liking(request, self._ledger, nodes), fitting)
-        return dict(zip(nodes, found.tolist(), strict=True))
+        return found
 
     def choose(self, request: Request, node: str, policies: Policies) -> PodAllocation:
         """The cards for the request on `node`. Changes nothing; raises DoesNotFit with the whole explanation, and

@@ -7,12 +7,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from egpu.core.arrays import BoolArray, IntArray
+from egpu.core.changes import Changes
 from egpu.core.policies.shapes import WHOLE_CARD, Machine, Shape
 
 TURNOVER_MEMORY: Final = 1000.0
-_RECENT: Final = 128
-"""Latest changes that are kept as a list: a reader that is further behind looks through all rows' versions."""
-
 
 CPU, RAM, LARGEST, FULL, GPU = range(5)
 """Rows of `Fleet.state`."""
@@ -75,22 +73,20 @@ class Fleet:
         self.allocated_milli = 0
         self.departures = 0.0
         """Share of departures among the latest changes (some `TURNOVER_MEMORY` of them): 0.5 is a steady state."""
-        self.version = 0
-        """Grows with every change; see `changed_since`."""
-        self._changed_at: IntArray = np.zeros(count, dtype=np.int64)
-        self._recent: IntArray = np.zeros(_RECENT, dtype=np.int64)
-        """The latest changed rows, each at its version modulo the length."""
+        self._changes = Changes(count)
         self.all_rows: IntArray = np.arange(count)
 
     def __len__(self) -> int:
         return len(self.machines)
 
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._changes.version
+
     def changed_since(self, version: int) -> IntArray:
         """Rows that changed after `version`, in no promised order, perhaps repeated. Valid until the next change."""
-        start, end = version % _RECENT, self.version % _RECENT
-        if self.version - version < _RECENT and start <= end:
-            return self._recent[start:end]
-        return (self._changed_at > version).nonzero()[0]
+        return self._changes.since(version)
 
     def alike(self) -> tuple[IntArray, IntArray, IntArray]:
         """Rows of which no two are pristine nodes of one kind; all pristine rows; and for each of those, which row of
@@ -178,6 +174,4 @@ class Fleet:
 
     def _changed(self, row: int, sign: int) -> None:
         self.departures += ((sign < 0) - self.departures) / TURNOVER_MEMORY
-        self._recent[self.version % _RECENT] = row
-        self.version += 1
-        self._changed_at[row] = self.version
+        self._changes.note(row)

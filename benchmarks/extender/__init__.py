@@ -1,0 +1,183 @@
+"""What a pod with a GPU costs in the extender and in the webhook: filter, prioritize and bind over real HTTP.
+
+    world        a made-up cluster, half full, and pods that come to it
+    api_server   answers the extender at once
+    idle_server  the floor: the same bytes through the same server, which does nothing
+    processes    what is measured runs in processes of its own
+    caller       asks as kube-scheduler does, and reads what that cost
+
+Latency is what a caller waits for; processor time is what the process spent, which a loaded machine disturbs less.
+Beside every figure stands the floor of the same run.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from benchmarks.extender.caller import Asked, Caller, memory_mib, processor_seconds
+from benchmarks.extender.processes import component, make_certificates, said_its_port
+from benchmarks.extender.world import Json, arrivals, bare, bind_body, filter_body, node_name, review_body
+from benchmarks.report import Report
+
+SIZES: Final = (1_000, 5_000, 15_000)
+PODS: Final = 400
+WARM_UP: Final = 40
+"""Pods before the first that counts: the policy computes its first prices, shapes are met for the first time."""
+GOAL_P99_MS: Final = {1_000: 2.0, 5_000: 4.0, 15_000: 12.0}
+"""Of filter and prioritize together."""
+GOAL_EXTENDER_MS: Final = 3.0
+GOAL_WEBHOOK_MS: Final = 1.5
+GOAL_MEMORY_MIB: Final = 500.0
+Exchanges = Mapping[str, list[tuple[bytes, Asked]]]
+"""By verb, what was sent and what came back."""
+
+
+def run(report: Report) -> dict[str, Any]:
+    """Measure, print, and return the figures."""
+    found: dict[str, Any] = {}
+    for nodes in SIZES[:1] if report.options.quick else SIZES:
+        with tempfile.TemporaryDirectory(prefix="egpu-benchmark-") as name:
+            folder = Path(name)
+            make_certificates(folder)
+            found[str(nodes)] = _size(report, nodes, folder)
+    return found
+
+
+def _size(report: Report, nodes: int, folder: Path) -> dict[str, Any]:
+    report.progress(f"{nodes} nodes: {PODS} pods")
+    pods = list(arrivals(PODS + WARM_UP))
+    with said_its_port("benchmarks.extender.api_server", str(nodes), str(folder)) as server:
+        with component("extender", folder, server.port) as extender:
+            began, spent = time.perf_counter(), processor_seconds(extender.pid)
+            with Caller(server.port, folder, server.pid) as api, Caller(extender.port, folder, extender.pid) as asked:
+                exchanges = _schedule(api, asked, pods[:WARM_UP], nodes)
+                time.sleep(2)  # prices are computed beside it
+                began, spent = time.perf_counter(), processor_seconds(extender.pid)
+                exchanges = _schedule(api, asked, pods[WARM_UP:], nodes)
+            whole = (processor_seconds(extender.pid) - spent) / PODS
+            rate, memory = PODS / (time.perf_counter() - began), memory_mib(extender.pid)
+        with component("webhook", folder, server.port) as webhook, Caller(webhook.port, folder, webhook.pid) as asked:
+            _review(asked, pods[:WARM_UP])
+            reviews = _review(asked, pods[WARM_UP:])
+    scheduling, admission = _floor(folder, exchanges), _floor(folder, reviews)
+    _table(report, f"{nodes} nodes of 8 cards, {PODS} pods", {**exchanges, **reviews}, {**scheduling, **admission})
+    figures = _figures({**exchanges, **reviews}, {**scheduling, **admission})
+    figures |= {"extender_ms": whole * 1e3, "pods_per_second": rate, "memory_mib": memory}
+    _verdicts(report, nodes, figures, whole * 1e3)
+    return figures
+
+
+def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -> Exchanges:
+    """Filter, prioritize and bind, one pod after the other, as kube-scheduler asks."""
+    names = [node_name(number) for number in range(nodes)]
+    done: dict[str, list[tuple[bytes, Asked]]] = {"filter": [], "prioritize": [], "bind": []}
+
+    def ask(verb: str, body: bytes) -> Any:
+        answer = extender.post(f"/{verb}", body)
+        done[verb].append((body, answer))
+        return msgspec.json.decode(answer.body)
+
+    for pod in pods:
+        api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(pod))
+        fits = ask("filter", filter_body(pod, names))
+        if fits["Error"] or not fits["NodeNames"]:
+            raise RuntimeError(f"{pod['metadata']['name']} fits nowhere: {fits['Error']}")
+        scores = ask("prioritize", filter_body(pod, fits["NodeNames"]))
+        best = max(scores, key=lambda one: one["Score"])["Host"]
+        if error := ask("bind", bind_body(pod, best))["Error"]:
+            raise RuntimeError(error)
+    return done
+
+
+def _review(webhook: Caller, pods: Sequence[Json]) -> Exchanges:
+    """The creation of each pod, as the API server asks about it: to be changed, then to be checked."""
+    done: dict[str, list[tuple[bytes, Asked]]] = {"mutate": [], "validate": []}
+    for number, pod in enumerate(pods):
+        for verb, sent in (("mutate", bare(pod)), ("validate", pod)):
+            body = review_body(sent, f"review-{number}")
+            answer = webhook.post(f"/{verb}", body)
+            if not msgspec.json.decode(answer.body)["response"]["allowed"]:
+                raise RuntimeError(f"{verb}: {answer.body!r}")
+            done[verb].append((body, answer))
+    return done
+
+
+def _floor(folder: Path, exchanges: Exchanges) -> Exchanges:
+    """The same requests, and answers as long as those in the middle, from the server that does nothing."""
+    for verb, made in exchanges.items():
+        middle = sorted(made, key=lambda one: len(one[1].body))[len(made) // 2]
+        (folder / f"{verb}.answer").write_bytes(middle[1].body)
+    floor: dict[str, list[tuple[bytes, Asked]]] = {verb: [] for verb in exchanges}
+    idle_server = said_its_port("benchmarks.extender.idle_server", str(folder))
+    with idle_server as idle, Caller(idle.port, folder, idle.pid) as asked:
+        for turn in zip(*exchanges.values(), strict=True):
+            for verb, (body, _) in zip(exchanges, turn, strict=True):
+                floor[verb].append((body, asked.post(f"/{verb}", body)))
+    return floor
+
+
+def _figures(exchanges: Exchanges, floor: Exchanges) -> dict[str, Any]:
+    both = {verb: [answer for _, answer in made] for verb, made in exchanges.items()}
+    idle = {verb: [answer for _, answer in made] for verb, made in floor.items()}
+    found: dict[str, Any] = {}
+    for verb, answers in both.items():
+        found[verb] = _summary(answers) | {f"floor_{key}": value for key, value in _summary(idle[verb]).items()}
+    for which, answers in (("", both), ("floor_", idle)):
+        together = [
+            one.seconds + two.seconds for one, two in zip(answers["filter"], answers["prioritize"], strict=True)
+        ]
+        found[f"{which}filter_and_prioritize_p99_ms"] = float(np.percentile(together, 99)) * 1e3
+        found[f"{which}webhook_ms"] = sum(_summary(answers[verb])["processor_ms"] for verb in ("mutate", "validate"))
+    return found
+
+
+def _summary(answers: Sequence[Asked]) -> dict[str, float]:
+    p50, p99 = np.percentile([one.seconds for one in answers], [50, 99])
+    spent = float(np.mean([one.processor_seconds for one in answers]))
+    return {"p50_ms": float(p50) * 1e3, "p99_ms": float(p99) * 1e3, "processor_ms": spent * 1e3}
+
+
+def _table(report: Report, title: str, exchanges: Exchanges, floor: Exchanges) -> None:
+    columns = ("", "p50 ms", "p99 ms", "processor ms", "floor: p50 ms", "p99 ms", "processor ms")
+    rows = [
+        (verb, *_summary([one for _, one in made]).values(), *_summary([one for _, one in floor[verb]]).values())
+        for verb, made in exchanges.items()
+    ]
+    report.table(title, columns, rows)
+
+
+def _verdicts(report: Report, nodes: int, figures: Mapping[str, Any], extender_ms: float) -> None:
+    """The goals, and what has no goal beside them."""
+    p99, floor = figures["filter_and_prioritize_p99_ms"], figures["floor_filter_and_prioritize_p99_ms"]
+    where = f"{nodes} nodes: "
+    report.table(
+        where + "in all",
+        ("", "figure"),
+        (
+            ("filter + prioritize, p99 ms", p99),
+            ("the same, floor", floor),
+            ("processor time of the extender, ms a pod", extender_ms),
+            ("processor time of the webhook, ms a pod", figures["webhook_ms"]),
+            ("the same, floor", figures["floor_webhook_ms"]),
+            ("pods a second, one after the other", figures["pods_per_second"]),
+            ("memory of the extender, MiB", figures["memory_mib"]),
+        ),
+    )
+    goal = GOAL_P99_MS[nodes]
+    report.verdict(where + "filter + prioritize, p99", f"{p99:.2f} ms", f"at most {goal:g} ms", p99 <= goal)
+    if nodes == SIZES[0]:
+        for what, found, most in (
+            ("extender", extender_ms, GOAL_EXTENDER_MS),
+            ("webhook", figures["webhook_ms"], GOAL_WEBHOOK_MS),
+        ):
+            goal_text = f"at most {most:g} ms"
+            report.verdict(f"{where}processor time of the {what} a pod", f"{found:.2f} ms", goal_text, found <= most)
+    if nodes == SIZES[-1]:
+        memory = figures["memory_mib"]
+        goal_text = f"at most {GOAL_MEMORY_MIB:g} MiB"
+        report.verdict(f"{where}memory of the extender", f"{memory:.0f} MiB", goal_text, memory <= GOAL_MEMORY_MIB)

@@ -1,0 +1,129 @@
+"""An API server that answers at once, in a process of its own:
+`python -m benchmarks.extender.api_server NODES FOLDER`.
+
+It has the objects of a made-up cluster, lists them page by page, tells watches of pods, keeps one Lease, and says yes
+to every binding. What it costs is nobody's: it only must not be what the extender waits for. HTTP is read by hand, for
+its callers are two known clients that send whole requests.
+"""
+
+import asyncio
+import json
+import re
+import ssl
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.extender.world import Json, World
+
+_WATCH: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+_LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+class Objects:
+    """What the cluster has, as JSON, by plural; and who watches."""
+
+    def __init__(self, nodes: int) -> None:
+        world = World(nodes)
+        self.lists: dict[str, list[bytes]] = {
+            "nodes": [msgspec.json.encode(one) for one in world.nodes],
+            "elasticgpus": [msgspec.json.encode(one) for one in world.cards],
+            "pods": [msgspec.json.encode(one) for one in world.pods],
+        }
+        self.waiting: dict[str, Json] = {}
+        self.leases: dict[str, Json] = {}
+        self.watches: list[asyncio.Transport] = []
+        self.version = 1
+
+    def page(self, plural: str, query: dict[str, str]) -> bytes:
+        """One page of a list."""
+        found, start, size = self.lists.get(plural, []), int(query.get("continue", 0)), int(query.get("limit", 500))
+        more = {"continue": str(start + size)} if start + size < len(found) else {}
+        meta = json.dumps({"resourceVersion": str(self.version), **more}).encode()
+        return b'{"metadata":%b,"items":[%b]}' % (meta, b",".join(found[start : start + size]))
+
+    def tell(self, kind: str, pod: Json) -> None:
+        """A pod as it is now, to whoever watches pods."""
+        self.version += 1
+        pod["metadata"]["resourceVersion"] = str(self.version)
+        line = msgspec.json.encode({"type": kind, "object": pod}) + b"\n"
+        for watch in self.watches:
+            watch.write(b"%x\r\n%b\r\n" % (len(line), line))
+
+    def changed(self, method: str, path: list[str], body: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer to a write."""
+        sent: Json = json.loads(body)
+        if path[-1] == "binding":
+            pod = self.waiting.pop(path[-2])
+            pod["spec"]["nodeName"] = sent["target"]["name"]
+            pod["metadata"]["annotations"] |= sent["metadata"]["annotations"]
+            self.tell("MODIFIED", pod)
+            return 201, b'{"kind":"Status","status":"Success"}'
+        if method == "POST" and path[-1] == "pods":
+            self.waiting[sent["metadata"]["name"]] = sent
+            self.tell("ADDED", sent)
+        elif "leases" in path:
+            self.version += 1
+            name = sent["metadata"].get("name") or path[-1]
+            held = self.leases.setdefault(name, {"kind": "Lease", "metadata": {"name": name}, "spec": {}})
+            held["spec"] |= sent.get("spec", {})
+            held["metadata"] |= sent["metadata"] | {"resourceVersion": str(self.version)}
+            return 200, msgspec.json.encode(held)
+        return 200, msgspec.json.encode(sent)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, objects: Objects) -> None:
+        self.objects = objects
+        self.read = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport: asyncio.Transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.transport in self.objects.watches:
+            self.objects.watches.remove(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.read += data
+        head, end, rest = self.read.partition(b"\r\n\r\n")
+        told = _LENGTH.search(head)
+        length = int(told[1]) if told else 0
+        if end and len(rest) >= length:
+            self.read = b""
+            self.answer(head.split(b"\r\n", 1)[0].decode(), rest)
+
+    def answer(self, line: str, body: bytes) -> None:
+        method, target, _ = line.split(" ")
+        where, _, asked = target.partition("?")
+        query = dict(pair.split("=", 1) for pair in asked.split("&") if pair)
+        path = where.strip("/").split("/")
+        if query.get("watch"):
+            self.transport.write(_WATCH)
+            if path[-1] == "pods":
+                self.objects.watches.append(self.transport)
+            return
+        if method != "GET":
+            status, text = self.objects.changed(method, path, body)
+        elif "leases" in path:
+            lease = self.objects.leases.get(path[-1])
+            status, text = (404, b"{}") if lease is None else (200, msgspec.json.encode(lease))
+        else:
+            status, text = 200, self.objects.page(path[-1], query)
+        head = b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(text))
+        self.transport.write(head + text)
+
+
+async def _serve(nodes: int, folder: Path) -> None:
+    objects = Objects(nodes)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    server = await asyncio.get_running_loop().create_server(lambda: _Connection(objects), "127.0.0.1", 0, ssl=tls)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1]), Path(sys.argv[2])))
