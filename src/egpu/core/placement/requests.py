@@ -130,8 +130,8 @@ def _claimed(
             return demand, None, f"{use}: {error}"
     if claim.metadata.deletion_timestamp:
         return demand, None, f"{use}, which is being deleted"
-    if user := claims.claim_user(claim.key, besides=pod.uid):
-        return demand, None, f"{use}, which pod {user} uses; one container can use it"
+    if (user := claims.claim_user(claim.key, besides=pod.uid)) and (why := _not_shared(claim, demand, held)):
+        return demand, None, f"{use}, which pod {user} uses; {why}"
     if claim.status.phase == "Lost":
         return demand, None, f"{use}, whose slice is lost"
     if held is not None:
@@ -140,6 +140,14 @@ def _claimed(
     if immediate:
         missing = f"{use}, which is not bound: {missing or 'no card has had room for it yet'}"
     return demand, None, missing
+
+
+def _not_shared(claim: ElasticGPUClaim, demand: ContainerDemand, held: ClaimAllocation | None) -> str:
+    """Why a claim that another pod uses cannot be used beside it; empty where it can."""
+    if not (held.container.shared_claim if held is not None else demand.shared_claim):
+        return "its class lets one pod use it at a time"
+    # Before it is Bound its cards are taken back if that pod's binding fails.
+    return "" if held is not None and claim.status.phase == "Bound" else "with which it is being bound"
 
 
 def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> Request:
