@@ -130,8 +130,13 @@ def _claimed(
             return demand, None, f"{use}: {error}"
     if claim.metadata.deletion_timestamp:
         return demand, None, f"{use}, which is being deleted"
-    if (user := claims.claim_user(claim.key, besides=pod.uid)) and (why := _not_shared(claim, demand, held)):
-        return demand, None, f"{use}, which pod {user} uses; {why}"
+    shared = held.container.shared_claim if held is not None else demand.shared_claim
+    user = claims.claim_user(claim.key, besides=pod.uid)
+    if user and not shared:
+        return demand, None, f"{use}, which pod {user} uses; its class lets one pod use it at a time"
+    if shared and (held or user) and claim.status.phase in (None, "Pending"):
+        # Until it is Bound, its cards are taken back if the binding of the pod that they were chosen with fails.
+        return demand, None, f"{use}, which is being bound"
     if claim.status.phase == "Lost":
         return demand, None, f"{use}, whose slice is lost"
     if held is not None:
@@ -140,14 +145,6 @@ def _claimed(
     if immediate:
         missing = f"{use}, which is not bound: {missing or 'no card has had room for it yet'}"
     return demand, None, missing
-
-
-def _not_shared(claim: ElasticGPUClaim, demand: ContainerDemand, held: ClaimAllocation | None) -> str:
-    """Why a claim that another pod uses cannot be used beside it; empty where it can."""
-    if not (held.container.shared_claim if held is not None else demand.shared_claim):
-        return "its class lets one pod use it at a time"
-    # Before it is Bound its cards are taken back if that pod's binding fails.
-    return "" if held is not None and claim.status.phase == "Bound" else "with which it is being bound"
 
 
 def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> Request:
