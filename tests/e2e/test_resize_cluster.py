@@ -21,6 +21,7 @@ from egpu.core.placement.cache import rebuild
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError, Refused
+from support.claims import a_claim, a_class, using
 from support.resizing import Program, disagreement, given, gpu_ns_of, page_of
 from support.waiting import until
 
@@ -101,30 +102,6 @@ async def agrees(running: Cluster, client: Client, program: Program, memory_mib:
         return not problem and seen is not None and seen.total_mib == memory_mib
 
     await until(settled, lambda: f"{memory_mib} MiB; {problem}", seconds=60)
-
-
-def a_class(name: str, provisioner: str, mode: str = "Immediate", reclaim: str = "Delete") -> dict[str, Any]:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "ElasticGPUClass",
-        "metadata": {"name": name},
-        "provisioner": provisioner,
-        "reclaimPolicy": reclaim,
-        "eGPUBindingMode": mode,
-    }
-
-
-def a_claim(name: str, klass: str) -> dict[str, Any]:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "ElasticGPUClaim",
-        "metadata": {"name": name},
-        "spec": {"elasticGPUClassName": klass, "resources": {"requests": {names.GPU_CORE: 30, names.GPU_MEMORY: 1024}}},
-    }
-
-
-def using(claim: str) -> dict[str, str]:
-    return {f"{names.CLAIM_PREFIXES[0]}app": claim}
 
 
 async def events(client: Client, name: str) -> dict[str, str]:
@@ -243,7 +220,11 @@ async def test_what_has_no_room_is_refused_with_the_numbers_and_given_when_it_ha
     said = await until(refused, seconds=60)
     assert "card 0 of node node-1 has 70 %" in said
     assert "80 % and 1024 MiB are asked for" in said
-    assert "80 %" in (await events(client, "c"))["DoesNotFit"]
+
+    async def told() -> str:
+        return (await events(client, "c")).get("DoesNotFit", "")
+
+    assert "80 %" in await until(told, "the event comes after the condition", seconds=60)
     await ask(client, "first", "core=75")
 
     async def answered() -> str:

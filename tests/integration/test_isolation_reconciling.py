@@ -275,8 +275,8 @@ def test_a_pod_s_control_group_tells_nothing_where_another_container_has_the_sam
                 (directory / "policy").write_bytes(b"")
 
         slots.replace(record, fill)
-    found = {one.policy.parent.name: one.pod_uid for one in MemoryReconciler(slots, Driver()).slices()}
-    assert found == {"limited": "", "limited-elsewhere": "pod"}
+    found = {one.policy.parent.name: one.pods for one in MemoryReconciler(slots, Driver()).slices()}
+    assert found == {"limited": (), "limited-elsewhere": ("pod",)}
 
 
 def test_an_executor_s_count_keeps_what_its_limit_was_and_no_more(boxes: dict[str, Slice]) -> None:

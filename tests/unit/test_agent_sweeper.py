@@ -1,6 +1,7 @@
 """Slots that nobody holds any more, and what is left of pods that were deleted by force."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from egpu.adapters.kubelet.podresources import ContainerHoldings, PodHoldings
 from egpu.adapters.slices import membership
@@ -17,7 +19,7 @@ from egpu.api.kubernetes import Pod, PodStatus
 from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
-from egpu.apps.agent.slots.directories import POLICY_FILE, Slots
+from egpu.apps.agent.slots.directories import POLICY_FILE, SlotRecord, Slots
 from egpu.apps.agent.slots.sweeper import Sweeper
 from support.slices import slot_record
 
@@ -90,6 +92,39 @@ async def test_what_is_left_of_a_pod_that_was_deleted_by_force_is_ended(tmp_path
         assert await sweeper(slots, pods, "forced").sweep() == ()
         pods.there = [pod("stays")]
         assert await sweeper(slots, pods, "forced").sweep() == ("forced",), "though kubelet still has it"
+        assert running["forced"].wait(timeout=30) == -signal.SIGKILL
+        assert running["stays"].poll() is None
+    finally:
+        for process in running.values():
+            process.kill()
+            process.communicate()
+
+
+async def test_of_a_slice_that_several_pods_have_only_that_pod_s_programs_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots, pods = Slots(tmp_path / "slots"), Pods()
+    share = CardShare(uuid="GPU-1", index=0, minor=0, core=10, memory_mib=1)
+    running: dict[str, subprocess.Popen[str]] = {}
+    try:
+        for name in ("stays", "forced"):
+            made = slot_record(slots, name, share)
+            given = replace(made.allocation, shared_claim="uid-c")
+            members = list(slots.records())
+
+            def fill(slot: Path, members: list[SlotRecord] = members) -> None:
+                if members:
+                    os.link(slots.path(members[0].slot_id) / POLICY_FILE, slot / POLICY_FILE)
+                else:
+                    page_into(slot)
+
+            slots.replace(replace(made, allocation=given, slice_generation=1), fill)
+            running[name] = holding(slots.policy_file(name))
+        assert membership.identity(slots.policy_file("stays")) == membership.identity(slots.policy_file("forced"))
+        sees = {process.pid: membership.identity(slots.path(name)) for name, process in running.items()}
+        monkeypatch.setattr(membership, "seen_at", lambda pid, path: sees.get(pid) if path == "/opt/egpu" else None)
+        pods.there = [pod("stays")]
+        assert await sweeper(slots, pods).sweep() == ("forced",)
         assert running["forced"].wait(timeout=30) == -signal.SIGKILL
         assert running["stays"].poll() is None
     finally:

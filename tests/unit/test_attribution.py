@@ -62,11 +62,11 @@ def one(tmp_path: Path) -> WatchedSlice:
     return a_slice(tmp_path, "one")
 
 
-def a_slice(tmp_path: Path, key: str, *, pod_uid: str = "", root: Process | None = None) -> WatchedSlice:
+def a_slice(tmp_path: Path, key: str, *, pods: tuple[str, ...] = (), root: Process | None = None) -> WatchedSlice:
     directory = tmp_path / key
     directory.mkdir()
     (directory / "policy").write_bytes(bytes(4096))
-    return WatchedSlice(key=key, policy=directory / "policy", usage=directory / "usage", pod_uid=pod_uid, root=root)
+    return WatchedSlice(key=key, policy=directory / "policy", usage=directory / "usage", pods=pods, root=root)
 
 
 def owner(attribution: Attribution, pid: int, *slices: WatchedSlice, now: float = 0.0) -> object:
@@ -128,7 +128,7 @@ def test_who_hides_its_page_is_found_by_its_pod_s_control_group(
     monkeypatch.setattr(membership, "control_groups", lambda pid: frozenset({groups.get(pid, "/init.scope")}))
     uid = "6f1c-22"
     told = uid.replace("-", "_") if group.endswith(".scope") else uid
-    first, second, other = (a_slice(tmp_path, key, pod_uid=pod) for key, pod in
+    first, second, other = (a_slice(tmp_path, key, pods=(pod,)) for key, pod in
                             (("first", uid), ("second", uid), ("other", "7a")))  # fmt: skip
     shown, hidden, alone, stranger = (start("print(); input()", tmp_path) for _ in range(4))
     shown = start(MAPPED + "input()", second.policy)

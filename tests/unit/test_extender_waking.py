@@ -185,3 +185,22 @@ async def test_who_was_woken_is_bound_at_the_first_attempt_though_the_watch_is_l
         await settled(one)
         await one.binder.bind(args(obj))
         assert sum(line[1].endswith("/w/binding") for line in api.log) == 1
+
+
+async def test_the_next_pod_of_a_claim_is_told_when_the_first_cannot_lose_its_cards_any_more():
+    api = cluster(nodes=1, cards=1)
+    api.put("elasticgpuclasses", gpu_class("together", "WaitForFirstConsumer") | {"parameters": {"shareable": "true"}})
+    api.put("elasticgpuclaims", claim("c", "together"))
+    users = {name: pod(name, annotations={f"{names.CLAIM_PREFIXES[0]}app": "c"}) for name in ("first", "next")}
+    async with extender(api) as one:
+        first = api.put("pods", users["first"])
+        assert (await ask(one, "first"))[0] == ["n0"]
+        await one.binder.bind(args(first, "n0"))
+        api.put("pods", users["next"])
+        assert (await ask(one, "next"))[0] == []
+        await settled(one)
+        assert not woken(api, "next")
+        bound = api.get("elasticgpuclaims", "c", "ns")
+        api.put("elasticgpuclaims", bound | {"status": bound["status"] | {"phase": "Bound"}})
+        await until(lambda: woken(api, "next"))
+        assert (await ask(one, "next"))[0] == ["n0"]

@@ -41,6 +41,7 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     its share), `memory_limit_percent` what it may allocate, in percent of its memory, managed where beyond (0: no more
     than its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in.
     `server` is the node that has the cards, where the technology may use another node's; empty: the pod's own.
+    `shared_claim` is the UID of its claim where several pods may use that: they have one slice together; else empty.
 
     `revision` counts how often it was resized. `held` is what still counts as given out, card by card, until the node
     has said that a smaller `cards` is in force (empty: `cards` themselves); `within_seconds` is how long a program may
@@ -54,6 +55,7 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     memory_limit_percent: int = 0
     vocabulary: str = ""
     server: str = ""
+    shared_claim: str = ""
     cards: tuple[CardShare, ...]
     revision: int = 0
     held: tuple[CardShare, ...] = ()
@@ -106,10 +108,10 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
 
     `memory_mib` 0 means in proportion to its compute share, unless `memory_percent` says how much of a card's memory;
     `core` 0 means no compute share of its own, unless `tflops` says what the share is on each card model (counted in
-    `precision`). An exclusive demand takes whole cards; its `memory_mib` is then only the least that a card must have.
-    `links` is what joins every two of several cards, at the least ("": anything, the faster the better): see
-    `egpu.core.links`. `select` is what each card must be, `prefer` which of those that fit are taken: "strongest",
-    "weakest" or whichever the policy likes.
+    `precision`). `shared_claim` is the UID of its claim where several pods may use that. An exclusive
+    demand takes whole cards; its `memory_mib` is then only the least that a card must have. `links` is what joins every
+    two of several cards, at the least ("": anything, the faster the better): see `egpu.core.links`. `select` is what
+    each card must be, `prefer` which of those that fit are taken: "strongest", "weakest" or whichever the policy likes.
     """
 
     provisioner: str
@@ -120,6 +122,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     exclusive: bool = False
     class_name: str = ""
     claim: str = ""
+    shared_claim: str = ""
     vocabulary: str = ""
     tflops: int = 0
     precision: str = "fp32"

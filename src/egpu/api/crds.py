@@ -228,6 +228,7 @@ def _claim() -> Schema:
             ),
             _Column(name="Memory-MiB", path=_given(names.GPU_MEMORY, under=".status.capacity"), description="in all"),
             _Column(name="Used-By", path=".status.usedBy[0]", description="pod/container"),
+            _Column(name="All-Users", path=".status.usedBy", description="where several pods may use it", wide=True),
             _Column(
                 name="Cards-On",
                 path=f"{_CONTAINER}.server",
@@ -260,6 +261,7 @@ def _class() -> Schema:
             _Column(name="Provisioner", path=".provisioner"),
             _Column(name="Reclaim-Policy", path=".reclaimPolicy"),
             _Column(name="Binding-Mode", path=".eGPUBindingMode"),
+            _Column(name="Shareable", path=".parameters.shareable", description="by several pods", wide=True),
         ],
         amend=amend,
         status=False,

@@ -257,7 +257,7 @@ class ElasticGPUClaimStatus(Wire, frozen=True, kw_only=True):
 
 
 class ElasticGPUClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPUClaim"):
-    """A user's request for a slice or for cards, used by one container at a time."""
+    """A user's request for a slice or for cards, used by one pod at a time, or by several where its class says so."""
 
     resource: ClassVar[Resource] = Resource(names.GROUP, names.STORAGE_VERSION, "elasticgpuclaims", namespaced=True)
 

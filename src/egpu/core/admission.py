@@ -15,6 +15,7 @@ from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import Quantity
 from egpu.api.vocabularies import BY_RESOURCE
 from egpu.core.demand.amounts import count_or_none
+from egpu.core.demand.bounds import class_bounds
 from egpu.core.demand.claims import (
     Claims,
     Classes,
@@ -31,6 +32,7 @@ from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
 from egpu.core.provisioners.oversubscription import memory_limit_percent
+from egpu.core.provisioners.sharing import is_shareable
 from egpu.core.resizing import check_edit, refused_size, unsized
 from egpu.errors import InvalidDemand, UnknownProvisioner
 
@@ -336,16 +338,13 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         value = (klass.parameters or {}).get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))
-    try:
-        memory_limit_percent(klass)
-    except InvalidDemand as error:
-        found.append(Violation(error.field, error.reason))
-    except UnknownProvisioner:
-        pass  # said above
-    try:
-        class_selector(klass)
-    except InvalidDemand as error:
-        found.append(Violation(error.field, error.reason))
+    for check in (memory_limit_percent, is_shareable, class_bounds, class_selector):
+        try:
+            check(klass)
+        except InvalidDemand as error:
+            found.append(Violation(error.field, error.reason))
+        except UnknownProvisioner:
+            pass  # said above
     both = {klass.e_gpu_binding_mode, klass.egpu_binding_mode} - {None}
     if len(both) > 1:
         found.append(Violation("egpuBindingMode", f"{klass.egpu_binding_mode} contradicts eGPUBindingMode; keep one"))

@@ -112,6 +112,8 @@ def _explain_placed(
     details = [
         line for name, container in allocation.containers.items() for line in _given(name, container, allocation, cache)
     ]
+    shared = [container.claim for container in allocation.containers.values() if container.shared_claim]
+    details += [_together(pod, claim, cache) for claim in shared]
     try:
         gang = cache.gangs.of(pod)
     except InvalidDemand:
@@ -149,6 +151,13 @@ def _as_if_new(
 
 def _ranked(scores: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(scores.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _together(pod: Pod, claim: str, cache: SchedulerCache) -> str:
+    """With whom the pod has what its claim has."""
+    users = {uid for uid, _ in cache.claim_users(f"{pod.namespace}/{claim}")} - {pod.uid}
+    others = ", ".join(sorted(cache.holder_name(Holder("pod", uid)) for uid in users)) or "no other pod now"
+    return f"claim {claim} is for several pods, which have together what it has: beside this one {others}"
 
 
 def _given(name: str, container: ContainerAllocation, allocation: PodAllocation, cache: SchedulerCache) -> list[str]:

@@ -47,7 +47,7 @@ def would_fit(waiting: Iterable[Pod], cache: SchedulerCache, nodes: Sequence[str
                 for member, allocation in found:
                     holder = Holder("pod", member.uid)
                     cache.ledger.release(Holder("reservation", member.uid))
-                    cache.ledger.hold(holder, allocation)
+                    cache.ledger.hold(holder, cache.held_by_pod(member.namespace, allocation))
                     held.append(holder)
                     told.add(member.uid)
                     fitting.append(member)

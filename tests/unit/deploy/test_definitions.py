@@ -206,7 +206,8 @@ def columns_of(kind: str) -> list[str]:
 
 
 def test_a_claim_shows_its_share_and_a_card_what_it_is() -> None:
-    claim = ["Phase", "Class", "Node", "Card", "Model", "Core", "Memory-MiB", "Used-By", "Cards-On", "Slices", "Age"]
+    claim = ["Phase", "Class", "Node", "Card", "Model", "Core", "Memory-MiB", "Used-By"]
+    claim += ["All-Users", "Cards-On", "Slices", "Age"]
     assert columns_of("ElasticGPUClaim") == claim
     card = [
         "Node",

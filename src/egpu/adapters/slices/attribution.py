@@ -27,8 +27,8 @@ class WatchedSlice:
 
     `session`: of an executor, which leads it; its count is our own word, and may be above a limit that was lowered:
     `granted_bytes` says by card how much of that was given to it. 0: its processes are those that have its policy page
-    mapped, or see it at `page` (absolute, in their own file system), those in the control group of the pod with
-    `pod_uid`, and the descendants of these and of `root`. `kept_bytes`: by card, what it was allowed before its limit
+    mapped, or see it at `page` (absolute, in their own file system), those in the control groups of the pods with these
+    UIDs, and the descendants of these and of `root`. `kept_bytes`: by card, what it was allowed before its limit
     was lowered, and may keep until it is to give it back.
     """
 
@@ -39,7 +39,7 @@ class WatchedSlice:
     granted_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     kept_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     page: str = ""
-    pod_uid: str = ""
+    pods: tuple[str, ...] = ()
     root: Process | None = None
 
     @property
@@ -83,8 +83,8 @@ class Attribution:
         found = watched.of_session(process.pid) or watched.of_page(process.pid)
         groups = membership.control_groups(process.pid) if watched.pods else frozenset[str]()
         if found is not None:
-            if found.pod_uid:
-                self._groups |= {group: found.key for group in groups if membership.is_of_pod(group, found.pod_uid)}
+            for uid in found.pods:
+                self._groups |= {group: found.key for group in groups if membership.is_of_pod(group, uid)}
             return found
         return self._of_groups(groups, watched) or watched.of_ancestors(process.pid)
 
@@ -113,8 +113,8 @@ class _Watched:
             page = None if one.session else membership.identity(one.policy)
             if page is not None:
                 self._by_page[page] = one
-            if one.pod_uid and not one.session:
-                self.pods.setdefault(one.pod_uid, []).append(one)
+            for uid in () if one.session else one.pods:
+                self.pods.setdefault(uid, []).append(one)
         self._pages = {one.seen_at for one in self._by_page.values()}
 
     def of_session(self, pid: int) -> WatchedSlice | None:

@@ -7,6 +7,7 @@ from and mounts it on, as it would any file. What a container writes into it bey
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from egpu.adapters import mounts
@@ -30,6 +31,18 @@ def create_bounded_usage(path: Path, *, mode: int) -> None:
             mounts.unmount(room)
     finally:
         room.rmdir()
+
+
+def share_usage(source: Path, path: Path) -> None:
+    """Show the usage file `source` at `path` too, where nothing is yet. `unmount_bounded` comes before its removal.
+
+    Raises OSError: there is none; NotSupported: it is mounted, and this process may not mount.
+    """
+    if source.stat().st_dev == path.parent.stat().st_dev:
+        os.link(source, path)
+        return
+    path.touch(mode=0o600)
+    mounts.bind(source, path)
 
 
 def unmount_bounded(path: Path) -> None:

@@ -31,10 +31,15 @@ def identity(path: Path) -> PageIdentity | None:
     return found.st_dev, found.st_ino
 
 
+def seen_at(pid: int, path: str) -> PageIdentity | None:
+    """What stands at `path` (absolute) in a process's own file system."""
+    return identity(_PROC / str(pid) / "root" / path.lstrip("/"))
+
+
 def pages_of(pid: int, page: str) -> set[PageIdentity]:
     """The policy pages that a process has to do with: the one that stands at `page` (absolute) in its own file system,
     and those that it has mapped. Empty when it is gone."""
-    found = {identity(_PROC / str(pid) / "root" / page.lstrip("/"))}
+    found = {seen_at(pid, page)}
     found |= {_mapped(line) for line in _lines(_PROC / str(pid) / "maps") if _is_page(line, page)}
     return {each for each in found if each is not None}
 

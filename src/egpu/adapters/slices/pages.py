@@ -9,7 +9,7 @@ the container and read as a claim: any bytes at all give a `Usage`, clamped to w
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -36,12 +36,12 @@ _READ_ATTEMPTS: Final = 64
 
 _USAGE_MAGIC: Final = b"EGPUUSG1"
 _USAGE_SLOTS: Final = 1024
-_USAGE_HEADER: Final = struct.Struct("<8sIIII40x")
+USAGE_HEADER: Final = struct.Struct("<8sIIII40x")
 _USAGE_HEADER_SIZE: Final = 4096
-_USAGE_SLOTS_OFFSET: Final = _USAGE_HEADER_SIZE + MAX_DEVICES * 128 * 8
-_USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
-_USAGE_SLOT: Final = struct.Struct("<IIIIQQQ24xQ8xQQQ24x8Q8Q")
-USAGE_SIZE: Final = _USAGE_SLOTS_OFFSET + _USAGE_SLOTS * _USAGE_SLOT.size
+USAGE_ROWS_OFFSET: Final = _USAGE_HEADER_SIZE + MAX_DEVICES * 128 * 8
+USAGE_DEVICE: Final = struct.Struct("<QQQQQ24xqQQQQ24x")
+USAGE_ROW: Final = struct.Struct("<IIIIQQQ24xQ8xQQQ24x8Q8Q")
+USAGE_SIZE: Final = USAGE_ROWS_OFFSET + _USAGE_SLOTS * USAGE_ROW.size
 _USAGE_OURS: Final = (_USAGE_MAGIC, ABI_VERSION, USAGE_SIZE, _USAGE_SLOTS, MAX_DEVICES)
 _SLOT_LIVE: Final = 1
 _UINT64: Final = 2**64
@@ -315,7 +315,7 @@ def create_usage(path: Path, *, mode: int = 0o600, sparse: bool = False) -> None
 
     `sparse`: what is never written takes no room, and writing fails (SIGBUS) where there is none by then.
     """
-    header = _USAGE_HEADER.pack(*_USAGE_OURS)
+    header = USAGE_HEADER.pack(*_USAGE_OURS)
     write_atomically(path, header if sparse else header.ljust(USAGE_SIZE, b"\0"), mode=mode)
     if sparse:
         os.truncate(path, USAGE_SIZE)
@@ -337,7 +337,7 @@ class UsageReader:
         content = self._content(_USAGE_HEADER_SIZE)
         if isinstance(content, str):
             return Usage(problem=content)
-        if len(content) != _USAGE_HEADER_SIZE or _USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
+        if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
             return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
         return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
 
@@ -359,20 +359,26 @@ def decode_usage(content: bytes) -> Usage:
     """A usage file's bytes as a `Usage`; never raises."""
     if len(content) != USAGE_SIZE:
         return Usage(problem=f"has {len(content)} bytes instead of {USAGE_SIZE}")
-    if _USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
+    if USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
         return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
     devices = tuple(_device(content, index) for index in range(MAX_DEVICES))
-    states = content[_USAGE_SLOTS_OFFSET :: _USAGE_SLOT.size]  # the low byte of each: most slots are free
-    slots = (_slot(content, index) for index, state in enumerate(states) if state == _SLOT_LIVE)
-    return Usage(devices, tuple(slot for slot in slots if slot is not None))
+    return Usage(devices, tuple(process for _, process in live_rows(content)))
+
+
+def live_rows(content: bytes) -> Iterator[tuple[int, ProcessUsage]]:
+    """The processes of a usage file's bytes, each with the row that it is in."""
+    states = content[USAGE_ROWS_OFFSET :: USAGE_ROW.size]  # the low byte of each: most rows are free
+    for row, state in enumerate(states):
+        if state == _SLOT_LIVE and (process := _slot(content, row)) is not None:
+            yield row, process
 
 
 def _device(content: bytes, index: int) -> DeviceUsage:
-    return DeviceUsage(*_USAGE_DEVICE.unpack_from(content, _USAGE_HEADER.size + index * _USAGE_DEVICE.size))
+    return DeviceUsage(*USAGE_DEVICE.unpack_from(content, USAGE_HEADER.size + index * USAGE_DEVICE.size))
 
 
 def _slot(content: bytes, index: int) -> ProcessUsage | None:
-    fields = _USAGE_SLOT.unpack_from(content, _USAGE_SLOTS_OFFSET + index * _USAGE_SLOT.size)
+    fields = USAGE_ROW.unpack_from(content, USAGE_ROWS_OFFSET + index * USAGE_ROW.size)
     state, device, pid, _spare, start_time, pid_namespace, heartbeat_ns = fields[:7]
     _sequence, gpu_ns, throttled_ns, launches = fields[7:11]
     if state != _SLOT_LIVE or device >= MAX_DEVICES:

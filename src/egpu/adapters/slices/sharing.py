@@ -157,7 +157,9 @@ class TimeSharing:
                 if line.mode is Mode.UNLIMITED:
                     continue
                 key = (one.key, line.uuid)
-                share = self._shares.get(key) or _Share(one.policy, UsageReader(one.usage), position, line, 0)
+                share = self._shares.get(key)
+                if share is None or share.policy != one.policy:  # of several slots that have it, another is left
+                    share = _Share(one.policy, UsageReader(one.usage), position, line, 0)
                 share.line = line  # as others may have written it meanwhile
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share

@@ -28,6 +28,7 @@ from egpu.apps.agent.cards.inventory import CardSource, Inventory
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.limits.compute import ComputeSharing
+from egpu.apps.agent.limits.ended import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.pods import NodePods
@@ -99,6 +100,7 @@ class Agent:
             )
         events = EventRecorder(client, component="elastic-gpu-agent")
         self.memory = MemoryReconciler(self.slots, cards, watched, events=events)
+        self.ended = EndedPrograms(self.slots)
         kubelet = PodResources(config.kubelet_dir)
         self.plugin = self._plugin(kubelet, pods)
         self.registrar: Registrar | Offering = (
@@ -212,6 +214,7 @@ class Agent:
         supervisor.add("resizer", self.resizer.run())
         supervisor.add("compute", self.compute.run())
         supervisor.add("memory", self.memory.run())
+        supervisor.add("ended", self.ended.run())
         supervisor.add("executors", self.executors.run())
         if self.serving is not None and self.bridges is not None:
             supervisor.add("listener", self.serving.listener.serve())

@@ -120,7 +120,7 @@ class AgentMetrics(Collector):
             for position, share in enumerate(record.allocation.cards):
                 labels = self._labels(record, share)
                 used = usage.devices[position] if position < len(usage.devices) else None
-                key = (record.slot_id, record.generation, share.uuid)
+                key = (*record.slice, share.uuid)
                 finding = findings.get(key)
                 for name, value in _of_container(record.allocation, share, used, finding).items():
                     families[name].add_metric(labels, value)

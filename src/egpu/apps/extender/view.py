@@ -6,7 +6,7 @@ from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.api import names
 from egpu.api.disruption import PodDisruptionBudget
 from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
+from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.scene import Scene
@@ -79,7 +79,7 @@ class View:
             self.made_room()
             return
         self.cache.claim_changed(change.new)
-        if change.old is None or change.old.status.allocation != change.new.status.allocation:
+        if change.old is None or _gives(change.old) != _gives(change.new):
             self.made_room()  # pods may have waited for the claim, or for it to be bound
 
     def _pod(self, change: Change[Pod]) -> None:
@@ -98,6 +98,11 @@ class View:
 def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:
     """What claims may wait for; what else a card's status says is written from here."""
     return gpu.spec, gpu.healthy
+
+
+def _gives(claim: ElasticGPUClaim) -> tuple[ClaimAllocation | None, ClaimPhase | None]:
+    """What pods may wait for: its cards, and, of one that several use, that it keeps them."""
+    return claim.status.allocation, claim.status.phase
 
 
 def _ready(node: Node) -> bool:

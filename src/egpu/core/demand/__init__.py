@@ -2,6 +2,7 @@
 
     pods       of a pod: its containers' resources, its annotations, the claims that it names
     claims     of a claim: by the parameters of its class
+    bounds     how much a class lets its claims ask for
     amounts    the numbers, by the same rules for both
     counted    what a quota counts of them, one unit for all vocabularies
     selection  which card models a pod accepts, by the nodes that it selects

@@ -15,9 +15,11 @@ from egpu.api.quantities import parse_claim_memory
 from egpu.api.vocabularies import BY_RESOURCE
 from egpu.core.attributes import PREFERENCES, Select, parse_selector, requirement
 from egpu.core.demand.amounts import normalise, one_vocabulary
+from egpu.core.demand.bounds import check_bounds, class_bounds
 from egpu.core.links import LEAST
 from egpu.core.provisioners import PROVISIONERS, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
+from egpu.core.provisioners.sharing import SHAREABLE, VALUES, is_shareable
 from egpu.errors import InvalidDemand, UnknownProvisioner
 
 Claims = Mapping[str, ElasticGPUClaim]
@@ -44,6 +46,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
         COMPUTE_MODE: ("cap", "share"),
         LINKS: tuple(LEAST),
         CARD_PREFERENCE: PREFERENCES,
+        SHAREABLE: VALUES,
     }
     for technology in PROVISIONERS.values():
         own |= technology.parameters
@@ -71,6 +74,8 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
     try:
         technology = provisioner(klass.provisioner)
         memory_limit = memory_limit_percent(klass)
+        bounds = class_bounds(klass)
+        shared_claim = claim.uid if is_shareable(klass) else ""
     except (UnknownProvisioner, InvalidDemand) as error:
         raise InvalidDemand("spec." + _class_field(claim), f"class {klass.name}: {error}") from error
     requests, limits = claim.spec.resources.requests, claim.spec.resources.limits
@@ -99,6 +104,7 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
             vocabulary=vocabulary.name,
             class_name=klass.name,
             claim=claim.name,
+            shared_claim=shared_claim,
             precision=parameters.get(PRECISION, "fp32"),
             core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
             memory_limit_percent=memory_limit,
@@ -111,6 +117,7 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
         raise InvalidDemand(path, f"{reason}, or use another class")
     if problem := technology.problem(demand):
         raise InvalidDemand(path, problem)
+    check_bounds(demand, bounds, class_name=klass.name, field=path)
     if (links := parameters.get(LINKS)) and demand.cards > 1:
         if technology.anywhere:
             raise InvalidDemand(path, f"class {klass.name} says {LINKS}; links are not looked at for {technology.name}")
@@ -136,7 +143,10 @@ def _own_selector(claim: ElasticGPUClaim) -> Select:
 
 
 def claim_resources(demand: ContainerDemand) -> dict[str, int]:
-    """The resources that the webhook writes on a container which uses a claim, totals over its cards."""
+    """The resources that the webhook writes on a container which uses a claim, totals over its cards. None where
+    several pods may use it: each would be counted with all of it."""
+    if demand.shared_claim:
+        return {}
     vocabulary = provisioner(demand.provisioner).claim_vocabulary
     core = 100 if demand.exclusive else demand.core
     memory = demand.memory_mib // vocabulary.memory_unit_mib

@@ -3,7 +3,7 @@
 Kubernetes counts resource names, so one quota needs one pair of them. The webhook writes `elasticgpu.io/gpu-core` and
 `elasticgpu.io/gpu-memory` beside what a container asks for; the demand annotation keeps what that was. The counts are
 never more than what the container takes of a node, which has as much of both as its cards together: so they keep no
-pod from a node on which its cards are free.
+pod from a node on which its cards are free. A pod that shares a claim takes nothing itself, and counts as nothing.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,8 @@ def counted(demand: ContainerDemand, kinds: CardTotals | None = None) -> dict[st
     TFLOPS are some share of a card, and a percentage of its memory some MiB, that differ with the card: counted is the
     least that it can be of the cards that there are, one of each kind in `kinds` (shape (kinds,); None: not known).
     """
+    if demand.shared_claim:
+        return {}
     core, memory = 100 if demand.exclusive else demand.core, demand.memory_mib
     if kinds is not None and (demand.tflops or demand.memory_percent):
         needs = provisioner(demand.provisioner).needs(demand, kinds)

@@ -40,7 +40,7 @@ def claims_by_container(pod: Pod) -> dict[str, str]:
     """Claims that a pod's annotations name: container → claim of the pod's own namespace.
 
     Raises InvalidDemand for a container that does not exist, a claim of another namespace, two spellings that disagree,
-    and one claim named by two containers (a claim is used by one container at a time).
+    and one claim named by two containers (of a pod, one container uses a claim).
     """
     known = {container.name for container in pod.all_containers}
     found: dict[str, str] = {}

@@ -90,7 +90,8 @@ class _Attempt:
         return all((one.request, one.nodes) == (first.request, first.nodes) for one in rest)
 
     def _put(self, member: Member, allocation: PodAllocation) -> None:
-        self.cache.ledger.hold(Holder("pod", member.pod.uid), allocation)
+        own = self.cache.held_by_pod(member.pod.namespace, allocation)
+        self.cache.ledger.hold(Holder("pod", member.pod.uid), own)
         self.chosen[member.pod.uid] = allocation
         self._spend(member, allocation.node, 1)
 
@@ -144,6 +145,22 @@ def place_members(
     return attempt.stuck
 
 
+def _contended(members: Sequence[Member]) -> str:
+    """Why members cannot be placed together for a claim that several of them use; empty where they can."""
+    users: dict[str, str] = {}
+    for member in members:
+        for container, demand in member.request.demand.containers.items():
+            if not demand.claim:
+                continue
+            first = users.setdefault(demand.claim, member.pod.name)
+            held = member.request.bound.get(container)
+            if first == member.pod.name or (held is not None and held.container.shared_claim):
+                continue
+            why = "which has no cards yet: its class has to bind it at once" if demand.shared_claim else ""
+            return f"pods {first} and {member.pod.name} use the claim {demand.claim}, {why or 'which one pod can use'}"
+    return ""
+
+
 @dataclass(frozen=True)
 class GangVerdict:
     """The cards of every waiting member by its UID, or none and why. `refusals` are those of the member `stuck`."""
@@ -185,6 +202,8 @@ def place_gang(
         except (InvalidInput, CorruptData) as error:
             return GangVerdict({}, f"gang {name}: pod {waiting.name}: {error}")
         members.append(Member(waiting, request, offered))
+    if contended := _contended(members):
+        return GangVerdict({}, f"gang {name}: {contended}")
     try:
         found = place_members(cache, members, policies, reasons=reasons)
     except MissingExtra as error:

@@ -338,6 +338,7 @@ def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tup
         mode="exclusive" if demand.exclusive else "shared",
         class_name=demand.class_name,
         claim=demand.claim,
+        shared_claim=demand.shared_claim,
         core_limit=demand.core_limit,
         memory_limit_percent=demand.memory_limit_percent,
         vocabulary=demand.vocabulary,

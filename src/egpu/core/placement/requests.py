@@ -130,8 +130,13 @@ def _claimed(
             return demand, None, f"{use}: {error}"
     if claim.metadata.deletion_timestamp:
         return demand, None, f"{use}, which is being deleted"
-    if user := claims.claim_user(claim.key, besides=pod.uid):
-        return demand, None, f"{use}, which pod {user} uses; one container can use it"
+    shared = held.container.shared_claim if held is not None else demand.shared_claim
+    user = claims.claim_user(claim.key, besides=pod.uid)
+    if user and not shared:
+        return demand, None, f"{use}, which pod {user} uses; its class lets one pod use it at a time"
+    if shared and (held or user) and claim.status.phase in (None, "Pending"):
+        # Until it is Bound, its cards are taken back if the binding of the pod that they were chosen with fails.
+        return demand, None, f"{use}, which is being bound"
     if claim.status.phase == "Lost":
         return demand, None, f"{use}, whose slice is lost"
     if held is not None:

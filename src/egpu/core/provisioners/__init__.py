@@ -3,6 +3,7 @@
     base              what a technology answers, and the answers of one that does nothing special
     preparation       what a node agent sets up, as values
     oversubscription  how much more than its share a class lets programs allocate
+    sharing           whether several pods may use one claim of a class
     physical          whole cards
     gpushare          memory shared by agreement, and what Aliyun's tools read
     vcuda             a library in the process holds it to its slice

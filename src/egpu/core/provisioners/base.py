@@ -86,6 +86,8 @@ class Provisioner:
     """Whether the cards may be another node's than the pod's."""
     resizable: ClassVar[bool] = True
     """Whether a slice can change its size while it runs."""
+    shareable: ClassVar[bool] = False
+    """Whether several pods of one node can have one slice together."""
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Parameters of a class that only this technology knows, and their values."""
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC

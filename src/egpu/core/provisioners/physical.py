@@ -8,6 +8,7 @@ from egpu.core.provisioners.base import Provisioner
 class Physical(Provisioner):
     name = names.PHYSICAL
     aliases = ("physical.provisioner.elasticgpu.io",)
+    shareable = True
     resizable = False
 
     def problem(self, demand: ContainerDemand) -> str | None:

@@ -9,6 +9,7 @@ class Pool(QGPU):
     name = names.POOL
     aliases = ("pool.provisioner.elasticgpu.io",)
     anywhere = True
+    shareable = False  # each pod has an executor of its own, wherever its cards are
     claim_vocabulary = vocabularies.POOL
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:

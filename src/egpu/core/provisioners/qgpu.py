@@ -10,6 +10,7 @@ from egpu.core.provisioners.preparation import REMOTE_DRIVER, Preparation
 class QGPU(Provisioner):
     name = names.QGPU
     aliases = ("qgpu.provisioner.elasticgpu.io",)
+    shareable = True
 
     def visible_devices(self, allocation: ContainerAllocation) -> str:
         return names.NO_DEVICES

@@ -9,6 +9,7 @@ from egpu.core.provisioners.preparation import INTERPOSER, Preparation, device_l
 class VCUDA(Provisioner):
     name = names.VCUDA
     aliases = ("vcuda.provisioner.elasticgpu.io",)
+    shareable = True
     oversubscribes = True
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:

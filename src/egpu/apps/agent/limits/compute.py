@@ -38,9 +38,9 @@ class ComputeSharing:
         return self._sharing.step()
 
     def _slices(self) -> Iterator[TimeSlice]:
-        for record in self._slots.records():
+        for record, *_ in self._slots.slices():
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
             ceiling_ppm = min(record.allocation.core_limit, 100) * PPM // 100
-            yield TimeSlice((record.slot_id, record.generation), policy, usage, ceiling_ppm)
+            yield TimeSlice(record.slice, policy, usage, ceiling_ppm)
         if self._election is not None and self._election.leads():
             yield from self._election.slices()

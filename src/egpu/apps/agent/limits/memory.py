@@ -29,7 +29,7 @@ from egpu.errors import ElasticGPUError
 log = structlog.get_logger(__name__)
 
 Key = tuple[str, int, str]
-"""Slot id, generation and the card's UUID."""
+"""A slice (`SlotRecord.slice`) and the card's UUID."""
 
 
 class MemoryReconciler:
@@ -86,23 +86,27 @@ class MemoryReconciler:
 
     def slices(self) -> Iterator[WatchedSlice]:
         """All that is watched, as it is now."""
-        records = list(self._slots.records())
+        slices = self._slots.slices()
         # Nobody can tell whose memory on a card is, if one container of a pod is limited there and another is not.
         unlimited = {
             (record.pod_uid, share.uuid)
+            for records in slices
             for record in records
             if not self._slots.policy_file(record.slot_id).exists()
             for share in record.allocation.cards
         }
-        for record in records:
+        for record, *others in slices:
             policy, usage = self._slots.policy_file(record.slot_id), self._slots.usage_file(record.slot_id)
             if policy.exists():  # none where nothing in the container is limited, or an executor is in its place
-                key = (record.slot_id, record.generation)
                 page = f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"
-                mixed = any((record.pod_uid, share.uuid) in unlimited for share in record.allocation.cards)
-                pod_uid = "" if mixed else record.pod_uid
-                kept = {share.uuid: record.allocation.memory_limit_bytes(share) for share in record.allocation.held}
-                yield WatchedSlice(key=key, policy=policy, usage=usage, page=page, pod_uid=pod_uid, kept_bytes=kept)
+                cards = [share.uuid for share in record.allocation.cards]
+                pods = {one.pod_uid for one in (record, *others)}
+                pods = {pod for pod in pods if not any((pod, uuid) in unlimited for uuid in cards)}
+                newest = max((record, *others), key=lambda one: one.allocation.revision).allocation
+                kept = {share.uuid: newest.memory_limit_bytes(share) for share in newest.held}
+                yield WatchedSlice(
+                    key=record.slice, policy=policy, usage=usage, page=page, pods=tuple(sorted(pods)), kept_bytes=kept
+                )
         for supervisor in self._executors:
             for executor in list(supervisor.running.values()):
                 owner = executor.record.owner
@@ -132,20 +136,19 @@ class MemoryReconciler:
                 pass
 
     async def _tell(self, owner: object, overrun: Overrun) -> None:
-        """An event on the pod, where `kubectl describe` shows it."""
+        """An event on each pod that has the slice, where `kubectl describe` shows it."""
         match owner:
             case ServedContainer():
-                pod, container = (owner.namespace, owner.pod, owner.uid), owner.container
+                containers = [(owner.namespace, owner.pod, owner.uid, owner.container)]
             case SlotOwner():
                 records = await asyncio.to_thread(lambda: list(self._slots.records()))
-                found = [one for one in records if SlotOwner.of(one) == owner]
-                if not found:
-                    return  # the slot was given back meanwhile
-                pod, container = (found[0].namespace, found[0].pod, found[0].pod_uid), found[0].container
+                found = [one for one in records if SlotOwner.of(one) == owner]  # none: given back meanwhile
+                containers = [(one.namespace, one.pod, one.pod_uid, one.container) for one in found]
             case _:
                 return
-        namespace, name, uid = pod
-        if self._events is not None:
+        if self._events is None:
+            return
+        for namespace, name, uid, container in containers:
             subject = Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid))
             message = f"container {container}: what held its GPU memory was ended: {overrun}"
             await self._events.warn(subject, "GPUMemoryLimitExceeded", message)

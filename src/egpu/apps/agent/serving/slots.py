@@ -1,4 +1,7 @@
-"""Executors of containers that have no GPU device: one per slot, ended when the slot is another's or gone.
+"""Executors of containers that have no GPU device: one per slice, ended when no slot has it any more.
+
+Pods that use one claim together have one executor, which counts what all their programs hold. Each has its own slot,
+with the same socket in it, and the executor a session of its own for each program.
 
 Their directories are beside the slots, not in them: what an executor counts with, no container may write.
 """
@@ -19,7 +22,7 @@ from egpu.adapters.executors.supervisor import ExecutorSupervisor
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
-from egpu.errors import CorruptData, ElasticGPUError
+from egpu.errors import ElasticGPUError
 
 log = structlog.get_logger(__name__)
 
@@ -27,19 +30,21 @@ SWEEP_SECONDS = 1.0
 
 
 class SlotOwner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The slot that an executor or a bridge belongs to, as it was given to one container: the next container has
-    another generation."""
+    """The slice that an executor or a bridge belongs to: a slot as it was given to one container (the next container
+    has another generation), or a claim as several slots have it."""
 
     slot: str
     generation: int
 
     @classmethod
     def of(cls, record: SlotRecord) -> SlotOwner:
-        return cls(slot=record.slot_id, generation=record.generation)
+        slot, generation = record.slice
+        return cls(slot=slot, generation=generation)
 
     @property
     def name(self) -> str:
-        return f"slot-{self.slot}-{self.generation}"
+        # No two slices of a node have one generation; a claim's UID would make the socket's path too long.
+        return f"slot-{self.slot[:12]}-{self.generation}"
 
 
 class SlotExecutors:
@@ -55,18 +60,29 @@ class SlotExecutors:
         await self._executors.adopt()
 
     async def start(self, record: SlotRecord) -> Executor[SlotOwner]:
-        """Start the executor of a slot that is being made, in place of what the slot had; returns when it is ready.
+        """Start the executor of a slot that is being made, in place of what the slot had; returns when it is ready. One
+        that others of its slice use is taken as it is.
 
         Raises TerminalError when it ends instead, Unavailable when it is not ready in time.
         """
         owner = SlotOwner.of(record)
         self._preparing.add(owner)
+        if (shared := self._usable(owner)) is not None:
+            return shared
         for executor in list(self._executors.running.values()):
-            if executor.record.owner.slot == owner.slot:
+            if executor.record.owner.slot in (owner.slot, record.slot_id):
                 await self._executors.end(executor)
         return await self._executors.start(
             ExecutorRecord(name=owner.name, owner=owner, cards=record.allocation.cards, minors=record.minors)
         )
+
+    def serves(self, record: SlotRecord) -> bool:
+        """Whether the executor of a slot takes sessions."""
+        return self._usable(SlotOwner.of(record)) is not None
+
+    def _usable(self, owner: SlotOwner) -> Executor[SlotOwner] | None:
+        executor = self._executors.usable(owner.name)
+        return executor if executor is not None and executor.is_alive() else None
 
     def resize(self, record: SlotRecord, cards: tuple[CardShare, ...]) -> None:
         """Give the executor of a slot other limits, at once; one that has ended needs none. Raises InvalidInput."""
@@ -88,19 +104,12 @@ class SlotExecutors:
                 log.warning("executors not swept", reason=str(error))
 
     async def sweep(self) -> None:
-        """End every executor whose slot was given to somebody else, or removed. Raises Unavailable."""
-        for executor in list(self._executors.running.values()):
-            if not self._needed(executor.record.owner):
+        """End every executor whose slots were given to others, or removed. Raises Unavailable."""
+        running = list(self._executors.running.values())
+        needed = {SlotOwner.of(record) for record in self._slots.records()}
+        for executor in running:
+            if executor.record.owner not in needed | self._preparing:
                 await self._executors.end(executor)
-
-    def _needed(self, owner: SlotOwner) -> bool:
-        if owner in self._preparing:
-            return True
-        try:
-            record = self._slots.record(owner.slot)
-        except CorruptData:
-            return False
-        return record is not None and SlotOwner.of(record) == owner
 
 
 def link_into(slot: Path, executor: Executor[Any]) -> None:

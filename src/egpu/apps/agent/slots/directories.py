@@ -9,6 +9,9 @@
         executor-policy, executor-usage hard links to those of its executor, where it has one: what limits it then
         owner.json                      whose it is (`SlotRecord`)
 
+Slots whose claim several pods use have one slice: one `policy` and one `usage` (or the files of one executor), hard
+linked or mounted into each of them. So they last as long as one slot has them, in whatever order the others go.
+
 A slot is made whole under another name and renamed into place, and removed by renaming it away first: at any moment
 a slot directory is complete or absent, whenever we are killed. A new owner never gets an inode of the previous one.
 """
@@ -25,7 +28,7 @@ import msgspec
 from egpu.adapters import selinux
 from egpu.adapters.files import write_atomically
 from egpu.adapters.private import private_directory
-from egpu.adapters.slices.bounded import create_bounded_usage, unmount_bounded
+from egpu.adapters.slices.bounded import create_bounded_usage, share_usage, unmount_bounded
 from egpu.adapters.slices.pages import create_usage
 from egpu.api.allocation import ContainerAllocation
 from egpu.core.provisioners.preparation import Preparation
@@ -61,10 +64,19 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     minors: dict[str, int]
     server: str = ""
     """The node that has the cards, where it is another one."""
+    slice_generation: int = 0
+    """Where several pods have one slice: the generation of the slot that it was made for."""
 
     @property
     def owner(self) -> tuple[str, str]:
         return self.pod_uid, self.container
+
+    @property
+    def slice(self) -> tuple[str, int]:
+        """What it is limited and counted with: its claim, where others use that too, and else itself."""
+        if self.allocation.shared_claim:
+            return self.allocation.shared_claim, self.slice_generation
+        return self.slot_id, self.generation
 
 
 class Slots:
@@ -102,6 +114,15 @@ class Slots:
         create = create_bounded_usage if self._mount_usage else create_usage
         create(slot / USAGE_FILE, mode=0o666)
 
+    def share_pages(self, slot: Path, member: SlotRecord) -> None:
+        """Show the policy page and the usage file of another slot in a slot directory that is being made.
+
+        Raises OSError where it has none (any more), NotSupported as `create_usage`.
+        """
+        of = self.path(member.slot_id)
+        os.link(of / POLICY_FILE, slot / POLICY_FILE)
+        share_usage(of / USAGE_FILE, slot / USAGE_FILE)
+
     def record(self, slot_id: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
         try:
@@ -126,6 +147,23 @@ class Slots:
                 continue
             if record is not None:
                 yield record
+
+    def slices(self) -> list[tuple[SlotRecord, ...]]:
+        """The records of each slice: one, or those that have it together."""
+        found: dict[tuple[str, int], list[SlotRecord]] = {}
+        for record in self.records():
+            found.setdefault(record.slice, []).append(record)
+        return [tuple(records) for records in found.values()]
+
+    def others(self, record: SlotRecord) -> list[SlotRecord]:
+        """The other slots that have its slice."""
+        if not record.allocation.shared_claim:
+            return []
+        return [one for one in self.records() if one.slice == record.slice and one.slot_id != record.slot_id]
+
+    def revision(self, record: SlotRecord) -> int:
+        """Which revision of its allocation the pages of its slice are of, whichever slot they were last written for."""
+        return max(one.allocation.revision for one in (record, *self.others(record)))
 
     def next_generation(self) -> int:
         """A number above that of every slot there is or was since we started."""

@@ -67,6 +67,8 @@ class Preparer:
         self._devices = devices
         self._inventory = inventory
         self._boot_id = boot_id()
+        self._first_come = asyncio.Lock()
+        """Of those that have one slice: who is prepared first makes it, and the next one finds it made."""
 
     async def prepare(self, slot_id: str, owner: Owner) -> SlotRecord:
         """Make the slot of `slot_id` what `owner` was given, with nothing left of whoever had it before.
@@ -75,27 +77,40 @@ class Preparer:
             TerminalError: the allocation cannot be prepared on this node, or its container would run outside its slice.
             Unavailable: a card of it is unhealthy, or not read yet.
         """
+        if not owner.allocation.shared_claim:
+            return await self._prepare(slot_id, owner)
+        async with self._first_come:
+            return await self._prepare(slot_id, owner)
+
+    async def _prepare(self, slot_id: str, owner: Owner) -> SlotRecord:
         where = f"pod {owner.pod.key}, container {owner.container}"
         server = owner.allocation.cards_node(self._node)
         cards = await self._cards(where, owner.allocation) if server == self._node else []
+        minors = {card.uuid: card.minor for card in cards}
+        elsewhere = server != self._node
+        plan = provisioner(owner.allocation.provisioner).prepare(where, owner.allocation, None if elsewhere else minors)
+        by_environment = self._by_environment(where, owner, plan)
+        # No await from here until its slice is known to be needed by this slot, too.
+        member = self._member(slot_id, owner.allocation, plan)
+        generation = self._slots.next_generation()
         record = SlotRecord(
             slot_id=slot_id,
             namespace=owner.pod.namespace,
             pod=owner.pod.name,
             pod_uid=owner.pod.uid,
             container=owner.container,
-            generation=self._slots.next_generation(),
+            generation=generation,
             boot_id=self._boot_id,
-            allocation=owner.allocation,
-            minors={card.uuid: card.minor for card in cards},
-            server="" if server == self._node else server,
+            # Of one slice all say the same size, which may be behind what this pod was told of: the resizer follows.
+            allocation=owner.allocation if member is None else member.allocation,
+            minors=minors,
+            server=server if elsewhere else "",
+            slice_generation=generation if member is None else member.slice_generation,
         )
-        technology = provisioner(owner.allocation.provisioner)
-        plan = technology.prepare(where, owner.allocation, None if record.server else record.minors)
-        by_environment = self._by_environment(where, owner, plan)
         try:
             link = await self._executor(record, plan)
-            await asyncio.to_thread(self._make, record, plan, link, by_environment=by_environment)
+            fill = partial(self._fill, plan=plan, link=link, member=member)
+            await asyncio.to_thread(self._make, record, plan, fill, by_environment=by_environment)
         except OSError as error:
             raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
         finally:
@@ -114,6 +129,24 @@ class Preparer:
             server=server,
         )
         return record
+
+    def _member(self, slot_id: str, allocation: ContainerAllocation, plan: Preparation) -> SlotRecord | None:
+        """Another slot that has the slice of this allocation since this boot, the last one prepared; None where there
+        is none, or the executor of their slice has ended."""
+        if not allocation.shared_claim:
+            return None
+        cards = [share.uuid for share in allocation.cards]
+        members = [
+            record
+            for record in self._slots.records()
+            if (record.allocation.shared_claim, record.boot_id) == (allocation.shared_claim, self._boot_id)
+            and [share.uuid for share in record.allocation.cards] == cards
+            and record.slot_id != slot_id
+        ]
+        newest = max(members, key=lambda record: record.generation, default=None)
+        if newest is None or plan.executor is None or (self._executors is not None and self._executors.serves(newest)):
+            return newest
+        return None
 
     async def _cards(self, where: str, allocation: ContainerAllocation) -> list[CardReading]:
         """Those of the allocation that this node has."""
@@ -156,22 +189,27 @@ class Preparer:
         return True
 
     def _make(
-        self, record: SlotRecord, plan: Preparation, link: Callable[[Path], None] | None, *, by_environment: bool
+        self, record: SlotRecord, plan: Preparation, fill: Callable[[Path], None], *, by_environment: bool
     ) -> None:
-        self._slots.replace(record, lambda fresh: self._fill(fresh, plan, link))
+        self._slots.replace(record, fill)
         if self._injection.cdi:
             self._specs.write(record.slot_id, plan, by_environment=by_environment)
 
-    def _fill(self, slot: Path, plan: Preparation, link: Callable[[Path], None] | None) -> None:
+    def _fill(
+        self, slot: Path, *, plan: Preparation, link: Callable[[Path], None] | None, member: SlotRecord | None
+    ) -> None:
         if link is not None:
             link(slot)
-        if plan.policy:
-            pages.write_policy(slot / layout.POLICY_FILE, [policy_line(limit) for limit in plan.policy])
+        if plan.policy and member is not None:
+            self._slots.share_pages(slot, member)
+        else:
+            if plan.policy:
+                pages.write_policy(slot / layout.POLICY_FILE, [policy_line(limit) for limit in plan.policy])
+            self._slots.create_usage(slot)
         for file, artefact in plan.libraries.items():
             os.link(self._library(artefact), slot / file)
             check_file_system(slot / file)
         (slot / layout.PRELOAD_FILE).write_text("".join(f"{path}\n" for path in layout.preloaded(plan)))
-        self._slots.create_usage(slot)
         devices = slot / layout.DEVICES
         devices.mkdir()
         for file, target in self._devices.links(plan.minors, self._inventory.minors).items():

@@ -132,7 +132,9 @@ class SlotResizer:
             if self._slots.record(record.slot_id) != record:
                 return  # another's by now, or prepared anew
             if wanted.revision > record.allocation.revision:
-                await self._resize(record, wanted)
+                # Of those that have one slice the first makes it so; who is told later must not undo a later order.
+                if wanted.revision > await asyncio.to_thread(self._slots.revision, record):
+                    await self._resize(record, wanted)
                 sizes = [f"{share.core} % {share.memory_mib} MiB" for share in wanted.cards]
                 log.info("resized", slot_id=record.slot_id, uid=record.pod_uid, revision=wanted.revision, cards=sizes)
             await asyncio.to_thread(self._slots.amend, msgspec.structs.replace(record, allocation=wanted))
@@ -161,7 +163,7 @@ class SlotResizer:
         for record in self._slots.records():
             given = record.allocation
             if given.revision and not record.server:
-                key = (record.slot_id, record.generation)
+                key = record.slice
                 yield ResizedSlice(
                     key, record.pod_uid, record.container, given.revision, given.cards, given.within_seconds,
                     watched.get(key),
@@ -199,8 +201,9 @@ class SlotResizer:
         if one.watched is None:
             return 0
         share = one.cards[position]
-        used = UsageReader(one.watched.usage).read_totals()
-        counted = used.devices[position].memory_bytes if position < len(used.devices) else 0
+        # Of those that live: what the dead held is taken out of the totals when the next process asks.
+        processes = UsageReader(one.watched.usage).read().processes
+        counted = sum(process.memory_bytes for process in processes if process.device == position)
         driver = self._memory.held_bytes(one.key, share.uuid) - CONTEXT_BYTES
         return max(0, max(counted, driver) - share.memory_mib * MIB_BYTES)
 

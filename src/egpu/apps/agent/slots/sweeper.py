@@ -78,7 +78,8 @@ class Sweeper:
         return tuple(removed)
 
     async def _end_remains(self, record: SlotRecord) -> None:
-        killed = await asyncio.to_thread(end_remains, record.pod_uid, self._slots.policy_file(record.slot_id))
+        page = None if self._slots.others(record) else self._slots.policy_file(record.slot_id)
+        killed = await asyncio.to_thread(end_remains, record.pod_uid, self._slots.path(record.slot_id), page)
         if killed:
             where = f"{record.namespace}/{record.pod}"
             log.warning("processes of a pod that was deleted by force are ended", pod=where, pids=killed)
