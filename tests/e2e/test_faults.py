@@ -19,7 +19,7 @@ from support.faults import Faults
 from support.storm import Witness, check_container, script
 from support.waiting import until
 
-ROUNDS: Final = int(os.environ.get("EGPU_FAULT_ROUNDS", "19"))
+ROUNDS: Final = int(os.environ.get("EGPU_FAULT_ROUNDS", "23"))
 """One of each kind in every run of the suite; `make faults` has many more."""
 SEED: Final = int(os.environ.get("EGPU_FAULT_SEED", "1"))
 ROUND_SECONDS: Final = 0.5

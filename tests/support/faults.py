@@ -7,7 +7,7 @@ nothing else may notice.
     refused    requests of our components to the API server, with 409, 410, 429 and 500, before anything is done
     cut        every watch
     deposed    the extender that leads: its Lease is another's, until the next one takes it back
-    rotated    the webhook's certificate
+    rotated    the certificates of webhook, extender and pool, and the authorities of webhook and pool
 
 Not killed are shims: their executors end with them, which is what they are for. And an agent is struck only while all
 agents are ready, as in a rollout: between two nodes a program of the pool outlives 30 seconds in which they are not
@@ -24,17 +24,23 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 import httpx2
 
+from egpu.adapters.certificates import Certificates, issue
+from egpu.adapters.files import write_atomically
+from egpu.adapters.pool.security import Role
 from egpu.api.kubernetes import Lease, Secret
 from egpu.apps.controller import ControllerConfig
 from egpu.apps.extender import ExtenderConfig
 from egpu.embedded.apiserver import status
 from egpu.embedded.apiserver.authorization import Wanted
 from egpu.embedded.apiserver.calls import User
-from egpu.embedded.cluster import NAMESPACE, Cluster
+from egpu.embedded.cluster import NAMESPACE, PKI, Cluster
+from egpu.embedded.credentials import LOOPBACK
+from support import rotation
 from support.waiting import until
 
 KILLED: Final = ("extender", "controller", "webhook", "agent", "kubelet")
@@ -74,7 +80,11 @@ class Faults:
         yield "refuse requests", self._refuse_for_a_while
         yield "cut watches", self._cut
         yield "depose extender", self._depose
-        yield "rotate certificate", self._rotate
+        yield "rotate webhook's certificate", lambda: self._rotate("tls.crt")
+        yield "rotate webhook's authority", lambda: self._rotate("ca.key")
+        yield "rotate extender's certificate", self._rotate_extender
+        yield "rotate pool's certificates", self._rotate_pool
+        yield "rotate pool's authority", self._rotate_pool_authority
 
     async def strike(self) -> str:
         """The next fault; returns what it was. Each kind comes as often as any other."""
@@ -125,11 +135,31 @@ class Faults:
         async with self._running.client() as client:
             await client.patch(Lease, LEASE, {"spec": {"holderIdentity": "another"}}, namespace=NAMESPACE)
 
-    async def _rotate(self) -> None:
+    async def _rotate(self, part: str) -> None:
         """What it has is good no longer; the controller looks when it starts, and else once a minute."""
         async with self._running.client() as client:
-            await client.patch(Secret, WEBHOOK_TLS, {"data": {"tls.crt": ""}}, namespace=NAMESPACE)
+            await client.patch(Secret, WEBHOOK_TLS, {"data": {part: ""}}, namespace=NAMESPACE)
         await self._kill("controller")
+
+    async def _rotate_extender(self) -> None:
+        """As the controller does it. Its authority is kube-scheduler's too, and somebody carries it there."""
+        files = self._running.credentials.directory
+        names = ("ca.crt", "ca.key", "tls.crt", "tls.key", "client.crt", "client.key")
+        held = Certificates(*((files / name).read_bytes() for name in names))
+        fresh = issue([LOOPBACK], now=datetime.now(UTC), previous=held, client="kube-scheduler")
+        write_atomically(files / "tls.key", fresh.key, mode=0o600)
+        write_atomically(files / "tls.crt", fresh.certificate, mode=0o600)
+
+    async def _rotate_pool(self) -> None:
+        rotation.renewed(self._running.state_dir / PKI, self._bearers())
+
+    async def _rotate_pool_authority(self) -> None:
+        """Step by step, with connections made after each."""
+        for _ in rotation.new_authority(self._running.state_dir / PKI, self._bearers()):
+            await asyncio.sleep(self._rng.uniform(0.0, 1.0))
+
+    def _bearers(self) -> list[tuple[Role, str]]:
+        return [("server", node) for node in self._running.node_names]
 
     async def _roll(self) -> None:
         await self._running.fleet.children[self._one("agent")].roll()

@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from egpu.adapters import mounts
+from egpu.adapters.executors import process
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.shim import ShimDirectory
@@ -27,11 +28,13 @@ from egpu.api.kubernetes import ContainerStateTerminated
 from egpu.apps.agent import Agent, AgentConfig
 from egpu.apps.agent.slots.injection import Mode
 from egpu.apps.shim import NodeShim, ShimConfig
+from egpu.apps.shim.executors import FOLDERS
 from egpu.embedded import janitor
 from egpu.embedded.apiserver import Config, serve
 from egpu.embedded.kubelet import end_all, objects
 from egpu.errors import NotFound
 from egpu.runtime.supervisor import Supervisor
+from support.process_table import processes
 from support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,9 +146,13 @@ class LocalNode:
             self._shim_task = asyncio.create_task(self._shim.run(Supervisor(signals=())))
 
     async def stop_shim(self) -> None:
-        if self._shim_task is not None:
+        """With its executors, as its control group ends them on a node."""
+        if self._shim is not None and self._shim_task is not None:
             self._shim_task.cancel()
             await asyncio.gather(self._shim_task, return_exceptions=True)
+            for folder in FOLDERS:
+                for executor in process.find(self.state_dir / folder, msgspec.Raw, self._shim.confinement):
+                    executor.end()
 
     async def start_agent(self) -> Agent:
         self._start_shim()
@@ -363,3 +370,5 @@ async def local_node(
             await here.kill_kubelet(signal.SIGTERM)
             await end_all(here.kubelet_dir)
             janitor.unmount(directory)
+            left = [one.command for one in processes() if str(directory) in one.command and one.state != "Z"]
+            assert not left, f"processes of the node have outlived it: {left}"

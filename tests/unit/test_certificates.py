@@ -59,6 +59,18 @@ def test_renewal_keeps_the_authority_until_it_is_old_and_then_bundles_both():
     assert renewal_reason(third, HOSTS, now=very_late) is None
 
 
+def test_an_authority_that_cannot_sign_any_more_is_still_trusted() -> None:
+    now = datetime.now(UTC)
+    first = issue(HOSTS, now=now)
+    lost = replace(first, ca_key=b"")
+    second = issue(HOSTS, now=now, previous=lost)
+    handshake(second.ca_bundle, first.certificate, first.key, HOSTS[0])
+    handshake(second.ca_bundle, second.certificate, second.key, HOSTS[0])
+    assert renewal_reason(second, HOSTS, now=now) is None
+    unreadable = issue(HOSTS, now=now, previous=replace(first, ca_bundle=b"\x00"))
+    assert len(x509.load_pem_x509_certificates(unreadable.ca_bundle)) == 1
+
+
 def test_anything_wrong_is_a_reason_to_renew():
     made, other = issue(HOSTS, now=NOW), issue(HOSTS, now=NOW)
     assert "cannot be read" in (renewal_reason(replace(made, certificate=b"x"), HOSTS, now=NOW) or "")

@@ -42,18 +42,13 @@ def issue(
     hosts: Sequence[str], *, now: datetime, previous: Certificates | None = None, client: str = ""
 ) -> Certificates:
     """New certificates for `hosts` (DNS names and IP addresses), keeping the previous authority, and the previous
-    certificate of `client` (a common name; "" for none), while the authority is good.
-
-    Raises CorruptData when `previous` is not what we wrote.
+    certificate of `client` (a common name; "" for none), while the authority is good. One that cannot sign any more is
+    still trusted beside the new one: what it signed is in use.
     """
-    authority = None if previous is None else _authority(previous)
-    if authority is None or _end(authority[0]) - now < timedelta(days=CA_RENEW_DAYS):
-        old = [] if previous is None else x509.load_pem_x509_certificates(previous.ca_bundle)
+    authority, bundle = _held_authority(previous, now)
+    if authority is None:
         authority = _new_authority(now)
-        bundle = [authority[0], *(one for one in old if _end(one) > now)][:MAX_BUNDLED]
-    else:
-        assert previous is not None
-        bundle = [one for one in x509.load_pem_x509_certificates(previous.ca_bundle) if _end(one) > now]
+        bundle = [authority[0], *bundle][:MAX_BUNDLED]
     ca, ca_key = authority
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     serving = _builder(_name(hosts[0]), ca.subject, now, now + timedelta(days=SERVING_DAYS))
@@ -70,6 +65,24 @@ def issue(
         *_sign(serving.add_extension(names, critical=False), ca_key, ExtendedKeyUsageOID.SERVER_AUTH),
         *clients,
     )
+
+
+_Authority = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
+
+
+def _held_authority(held: Certificates | None, now: datetime) -> tuple[_Authority | None, list[x509.Certificate]]:
+    """The authority that is to sign on, None where a new one is needed; and which are trusted until now."""
+    if held is None:
+        return None, []
+    try:
+        trusted = [one for one in x509.load_pem_x509_certificates(held.ca_bundle) if _end(one) > now]
+    except ValueError:
+        return None, []
+    try:
+        authority = _authority(held)
+    except CorruptData:
+        return None, trusted
+    return (None if _end(authority[0]) - now < timedelta(days=CA_RENEW_DAYS) else authority), trusted
 
 
 def _sign(
@@ -123,7 +136,8 @@ def _client_reason(certificate: bytes, key: bytes, ca: x509.Certificate) -> str 
     return None
 
 
-def _authority(certificates: Certificates) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _authority(certificates: Certificates) -> _Authority:
+    """Raises CorruptData."""
     try:
         ca = x509.load_pem_x509_certificates(certificates.ca_bundle)[0]
         key = serialization.load_pem_private_key(certificates.ca_key, None)
@@ -134,7 +148,7 @@ def _authority(certificates: Certificates) -> tuple[x509.Certificate, ec.Ellipti
     return ca, key
 
 
-def _new_authority(now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _new_authority(now: datetime) -> _Authority:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("elastic-gpu authority")
     usage = x509.KeyUsage(

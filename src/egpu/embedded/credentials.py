@@ -41,6 +41,7 @@ def extender_credentials(directory: Path) -> ExtenderCredentials:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name, content in (
         ("ca.crt", made.ca_bundle),
+        ("ca.key", made.ca_key),
         ("tls.crt", made.certificate),
         ("tls.key", made.key),
         ("client.crt", made.client_certificate),

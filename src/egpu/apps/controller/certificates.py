@@ -22,7 +22,7 @@ from egpu.api.objects import ObjectMeta
 from egpu.api.webhooks import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from egpu.apps.controller import webhooks
 from egpu.apps.controller.config import ControllerConfig
-from egpu.errors import AlreadyExists, Conflict, CorruptData, ElasticGPUError
+from egpu.errors import AlreadyExists, Conflict, ElasticGPUError
 
 CHECK_SECONDS = 60.0
 RETRY_SECONDS = 2.0
@@ -59,10 +59,7 @@ class IssuedSecret:
             reason = renewal_reason(held, self._hosts, now=now, client=self._issued_to)
             if reason is None:
                 return held
-        try:
-            fresh = issue(self._hosts, now=now, previous=held, client=self._issued_to)
-        except CorruptData:
-            fresh = issue(self._hosts, now=now, client=self._issued_to)
+        fresh = issue(self._hosts, now=now, previous=held, client=self._issued_to)
         if secret is not None and distribute is not None:
             await distribute(fresh.ca_bundle)
         await self._store(secret, fresh)
