@@ -30,8 +30,10 @@ from egpu.embedded.apiserver.patching import Patcher
 from egpu.embedded.apiserver.resources import Registry
 from egpu.embedded.apiserver.reviews import Reviews
 from egpu.embedded.apiserver.store import LOG_LIMIT, Store
+from egpu.embedded.apiserver.streaming import Streaming
 from egpu.embedded.apiserver.watch import Hub
 from egpu.embedded.apiserver.writes import Writer
+from egpu.embedded.streams import FRAME_BYTES
 from egpu.errors import InvalidInput, Unavailable
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -186,7 +188,9 @@ async def serve(config: Config) -> AsyncGenerator[ServerHandle, None]:
     handle = ServerHandle(url, certificates.ca_bundle, kubeconfig, {}, store, authorizer, hub, config.directory, tokens)
     for name, user in {"admin": access.ADMIN, **config.users}.items():
         handle.add_user(name, user)
-    settings = _loaded_settings(App(registry, handlers, tokens, authorizer), config.directory, certificates)
+    settings = _loaded_settings(
+        App(registry, handlers, Streaming(store, find_log), tokens, authorizer), config.directory, certificates
+    )
     server = _Server(settings)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -218,11 +222,13 @@ def _settings(app: App, key: Path, certificate: Path) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="h11",
-        ws="none",
+        ws="wsproto",
+        ws_max_size=FRAME_BYTES,
+        ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
         access_log=False,
-        log_level="warning",
+        log_level="error",  # it warns of each upgrade that we refuse
         server_header=False,
         ssl_keyfile=str(key),
         ssl_certfile=str(certificate),
