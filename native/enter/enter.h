@@ -21,5 +21,12 @@ void enter_preload(char *const *libraries, int count);
 /* supervise.c: returns in the child that goes on to exec; the caller's process has ended by
  * then. */
 void enter_supervise(const char *directory);
+void enter_kill_descendants(
+    void); /* children, and theirs as they become ours, until there are none */
+
+/* join.c: enter_attend returns in the child that goes on to exec; its parent ends as the child
+ * does, and nothing that the child started outlives it. */
+void enter_join(const char *process);
+void enter_attend(bool terminal);
 
 #endif

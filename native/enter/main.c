@@ -10,6 +10,9 @@
  *                              --clear-env removes all before
  *   --supervise DIRECTORY      run in the background under a supervisor (see supervise.c) and
  *                              return when it runs
+ *   --join PROCESS             in the mounts of a process that runs (its user namespace too); it
+ * and what it starts end with the command, and at SIGTERM. --terminal: its standard input is its
+ * controlling terminal
  *   --probe                    say whether this machine allows private mounts: exit status 0 or 1,
  *                              one line of text
  *
@@ -38,8 +41,8 @@ struct options {
     int bind_count;
     char *preloads[MAX_OPTIONS];
     int preload_count;
-    const char *directory, *supervise;
-    bool probe;
+    const char *directory, *supervise, *join;
+    bool probe, terminal;
     char **command;
 };
 
@@ -109,6 +112,10 @@ static void parse(char **argument, struct options *options) {
         } else if (strcmp(option, "--supervise") == 0) {
             options->supervise = next_value(&argument, option);
             require_absolute(option, options->supervise);
+        } else if (strcmp(option, "--join") == 0) {
+            options->join = next_value(&argument, option);
+        } else if (strcmp(option, "--terminal") == 0) {
+            options->terminal = true;
         } else if (strcmp(option, "--probe") == 0) {
             options->probe = true;
         } else {
@@ -138,6 +145,7 @@ int main(int count, char **arguments) {
     if (options.probe) return probe();
     if (options.command[0] == NULL) enter_fail("no command given");
 
+    if (options.join != NULL) enter_join(options.join);
     if (options.bind_count > 0 || options.preload_count > 0) {
         const char *why = "";
         char *here = getcwd(NULL, 0);
@@ -155,6 +163,7 @@ int main(int count, char **arguments) {
     if (options.directory != NULL && chdir(options.directory) != 0)
         enter_fail("cannot enter %s: %s", options.directory, strerror(errno));
     if (options.supervise != NULL) enter_supervise(options.supervise);
+    if (options.join != NULL) enter_attend(options.terminal);
 
     execvp(options.command[0], options.command);
     int error = errno;

@@ -4,7 +4,7 @@
  *
  *   pid    "<command pid> <its start time> <supervisor pid> <its start time>\n"; start times as in
  *          /proc/<pid>/stat
- *   log    what the command writes to stdout and stderr (appended to)
+ *   log    what the command writes to stdout and stderr, as log.h says (appended to)
  *   exit   "<exit status> <signal> <CLOCK_REALTIME ns>\n"; signal 0 when it exited by itself
  *
  * The command runs in its own session; SIGTERM, SIGINT, SIGHUP and SIGQUIT to the supervisor go to
@@ -14,16 +14,19 @@
  */
 #define _GNU_SOURCE
 #include "enter.h"
+#include "log.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,8 +48,7 @@ static bool write_file(int directory, const char *name, const char *text) {
     return close(file) == 0 && whole && renameat(directory, draft, directory, name) == 0;
 }
 
-/* Kills our children, and theirs as they become ours, until there are none. */
-static void kill_descendants(void) {
+void enter_kill_descendants(void) {
     for (;;) {
         DIR *proc = opendir("/proc");
         struct dirent *entry;
@@ -64,19 +66,33 @@ static void report(int pipe, const char *what) {
     _exit(ENTER_FAILED);
 }
 
-static _Noreturn void watch(pid_t child, int directory, const sigset_t *watched) {
-    int status = 0;
-    bool running = true;
-    while (running) {
-        int number = sigwaitinfo(watched, NULL);
-        if (number > 0 && number != SIGCHLD && kill(-child, number) != 0) kill(child, number);
-        for (pid_t ended; number == SIGCHLD && (ended = waitpid(-1, &status, WNOHANG)) > 0;)
-            if (ended == child) {
-                running = false;
-                break;
-            }
+/* Takes one signal. Says whether the child has ended; the others are passed on to it. */
+static bool take_signal(int signals, pid_t child, int *status) {
+    struct signalfd_siginfo arrived;
+    if (read(signals, &arrived, sizeof arrived) != sizeof arrived) return false;
+    int number = (int)arrived.ssi_signo;
+    if (number != SIGCHLD) {
+        if (kill(-child, number) != 0) kill(child, number);
+        return false;
     }
-    kill_descendants();
+    pid_t ended;
+    while ((ended = waitpid(-1, status, WNOHANG)) > 0)
+        if (ended == child) return true;
+    return false;
+}
+
+static _Noreturn void watch(pid_t child, int directory, int signals, struct log_stream *streams) {
+    int status = 0;
+    struct pollfd sources[] = {
+        {signals, POLLIN, 0}, {streams[0].pipe, POLLIN, 0}, {streams[1].pipe, POLLIN, 0}};
+    for (;;) {
+        if (poll(sources, 3, -1) < 0) continue;
+        for (int i = 0; i < 2; i++)
+            if (sources[1 + i].revents != 0 && log_take(&streams[i]) == 0) sources[1 + i].fd = -1;
+        if (sources[0].revents != 0 && take_signal(signals, child, &status)) break;
+    }
+    enter_kill_descendants();
+    for (int i = 0; i < 2; i++) log_finish(&streams[i]);
     char text[96];
     snprintf(text, sizeof text, "%d %d %llu\n",
              WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
@@ -84,12 +100,27 @@ static _Noreturn void watch(pid_t child, int directory, const sigset_t *watched)
     _exit(write_file(directory, "exit", text) ? 0 : ENTER_FAILED);
 }
 
+/* A pipe for one stream of the command: its end of it, which is not passed on by itself. */
+static int open_stream(struct log_stream *stream, const char *name, int file) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0 || fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) return -1;
+    stream->name = name;
+    stream->file = file;
+    stream->pipe = ends[0];
+    stream->length = 0;
+    return ends[1];
+}
+
 static void run_supervisor(const char *path, int pipe) {
+    static struct log_stream streams[2];
     int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0) report(pipe, path);
     int log = openat(directory, "log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (log < 0 || nothing < 0) report(pipe, "cannot open the log");
+    int out = open_stream(&streams[0], "stdout", log),
+        err = open_stream(&streams[1], "stderr", log);
+    if (out < 0 || err < 0) report(pipe, "cannot make a pipe");
     if (setsid() < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         report(pipe, "cannot become a supervisor");
     unlinkat(directory, "exit", 0);
@@ -101,6 +132,8 @@ static void run_supervisor(const char *path, int pipe) {
         sigaddset(&watched, forwarded[i]);
     sigprocmask(SIG_BLOCK, &watched, &before);
     signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would swallow the exit status */
+    int signals = signalfd(-1, &watched, SFD_CLOEXEC);
+    if (signals < 0) report(pipe, "cannot wait for signals");
 
     int go[2];
     if (pipe2(go, O_CLOEXEC) != 0) report(pipe, "cannot make a pipe");
@@ -114,8 +147,8 @@ static void run_supervisor(const char *path, int pipe) {
         /* not before the pid file is there; and not at all if the supervisor died meanwhile */
         if (read(go[0], &start, 1) != 1 || getppid() != supervisor) _exit(ENTER_FAILED);
         dup2(nothing, 0);
-        dup2(log, 1);
-        dup2(log, 2);
+        dup2(out, 1);
+        dup2(err, 2);
         sigprocmask(SIG_SETMASK, &before, NULL);
         return; /* main() execs the command */
     }
@@ -129,13 +162,13 @@ static void run_supervisor(const char *path, int pipe) {
         report(pipe, "cannot write the pid file");
     }
     close(pipe); /* nothing was said: it runs */
-    dup2(nothing, 0);
-    dup2(log, 1);
-    dup2(log, 2);
+    close(out);
+    close(err);
+    for (int stream = 0; stream <= 2; stream++) dup2(nothing, stream);
     if (write(go[1], "", 1) != 1) kill(child, SIGKILL);
     close(go[1]);
     close(go[0]);
-    watch(child, directory, &watched);
+    watch(child, directory, signals, streams);
 }
 
 void enter_supervise(const char *directory) {

@@ -304,3 +304,67 @@ def test_a_job_on_a_slice_runs_to_its_end(kubectl: Tool) -> None:
     assert kubectl("logs", "job/once") == "done\n"
     kubectl("delete", "job", "once")
     kubectl.until("its pods are gone", lambda: not kubectl.json("get", "pods", "-l", "job-name=once")["items"])
+
+
+STREAMS_BY_WEBSOCKET = (1, 31)
+
+
+@pytest.fixture
+def streaming(kubectl: Tool) -> Tool:
+    """A kubectl that speaks WebSockets."""
+    said = json.loads(kubectl("version", "--client", "-o", "json"))["clientVersion"]
+    if (int(said["major"]), int(said["minor"].rstrip("+"))) < STREAMS_BY_WEBSOCKET:
+        pytest.skip(f"kubectl {said['gitVersion']} streams by SPDY alone")
+    return kubectl
+
+
+SLICE = {names.GPU_CORE: 20, names.GPU_MEMORY: 1024}
+
+
+def test_a_shell_beside_a_pod_has_its_slice(streaming: Tool, tmp_path: Path) -> None:
+    streaming.apply(a_pod("steady", "echo hello; sleep 1000", limits=SLICE))
+    streaming("wait", "--for=condition=Ready", "pod/steady", "--timeout=90s")
+    query = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    assert streaming("exec", "steady", "--", *query) == "1024\n"
+    assert streaming("exec", "-i", "steady", "--", "cat", stdin="in and out\n") == "in and out\n"
+    failed = streaming.run("exec", "steady", "--", "sh", "-c", "echo why >&2; exit 5")
+    assert (failed.returncode, failed.stderr.splitlines()[0]) == (5, "why")
+    (tmp_path / "there").write_bytes(bytes(range(256)) * 4096)
+    streaming("cp", str(tmp_path / "there"), f"steady:{tmp_path}/copied")
+    streaming("cp", f"steady:{tmp_path}/copied", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "there").read_bytes()
+
+
+def test_what_pods_say_and_use(streaming: Tool) -> None:
+    streaming.apply(a_pod("talks", "for i in 1 2 3; do echo $i; sleep 1; done; sleep 1000"))
+    streaming.until("it has said all", lambda: streaming.run("logs", "talks").stdout == "1\n2\n3\n")
+    times = [line.split()[0] for line in streaming("logs", "talks", "--timestamps").splitlines()]
+    assert streaming("logs", "talks", f"--since-time={times[2]}") == "3\n"
+    assert streaming("top", "pod", "talks", "--containers").split()[:2] == ["POD", "NAME"]
+    assert "node-1" in streaming("top", "node")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (["attach", "-i", "steady"], "kubectl exec -it steady"),
+        (["port-forward", "steady", "18080:8080"], "at 127.0.0.1, at the same port"),
+        (["debug", "steady", "--image=busybox"], "kubectl exec -it steady"),
+    ],
+    ids=["attach -i", "port-forward", "debug"],
+)
+def test_what_is_not_there_says_what_to_do(kubectl: Tool, arguments: list[str], instead: str) -> None:
+    kubectl.apply(a_pod("steady", "sleep 1000"))
+    kubectl("wait", "--for=condition=Ready", "pod/steady", "--timeout=90s")
+    if arguments[0] == "debug" and kubectl.run("debug", "--help").returncode != 0:
+        pytest.skip("this kubectl has no `debug`")
+    done = kubectl.run(*arguments)
+    assert done.returncode == 1
+    assert "is not in the embedded cluster" in done.stderr
+    assert instead in done.stderr
+    assert "panic" not in done.stderr
+
+
+def test_all_examples_are_made_and_removed_at_once(kubectl: Tool) -> None:
+    kubectl("apply", "-f", str(EXAMPLES))
+    kubectl("delete", "-f", str(EXAMPLES), "--wait=false")

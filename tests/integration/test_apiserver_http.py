@@ -470,18 +470,25 @@ async def test_logs(api: httpx2.AsyncClient, tmp_path: Path) -> None:
     await api.post(f"{PODS}/a/binding", json=binding("a"))
     file = tmp_path / f"default_a_{made['metadata']['uid']}" / "main" / "0.log"
     file.parent.mkdir(parents=True)
-    file.write_text("one\ntwo\nthree\n")
+    file.write_text(
+        "".join(f"2026-11-22T08:00:0{n}.500000000Z stdout F {text}\n" for n, text in enumerate(("one", "two", "three")))
+    )
     assert (await api.get(f"{PODS}/a/log")).text == "one\ntwo\nthree\n"
     assert (await api.get(f"{PODS}/a/log", params={"tailLines": "2"})).text == "two\nthree\n"
     assert (await api.get(f"{PODS}/a/log", params={"limitBytes": "5"})).text == "one\nt"
     assert (await api.get(f"{PODS}/a/log", params={"container": "other"})).status_code == 400
-    assert "timestamps is not supported" in (await api.get(f"{PODS}/a/log", params={"timestamps": "true"})).text
+    timed = {"timestamps": "true", "tailLines": "1"}
+    assert (await api.get(f"{PODS}/a/log", params=timed)).text == "2026-11-22T08:00:02.500000000Z three\n"
+    since = {"sinceTime": "2026-11-22T09:00:01.7+01:00"}
+    assert (await api.get(f"{PODS}/a/log", params=since)).text == "two\nthree\n", "a time counts by whole seconds"
     assert (await api.get(f"{PODS}/a/log", params={"previous": "true"})).status_code == 400
     async with api.stream("GET", f"{PODS}/a/log", params={"follow": "true", "tailLines": "1"}) as stream:
         lines = stream.aiter_lines()
         assert await anext(lines) == "three"
         with file.open("a") as more:
-            more.write("four\n")
+            more.write("2026-11-22T08:00:04.000000000Z stderr P fo")
+            more.flush()
+            more.write("u\n2026-11-22T08:00:04.000000001Z stderr F r\n")
         async with asyncio.timeout(DEADLINE_SECONDS):
             assert await anext(lines) == "four"
         await patched(api, f"{PODS}/a/status", "merge", {"status": {"phase": "Succeeded"}})
@@ -813,7 +820,9 @@ async def test_discovery_both_ways(api: httpx2.AsyncClient) -> None:
         assert (resource["resource"], resource["scope"]) == ("widgets", "Namespaced")
     core = (await api.get("/api", headers={"accept": accept})).json()["items"][0]
     pods = next(r for r in core["versions"][0]["resources"] if r["resource"] == "pods")
-    assert {s["subresource"] for s in pods["subresources"]} == {"binding", "eviction", "log", "resize", "status"}
+    assert {s["subresource"] for s in pods["subresources"]} == {
+        "attach", "binding", "ephemeralcontainers", "eviction", "exec", "log", "portforward", "resize", "status",
+    }  # fmt: skip
 
 
 async def test_openapi_documents(api: httpx2.AsyncClient) -> None:

@@ -301,8 +301,12 @@ def test_logs(kubectl: Kubectl, tmp_path: Path) -> None:
     uid = kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
     file = tmp_path / f"default_web_{uid}" / "main" / "0.log"
     file.parent.mkdir(parents=True)
-    file.write_text("hello\nworld\n")
+    times = ("2026-11-22T08:00:00.123456789Z", "2026-11-22T08:00:05.000000000Z")
+    file.write_text(f"{times[0]} stdout F hello\n{times[1]} stderr F world\n")
     assert kubectl("logs", "web") == "hello\nworld\n"
+    assert kubectl("logs", "web", "--timestamps") == f"{times[0]} hello\n{times[1]} world\n"
+    assert kubectl("logs", "web", "--since-time=2026-11-22T08:00:03Z") == "world\n"
+    assert kubectl("logs", "web", "--since=1s") == ""
     assert kubectl("logs", "web", "-c", "main", "--tail=1") == "world\n"
     assert kubectl.run("logs", "web", "-c", "nobody").returncode == 1
 
@@ -325,4 +329,21 @@ def test_errors_say_what_kubectl_expects(kubectl: Kubectl) -> None:
     assert 'pods "none" not found' in kubectl.run("get", "pod", "none").stderr
     kubectl("create", "-f", "-", stdin=POD)
     assert "AlreadyExists" in kubectl.run("create", "-f", "-", stdin=POD).stderr
-    assert "the server doesn't have a resource type" in kubectl.run("get", "cronjobs").stderr
+    assert "the server doesn't have a resource type" in kubectl.run("get", "ingressroutes").stderr
+
+
+def test_what_is_not_there_is_said_by_name(kubectl: Kubectl) -> None:
+    def said(*arguments: str, stdin: str | None = None) -> str:
+        done = kubectl.run(*arguments, stdin=stdin)
+        assert done.returncode == 1, done.stdout
+        assert "panic" not in done.stderr
+        return done.stderr
+
+    for kind in ("cronjobs", "pvc", "ingress"):
+        assert "is not in the embedded cluster" in said("get", kind)
+    job = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}}
+    create = ("create", "-f", "-", "--validate=false")
+    assert "CronJob is not in the embedded cluster" in said(*create, stdin=json.dumps(job))
+    kubectl("create", "-f", "-", stdin=POD)
+    assert "pod web does not have a host assigned" in said("exec", "web", "--", "true")
+    assert "not valid for pod web" in said("exec", "web", "-c", "none", "--", "true")

@@ -3,10 +3,12 @@
 import ctypes
 import errno
 import os
+import re
 import signal
 import struct
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,11 +25,10 @@ OPEN_TREE = 428
 def enter(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [native.path("egpu-enter"), *map(str, arguments)],
-        capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,
         check=False,
-        **options,  # type: ignore[call-overload]
+        **({"capture_output": True} | options),  # type: ignore[call-overload]
     )
 
 
@@ -205,6 +206,16 @@ def test_statuses_are_those_of_a_shell() -> None:
     assert enter("--what", "--", "true").returncode == FAILED
 
 
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (stdout|stderr) ([FP]) (.*)")
+
+
+def logged(directory: Path) -> list[re.Match[str]]:
+    """What a supervised command has said: stream, tag and text of each line."""
+    found = [LINE.fullmatch(line) for line in (directory / "log").read_text().splitlines()]
+    assert None not in found, "no line of the CRI's log format"
+    return [line for line in found if line is not None]
+
+
 class TestSupervise:
     def pid(self, directory: Path) -> tuple[Process, Process]:
         """The command and its supervisor."""
@@ -221,13 +232,22 @@ class TestSupervise:
         assert enter("--supervise", tmp_path / "c", "--", "sh", "-c", "echo out; echo err >&2; exit 7").returncode == 0
         command, _supervisor = self.pid(tmp_path / "c")
         assert self.ended(tmp_path / "c") == (7, 0)
-        assert (tmp_path / "c" / "log").read_text() == "out\nerr\n"
+        assert [line.groups() for line in logged(tmp_path / "c")] == [("stdout", "F", "out"), ("stderr", "F", "err")]
         assert not command.is_alive()
 
     def test_a_command_that_does_not_exist_ends_like_in_a_shell(self, tmp_path: Path) -> None:
         assert enter("--supervise", tmp_path / "c", "--", "nonesuch").returncode == 0
         assert self.ended(tmp_path / "c") == (127, 0)
         assert "cannot run nonesuch" in (tmp_path / "c" / "log").read_text()
+
+    def test_a_long_line_comes_in_parts_and_the_last_needs_no_end(self, tmp_path: Path) -> None:
+        script = "head -c 40000 /dev/zero | tr '\\0' x; echo; printf end"
+        enter("--supervise", tmp_path / "c", "--", "sh", "-c", script)
+        assert self.ended(tmp_path / "c") == (0, 0)
+        *parts, last = [line.groups() for line in logged(tmp_path / "c")]
+        assert [tag for _, tag, _ in parts] == ["P", "P", "F"]
+        assert "".join(text for _, _, text in parts) == "x" * 40000
+        assert last == ("stdout", "F", "end")
 
     def test_a_termination_signal_is_forwarded(self, tmp_path: Path) -> None:
         enter(
@@ -251,7 +271,8 @@ class TestSupervise:
         script = "setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.2; (setsid sleep 1001 &) ; exit 0"
         enter("--supervise", tmp_path / "c", "--", "sh", "-c", script)
         assert self.ended(tmp_path / "c") == (0, 0)
-        assert start_time(int((tmp_path / "c" / "log").read_text())) == 0
+        (said,) = logged(tmp_path / "c")
+        assert start_time(int(said[3])) == 0
 
     def test_a_killed_supervisor_takes_the_command_with_it(self, tmp_path: Path) -> None:
         enter("--supervise", tmp_path / "c", "--", "sleep", "1000")
@@ -265,3 +286,80 @@ class TestSupervise:
         done = enter("--supervise", "/proc/nonesuch", "--", "true")
         assert done.returncode == FAILED
         assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Starts a supervised `sleep` with these options of egpu-enter; answers its process."""
+    directories: list[Path] = []
+
+    def start(*options: object) -> int:
+        directory = tmp_path / f"run-{len(directories)}"
+        done = enter(*options, "--supervise", directory, "--", "sleep", "1000")
+        assert done.returncode == 0, done.stderr
+        directories.append(directory)
+        return int((directory / "pid").read_text().split()[0])
+
+    yield start
+    for directory in directories:
+        os.kill(int((directory / "pid").read_text().split()[2]), signal.SIGTERM)
+        wait_until((directory / "exit").exists)
+
+
+class TestJoin:
+    """Another command beside one that runs, as in `kubectl exec`."""
+
+    @pytest.mark.usefixtures("mounts")
+    def test_it_sees_the_mounts_of_the_other(self, running: Callable[..., int], tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("inside\n")
+        target = "/opt/egpu-enter-test/file"
+        pid = running("--bind", tmp_path / "file", target)
+        done = enter("--join", pid, "--", "cat", target)
+        assert (done.returncode, done.stdout) == (0, "inside\n"), done.stderr
+        assert enter("--", "cat", target).returncode == 1, "nobody else sees them"
+
+    def test_its_streams_and_its_end_are_the_command_s(self, running: Callable[..., int]) -> None:
+        done = enter("--join", running(), "--", "sh", "-c", "cat; echo error >&2; exit 7", input="hello\n")
+        assert (done.returncode, done.stdout, done.stderr) == (7, "hello\n", "error\n")
+        assert enter("--join", running(), "--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
+
+    def test_nothing_outlives_it(self, running: Callable[..., int]) -> None:
+        done = enter("--join", running(), "--", "sh", "-c", "setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.2")
+        assert start_time(int(done.stdout)) == 0
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_it_ends_when_it_is_no_longer_wanted(self, running: Callable[..., int], number: signal.Signals) -> None:
+        command = [
+            native.path("egpu-enter"),
+            "--join",
+            str(running()),
+            "--",
+            "sh",
+            "-c",
+            "trap '' TERM HUP; echo $$; cat",
+        ]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            inner = Process.of(int(process.stdout.readline()))
+            process.send_signal(number)
+            assert process.wait(DEADLINE_SECONDS) == FAILED
+        assert not inner.is_alive()
+
+    def test_a_terminal_is_its_controlling_one(self, running: Callable[..., int]) -> None:
+        master, slave = os.openpty()
+        try:
+            command = ["--join", running(), "--terminal", "--", "sh", "-c", "echo $(tty) > /dev/tty"]
+            done = enter(*command, stdin=slave, stdout=slave, stderr=slave, capture_output=False)
+            assert done.returncode == 0
+            assert os.read(master, 100).decode().strip() == os.ttyname(slave)
+        finally:
+            os.close(master)
+            os.close(slave)
+
+    def test_what_cannot_be_joined_is_said(self, running: Callable[..., int]) -> None:
+        for wrong in ("nobody", "0x1", "-1", ""):
+            done = enter("--join", wrong, "--", "true")
+            assert (done.returncode, "want a process id" in done.stderr) == (FAILED, True)
+        done = enter("--join", 2**22 + 1, "--", "true")
+        assert (done.returncode, "cannot open" in done.stderr) == (FAILED, True)
+        assert "--terminal" in enter("--join", running(), "--terminal", "--", "true", stdin=subprocess.DEVNULL).stderr

@@ -98,7 +98,7 @@ async def test_filter_answers_with_names_of_the_input_only_and_changes_nothing(t
 
 
 async def test_the_vgpu_articles_policy_file_finds_what_it_asks_for(tmp_path: Path):
-    (wanted,) = json.loads((EXAMPLES / "seed-scheduler-policy.json").read_text())["extenders"]
+    (wanted,) = json.loads((EXAMPLES / "kube-scheduler" / "seed-scheduler-policy.json").read_text())["extenders"]
     path = f"{urlsplit(wanted['urlPrefix']).path}/{wanted['filterVerb']}"
     assert not wanted["nodeCacheCapable"], "so it sends, and wants back, whole nodes"
     async with control_plane(tmp_path) as w, extender(w) as (one, http):

@@ -77,14 +77,14 @@ async def test_on_failure_runs_until_it_succeeds(node: LocalNode) -> None:
 
 
 async def test_an_image_nobody_knows(node: LocalNode) -> None:
-    await node.create("unknown", [{"name": "main", "image": "busybox:1"}])
+    await node.create("unknown", [{"name": "main", "image": "nobody/knows:1"}])
 
     async def said() -> str:
         statuses = (await node.read("unknown")).status.container_statuses or []
         state = statuses[0].state if statuses else None
         return state.waiting.message if state and state.waiting and "Image" in state.waiting.reason else ""
 
-    assert "busybox:1" in await until(said, "ErrImagePull")
+    assert "nobody/knows:1" in await until(said, "ErrImagePull")
 
 
 async def test_sidecars_start_before_and_end_after(node: LocalNode) -> None:

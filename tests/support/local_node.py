@@ -29,8 +29,8 @@ from egpu.apps.agent import Agent, AgentConfig
 from egpu.apps.agent.slots.injection import Mode
 from egpu.apps.shim import NodeShim, ShimConfig
 from egpu.apps.shim.executors import FOLDERS
-from egpu.embedded import janitor
-from egpu.embedded.apiserver import Config, serve
+from egpu.embedded import janitor, log_lines
+from egpu.embedded.apiserver import Config, ServerHandle, serve
 from egpu.embedded.kubelet import end_all, objects
 from egpu.errors import NotFound
 from egpu.runtime.supervisor import Supervisor
@@ -98,6 +98,7 @@ class LocalNode:
     directory: Path
     client: Client
     kubeconfig: Path
+    api: ServerHandle
     cards: Cards
     _agent: Agent | None = None
     _shim: NodeShim | None = None
@@ -270,7 +271,9 @@ class LocalNode:
     def log(self, pod: objects.Pod, container: str, number: int = 0) -> str:
         directory = self.kubelet_dir / "pods" / f"default_{pod.name}_{pod.uid}" / container
         file = directory / f"{number}.log"
-        return file.read_text() if file.exists() else ""  # a container that has not started has said nothing yet
+        return (
+            log_lines.plain(file.read_bytes()) if file.exists() else ""
+        )  # a container that has not started has said nothing yet
 
     def kubelet_log(self) -> str:
         return (self.directory / "kubelet.log").read_text()
@@ -353,7 +356,7 @@ async def local_node(
         for path in sorted((ROOT / "deploy/crds").glob("*.yaml")):
             definition = yaml.safe_load(path.read_text())
             await client.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=definition)
-        here = LocalNode(directory, client, api.kubeconfig, Cards(cards), cdi=cdi)
+        here = LocalNode(directory, client, api.kubeconfig, api, Cards(cards), cdi=cdi)
         try:
             if machine is not None:
                 here.kubelet_flags += ["--driver-dir", str(machine.driver_dir)]

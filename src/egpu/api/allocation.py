@@ -27,11 +27,17 @@ class CardShare(_Strict, frozen=True, kw_only=True):
     """
 
     uuid: str
+    """Of the card."""
     index: int
+    """The driver's number of the card when it was granted."""
     minor: int
+    """N of its device file, /dev/nvidiaN, when it was granted."""
     core: int
+    """Percent of the card."""
     memory_mib: int
+    """MiB of its memory."""
     model: str = ""
+    """Of the card."""
     card_memory_mib: int = 0
     """What the whole card has."""
 
@@ -48,18 +54,31 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     take to give back what is beyond, from when its node tells it (None: as long as it likes, but it gets no more)."""
 
     provisioner: str
+    """The technology that holds the container to it."""
     mode: Mode
+    """exclusive: whole cards; shared: parts of them."""
     class_name: str = ""
+    """The class that it was asked of."""
     claim: str = ""
+    """The claim that it came from, if any."""
     core_limit: int = 0
+    """Percent up to which idle compute may be used; 0: no more than its share."""
     memory_limit_percent: int = 0
+    """What may be allocated, in percent of its memory; 0: no more than its share."""
     vocabulary: str = ""
+    """Whose resource names it was asked for with."""
     server: str = ""
+    """The node that has the cards; empty: the pod's own."""
     shared_claim: str = ""
+    """The UID of its claim where several pods may use that: they have one slice together; else empty."""
     cards: tuple[CardShare, ...]
+    """What of which cards."""
     revision: int = 0
+    """How often it was resized."""
     held: tuple[CardShare, ...] = ()
+    """What still counts as given out while a smaller size comes into force; empty: `cards`."""
     within_seconds: float | None = None
+    """How long a program may take to give back what is beyond a smaller size."""
 
     @property
     def counted(self) -> tuple[CardShare, ...]:

@@ -1,16 +1,21 @@
 """CustomResourceDefinitions made from the msgspec types of `egpu.api.objects`, so the two cannot drift apart.
 
-Structural schemas (apiextensions.k8s.io/v1): no references, int-or-string marked by extension, rules in CEL. Written to
+Structural schemas (apiextensions.k8s.io/v1): no references, int-or-string marked by extension, rules in CEL, and as
+descriptions what is written below the types' fields. Written to
 deploy/crds by scripts/generate_crds.py, and served by the embedded API server.
 """
 
+import ast
+import functools
+import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from egpu.api import names
+from egpu.api import allocation, names, objects
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 
 Schema = dict[str, Any]
@@ -88,7 +93,12 @@ def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
         del built["required"]
     if "properties" in built:
         properties = cast(dict[str, Schema], built["properties"])
-        built["properties"] = {name: _structural(child, components) for name, child in properties.items()}
+        texts = _field_texts(str(node.get("title")))
+        built["properties"] = {
+            # What a field is for, before what its type is.
+            name: _structural(child, components) | ({"description": texts[name]} if name in texts else {})
+            for name, child in properties.items()
+        }
         # No structural object is closed: the API server prunes what `properties` does not name.
         built.pop("additionalProperties", None)
     elif isinstance(built.get("additionalProperties"), dict):
@@ -98,6 +108,26 @@ def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
     if "description" in built:
         built["description"] = " ".join(str(built["description"]).split())
     return built
+
+
+@functools.cache
+def _field_texts(kind: str) -> dict[str, str]:
+    """What is written below the fields of a class of ours, by the fields' names on the wire; `kubectl explain` shows
+    it. Of a class of another module: nothing."""
+    found = next((vars(module)[kind] for module in (objects, allocation) if kind in vars(module)), None)
+    if found is None:
+        return {}
+    names_on_wire = {each.name: each.encode_name for each in msgspec.structs.fields(found)}
+    (declared,) = ast.parse(inspect.getsource(found)).body
+    assert isinstance(declared, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for field, text in itertools.pairwise(declared.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
+                texts[names_on_wire[name]] = " ".join(written.split())
+            case _:
+                pass
+    return texts
 
 
 def _description(node: Schema) -> Schema:

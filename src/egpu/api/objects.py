@@ -74,10 +74,15 @@ class Object(Wire, frozen=True, kw_only=True):
 
 class ObjectReference(Wire, frozen=True, kw_only=True):
     api_version: str = ""
+    """Of what is referred to."""
     kind: str = ""
+    """Of what is referred to."""
     namespace: str = ""
+    """Where it is."""
     name: str = ""
+    """Its name."""
     uid: str = ""
+    """Its UID."""
 
 
 # --- ElasticGPU -----------------------------------------------------------------------------------------------------
@@ -88,36 +93,55 @@ class Link(Wire, frozen=True, kw_only=True):
     PHB, NODE, SYS)."""
 
     uuid: str
+    """Of the other card."""
     kind: str
+    """NVLink, PIX, PXB, PHB, NODE or SYS."""
 
 
 class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """A card of this node, as its driver reports it. `tflops` by precision: {"fp32": 19.5, "fp16": 312}."""
 
     uuid: Annotated[str, Meta(min_length=1, max_length=128)]
+    """The card's identity, for good."""
     index: Annotated[int, Meta(ge=0)]
+    """The driver's number of the card; a reboot may change it."""
     minor: Annotated[int, Meta(ge=0)]
+    """N of its device file, /dev/nvidiaN."""
     model: str = ""
+    """As the driver names it."""
     memory_mib: Annotated[int, Meta(ge=1)] = 1
+    """All of its memory, MiB."""
     compute_capability: str = ""
+    """Such as 8.0."""
     tflops: dict[str, float] = {}
+    """By precision: {"fp32": 19.5, "fp16": 312}."""
     numa: int = -1
     """NUMA node, -1 when the machine has none."""
     links: list[Link] = []
+    """To the other cards of the node."""
 
 
 class Slice(Wire, frozen=True, kw_only=True):
     """A share of a card that is set aside for a claim."""
 
     provisioner: str
+    """The technology that holds a program to it."""
     mode: Literal["exclusive", "shared"]
+    """exclusive: a whole card; shared: a part of one."""
     uuid: str
+    """Of the card that it is a share of."""
     index: int
+    """That card's number when it was set aside."""
     minor: int
+    """N of its device file, /dev/nvidiaN."""
     core: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Percent of the card; 0: no compute share of its own."""
     memory_mib: Annotated[int, Meta(ge=0)] = 0
+    """MiB of its memory."""
     model: str = ""
+    """Of the card."""
     class_name: str = ""
+    """The class of its claim."""
 
 
 ReclaimPolicy = Literal["Retain", "Delete"]
@@ -131,12 +155,19 @@ class ElasticGPUSpec(Wire, frozen=True, kw_only=True):
     off the card, as off a node."""
 
     node_name: str = ""
+    """Where the card is."""
     capacity: dict[str, Quantity] = {}
+    """What there is to give out, by resource name."""
     physical_gpu: PhysicalGPU | None = None
+    """Set of a card."""
     slice: Slice | None = None
+    """Set of a share of one."""
     claim_ref: ObjectReference | None = None
+    """The claim that the slice is for."""
     reclaim_policy: ReclaimPolicy = "Delete"
+    """What becomes of a slice whose claim is deleted."""
     unschedulable: bool = False
+    """Nothing new is placed on the card (egpu cordon)."""
 
 
 class SliceInForce(Wire, frozen=True, kw_only=True):
@@ -144,9 +175,13 @@ class SliceInForce(Wire, frozen=True, kw_only=True):
     of, and how much more memory than that is still used. `pod` is the UID."""
 
     pod: str
+    """Its UID."""
     container: str
+    """Its name."""
     revision: int
+    """Of the allocation that is in force."""
     over_mib: int = 0
+    """MiB used beyond it."""
 
 
 class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
@@ -154,11 +189,17 @@ class ElasticGPUStatus(Wire, frozen=True, kw_only=True):
     `heldBy` whom; a card is Available while nobody holds anything of it, then Bound, and Failed while unhealthy."""
 
     phase: GPUPhase | None = None
+    """Of a card: Available while nobody holds anything of it, then Bound, shared or not; Failed while unhealthy."""
     healthy: bool | None = None
+    """What the agent of its node says."""
     reason: str = ""
+    """Why it is not healthy, in a word."""
     message: str = ""
+    """The same in a sentence."""
     given: dict[str, Quantity] = {}
+    """How much of capacity is given out, by resource name."""
     held_by: str = ""
+    """Who was given something of the card."""
     in_force: list[SliceInForce] = []
     """Written by the agent, of slices that were resized."""
 
@@ -189,6 +230,8 @@ def card_name(node: str, uuid: str) -> str:
 
 class ClaimResources(Wire, frozen=True, kw_only=True):
     requests: dict[str, Quantity] = {}
+    """How much, by resource name, such as elasticgpu.io/gpu-core (percent of a card) and elasticgpu.io/gpu-memory
+    (MiB)."""
     limits: dict[str, Quantity] = {}
     """As in a PVC: allowed, and must equal `requests` where both name a resource."""
 
@@ -197,25 +240,35 @@ class CardExpression(Wire, frozen=True, kw_only=True):
     """One requirement of a card: `key` is model, memory, computeCapability, tflops, numa or linkDomain."""
 
     key: Annotated[str, Meta(max_length=63)]
+    """model, memory, computeCapability, tflops, numa or linkDomain."""
     operator: Literal["In", "NotIn", "Gt", "Lt", "Exists", "DoesNotExist"]
+    """Kubernetes' match operators."""
     values: Annotated[list[Quantity], Meta(max_length=64)] = []
+    """What is compared with; one value for Gt and Lt, none for Exists and DoesNotExist."""
 
 
 class CardSelector(Wire, frozen=True, kw_only=True):
     """All of them must hold of each card."""
 
     match_expressions: Annotated[list[CardExpression], Meta(max_length=16)] = []
+    """All of them must hold."""
 
 
 class ElasticGPUClaimSpec(Wire, frozen=True, kw_only=True):
     """`selector` says what the cards must be, `cardPreference` which of those that fit are taken."""
 
     resources: ClaimResources = field(default_factory=ClaimResources)
+    """How much is wanted."""
     selector: CardSelector | None = None
+    """What each card must be."""
     card_preference: Literal["strongest", "weakest"] | None = None
+    """Which of the cards that fit are taken."""
     elastic_gpu_class_name: str = field(default="", name="elasticGPUClassName")
+    """The class: which technology, and how. Stays as it is."""
     egpu_class_name: str = field(default="", name="egpuClassName")
+    """Another spelling of elasticGPUClassName; one of them is given."""
     storage_class_name: str = field(default="", name="storageClassName")
+    """Another spelling of elasticGPUClassName; one of them is given."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -233,15 +286,22 @@ class ClaimAllocation(Wire, frozen=True, kw_only=True):
     """Where a claim is bound: the node, and the shares exactly as a container will be given them."""
 
     node: str
+    """Where pods that use the claim run."""
     container: ContainerAllocation
+    """What a container that uses it is given."""
 
 
 class Condition(Wire, frozen=True, kw_only=True):
     type: str
+    """What it is about, such as CardsHealthy."""
     status: Literal["True", "False", "Unknown"]
+    """Whether it is so."""
     reason: str = ""
+    """Why, in a word."""
     message: str = ""
+    """Why, in a sentence."""
     last_transition_time: str | None = None
+    """When `status` changed last."""
 
 
 class ElasticGPUClaimStatus(Wire, frozen=True, kw_only=True):
@@ -249,11 +309,17 @@ class ElasticGPUClaimStatus(Wire, frozen=True, kw_only=True):
     slices, then writes `boundGPUs` (their names), `phase`, `usedBy` ("pod/container") and conditions."""
 
     phase: ClaimPhase | None = None
+    """Pending until cards are found, Bound from then on, Lost when they are gone."""
     allocation: ClaimAllocation | None = None
+    """What it is bound to; written by the scheduler extender."""
     bound_gpus: list[str] = []
+    """Names of its slices."""
     used_by: list[str] = []
+    """Who uses it: pod/container."""
     capacity: dict[str, Quantity] = {}
+    """What it got, by resource name."""
     conditions: list[Condition] = []
+    """What else is to be known of it."""
 
 
 class ElasticGPUClaim(Object, frozen=True, kw_only=True, tag_field="kind", tag="ElasticGPUClaim"):
@@ -276,10 +342,15 @@ class ElasticGPUClass(Object, frozen=True, kw_only=True, tag_field="kind", tag="
 
     api_version: str = field(default_factory=lambda: names.API_VERSION)
     provisioner: str = ""
+    """The technology that serves its claims, such as elasticgpu.io/vcuda. Stays as it is."""
     parameters: dict[str, str] | None = None
+    """What the technology is told. Stays as it is."""
     reclaim_policy: ReclaimPolicy = "Delete"
+    """What becomes of the slices of a claim that is deleted."""
     e_gpu_binding_mode: BindingMode | None = field(default=None, name="eGPUBindingMode")
+    """When cards are chosen: as soon as there is a claim, or for its first pod."""
     egpu_binding_mode: BindingMode | None = field(default=None, name="egpuBindingMode")
+    """Another spelling of eGPUBindingMode."""
 
     @property
     def binding_mode(self) -> BindingMode:

@@ -64,8 +64,8 @@ async def _demo(profile: str, *, stay: bool) -> int:
         if explanation is not None:
             console.print("\n[dim]$ egpu explain pod does-not-fit[/]")
             print_explanation(explanation)
-        _head("Not a demand that anybody can meet: refused, by field", "refused.yaml")
-        tell("refused.yaml", await refusal(stage, "refused.yaml"))
+        _head("Not a demand that anybody can meet: refused, by field", "refused/demand.yaml")
+        tell("refused/demand.yaml", await refusal(stage, "refused/demand.yaml"))
         for name, view in (("gpus", views.gpus(snapshot)), ("pods", views.pods(snapshot, None))):
             console.print(f"\n[dim]$ egpu get {name}[/]")
             show(view)

@@ -38,6 +38,10 @@ def up(
     node_policy: Annotated[str, typer.Option(help="How nodes are preferred: price, binpack, spread, …")] = "default",
     card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
     vocabularies: Vocabularies = "",
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What containers of an image run: comes before the table shipped."),
+    ] = None,
     log_level: LogLevel = "info",
     output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
 ) -> None:
@@ -57,6 +61,7 @@ def up(
         node_policy=node_policy,
         card_policy=card_policy,
         vocabularies=optional_vocabularies(vocabularies),
+        images=images,
         log_level=log_level,
     )
     raise typer.Exit(run_until_signal(_stay_up(config, output)))

@@ -6,6 +6,8 @@ installation  what deploy/ installs beside workloads
 credentials  by which scheduler and extender know each other
 statedir     where they keep their files, for one cluster at a time
 janitor      ends what a killed cluster left behind
+streams      what API server and kubelets say to each other about running containers
+log_lines    lines of containers' log files
 manifests    objects from YAML files
 demo         what `egpu demo` shows
 apiserver    the Kubernetes API, in memory

@@ -44,7 +44,7 @@ from egpu.embedded.apiserver.calls import User
 from egpu.embedded.controllers import Controllers
 from egpu.embedded.credentials import ExtenderCredentials, extender_credentials
 from egpu.embedded.installation import install
-from egpu.embedded.kubelet import end_all
+from egpu.embedded.kubelet import end_all, images
 from egpu.embedded.processes import ChildSpec, Fleet, python_module
 from egpu.embedded.scheduler.extender import Extender
 from egpu.embedded.scheduler.loop import Scheduler
@@ -73,7 +73,7 @@ class ClusterConfig:
     """`cpu_nodes` come after `nodes` and have no cards: their pods use the others'. `profiles` are taken by the nodes
     in turn, so two profiles give a mixed cluster. `state_dir` None: a temporary directory, removed at the end.
     `vocabularies` are the optional ones that are turned on. `kubeconfig`: the admin's is written there too. `port` 0:
-    any free one."""
+    any free one. `images`: the user's table of what containers of an image run."""
 
     nodes: int = 2
     cards_per_node: int = 4
@@ -85,6 +85,7 @@ class ClusterConfig:
     node_policy: str = "default"
     card_policy: str = "default"
     port: int = 0
+    images: Path | None = None
     state_dir: Path | None = None
     kubeconfig: Path | None = None
     log_level: str = "info"
@@ -103,6 +104,8 @@ class ClusterConfig:
         for profile in self.profiles:
             if profile.lower() not in map(str.lower, known):
                 raise InvalidInput("profile", f"{profile!r} is not known; known are {', '.join(sorted(known))}")
+        if self.images is not None:
+            images.read(self.images)
         Policies.named(self.node_policy, self.card_policy)
 
 
@@ -229,6 +232,7 @@ def _specs(
              "--health-listen", f"127.0.0.1:{health['extender']}", *running.credentials.flags(),
              "--node-policy", config.node_policy, "--card-policy", config.card_policy),
     ]  # fmt: skip
+    own_images = [] if config.images is None else ["--images", str(config.images.absolute())]
     for node, machine in zip(running.node_names, machines, strict=True):
         home = running.node_dir(node)
         agent = next(ports)
@@ -238,7 +242,7 @@ def _specs(
         specs += [
             spec(f"kubelet-{node}", "egpu.embedded.kubelet", "--node", node, "--kubelet-dir", str(home / "kubelet"),
                  "--driver-dir", str(machine.driver_dir), "--cpu", config.cpu, "--memory", config.memory,
-                 "--cdi-dir", str(home / "cdi")),
+                 "--cdi-dir", str(home / "cdi"), *own_images),
             ChildSpec(
                 f"shim-{node}",
                 python_module(

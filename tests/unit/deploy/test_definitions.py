@@ -178,6 +178,27 @@ def test_what_a_server_refuses_is_found(inner: Schema, where: str) -> None:
     assert [one for one in found if where in one], found
 
 
+def undescribed(schema: Schema, path: str) -> list[str]:
+    """Paths of fields that `kubectl explain` has nothing to say about."""
+    own = {name: child for name, child in schema.get("properties", {}).items() if name not in SERVERS}
+    inner = [(f"{path}.{name}", child) for name, child in own.items()]
+    missing = [where for where, child in inner if not child.get("description")]
+    inner += [
+        (f"{path}[]", schema[key]) for key in ("items", "additionalProperties") if isinstance(schema.get(key), dict)
+    ]
+    return missing + [found for where, child in inner for found in undescribed(child, where)]
+
+
+SERVERS = ("kind", "apiVersion", "metadata")
+"""Fields that API servers describe by themselves."""
+
+
+@pytest.mark.parametrize(("definition", "version"), VERSIONS)
+def test_every_field_says_what_it_is_for(definition: Schema, version: Schema) -> None:
+    missing = undescribed(version["schema"]["openAPIV3Schema"], definition["spec"]["names"]["kind"])
+    assert not missing, "write it below the field, in egpu.api.objects"
+
+
 def test_metadata_is_the_servers() -> None:
     bounded = {"type": "object", "properties": {"labels": {"type": "object"}}}
     assert list(violations({"type": "object", "properties": {"metadata": bounded}}))

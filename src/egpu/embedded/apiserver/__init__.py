@@ -40,7 +40,12 @@ What can be done with it:
     table             what `kubectl get` prints
     workload_columns  the same of the kinds whose controllers make pods
     jsonpath          paths of a CRD's columns
+    containers        which container of a pod a request is about
     logs              output of containers
+    streaming         exec and attach, by WebSocket
+    kubelets          asks the kubelets of nodes
+    metrics           what pods and nodes use
+    absent            what kubectl users may look for, and is not here
     authorization     what a user may do, by the roles in the store
     access_kinds      roles, their bindings, and the kinds that ask what they say
     default_roles     those that are there from the start

@@ -5,9 +5,10 @@ import re
 from urllib.parse import parse_qsl
 
 import structlog
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from egpu.embedded.apiserver import discovery, openapi_protobuf
 from egpu.embedded.apiserver.access import Tokens
@@ -27,6 +28,7 @@ from egpu.embedded.apiserver.status import (
     too_large,
     unauthorized,
 )
+from egpu.embedded.apiserver.streaming import STREAMED, Streaming
 from egpu.errors import RequestRefused
 
 log = structlog.get_logger(__name__)
@@ -43,14 +45,20 @@ _UNSAFE_IN_HEADER = re.compile(r"[^\x20-\x7e]")
 class App:
     """One ASGI callable for the whole API."""
 
-    def __init__(self, registry: Registry, handlers: Handlers, tokens: Tokens, authorizer: Authorizer) -> None:
+    def __init__(
+        self, registry: Registry, handlers: Handlers, streaming: Streaming, tokens: Tokens, authorizer: Authorizer
+    ) -> None:
         self._registry = registry
         self._handlers = handlers
+        self._streaming = streaming
         self._authorizer = authorizer
         self._tokens = tokens
         self._documents = Documents(registry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._streamed(WebSocket(scope, receive, send))
+            return
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
@@ -66,6 +74,24 @@ class App:
             answer = Answer(encode(internal(f"{type(error).__name__}: {error}").status), 500)
         answer.headers += [("Warning", _warning(text)) for text in warnings[:16]]
         await _respond(answer, scope, receive, send)
+
+    async def _streamed(self, socket: WebSocket) -> None:
+        """Whatever comes by WebSocket is of the subresources that run things: the right to `create` them is needed."""
+        parts = str(socket.scope["path"]).strip("/").split("/")
+        await socket.receive()
+        try:
+            user = self._tokens.user(socket.headers.get("authorization", ""))
+            if user is None:
+                raise unauthorized()
+            if parts[:2] != ["api", "v1"] or parts[-1] not in STREAMED:
+                raise no_such_path()
+            call = self._call(socket, "POST", user, group="", version="v1", rest=parts[2:])
+            self._authorizer.check(user, Wanted.by(call))
+            await self._streaming.serve(call, socket)
+        except RequestRefused as error:
+            await socket.send_denial_response(Response(encode(error.status), error.code))
+        except WebSocketDisconnect:
+            return
 
     async def _answer(self, request: Request, warnings: list[str]) -> Answer:
         path = str(request.scope["path"]).rstrip("/") or "/"
@@ -108,7 +134,7 @@ class App:
             self._authorizer.check(user, Wanted("get", path=f"/{'/'.join(parts)}"))
             return self._discover(request, parts, form)
         group, version = ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2])
-        call = self._call(request, user, group, version, parts[depth:])
+        call = self._call(request, request.method, user, group=group, version=version, rest=parts[depth:])
         call.warnings = warnings
         self._authorizer.check(user, Wanted.by(call))
         if call.verb in ("get", "list", "watch"):
@@ -136,7 +162,9 @@ class App:
             raise page_not_found()
         return Answer(encode(discovery.resource_list(self._registry, group, version)))
 
-    def _call(self, request: Request, user: User, group: str, version: str, rest: list[str]) -> Call:
+    def _call(
+        self, request: HTTPConnection, method: str, user: User, *, group: str, version: str, rest: list[str]
+    ) -> Call:
         namespace = ""
         # /namespaces/NAME and /namespaces/NAME/status are the namespace itself; deeper paths are inside it
         if rest[0] == "namespaces" and len(rest) >= 3 and not (group == "" and rest[2] == "status" and len(rest) == 3):
@@ -147,7 +175,7 @@ class App:
         if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
             raise no_such_path()
         name, subresource = (*rest[1:], "", "")[:2]
-        verb = _VERBS.get(request.method)
+        verb = _VERBS.get(method)
         if verb is None:
             raise method_not_allowed()
         query = dict(parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True))
@@ -170,7 +198,7 @@ def _refusal(error: RequestRefused) -> Answer:
     return Answer(encode(error.status), error.code)
 
 
-def _manager(request: Request, query: dict[str, str]) -> str:
+def _manager(request: HTTPConnection, query: dict[str, str]) -> str:
     """Whose the change is: as the request says, else the client program's name."""
     program = request.headers.get("user-agent", "").partition("/")[0]
     return (query.get("fieldManager") or program or "unknown")[:128]

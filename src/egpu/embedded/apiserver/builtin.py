@@ -6,7 +6,19 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from egpu.embedded.apiserver import cel, disruption, models, pods, podspec, policies, table, workload_columns, workloads
+from egpu.embedded.apiserver import (
+    absent,
+    cel,
+    disruption,
+    metrics,
+    models,
+    pods,
+    podspec,
+    policies,
+    table,
+    workload_columns,
+    workloads,
+)
 from egpu.embedded.apiserver.access_kinds import access_kinds
 from egpu.embedded.apiserver.objects import Json, as_list, as_object, at, metadata, objects_at
 from egpu.embedded.apiserver.priority import PriorityClassRules
@@ -265,6 +277,17 @@ RESIZE = Subresource("resize", "Pod", _STATUS_VERBS)
 BINDING = Subresource("binding", "Binding", ("create",))
 EVICTION = Subresource("eviction", "Eviction", ("create",), "policy", "v1")
 LOG = Subresource("log", "Pod", ("get",))
+_POD_SUBRESOURCES = (
+    Subresource("attach", "PodAttachOptions", ("create", "get")),
+    BINDING,
+    Subresource("ephemeralcontainers", "Pod", _STATUS_VERBS),
+    EVICTION,
+    Subresource("exec", "PodExecOptions", ("create", "get")),
+    LOG,
+    Subresource("portforward", "PodPortForwardOptions", ("create", "get")),
+    RESIZE,
+    _status_of("Pod"),
+)
 CREATE_ONLY = ("create",)
 
 
@@ -282,7 +305,7 @@ def _table() -> list[Resource]:
               fields={**METADATA_FIELDS, "spec.unschedulable": ("spec", "unschedulable")},
               subresources=(_status_of("Node"),)),
         _core("pods", "Pod", short_names=("po",), categories=("all",), columns=table.PODS, rules=PodRules(),
-              fields=_POD_FIELDS, subresources=(BINDING, EVICTION, LOG, RESIZE, _status_of("Pod")), generations=True),
+              fields=_POD_FIELDS, subresources=_POD_SUBRESOURCES, generations=True),
         _core("resourcequotas", "ResourceQuota", short_names=("quota",), columns=workload_columns.QUOTAS,
               rules=QuotaRules(), subresources=(_status_of("ResourceQuota"),)),
         _core("secrets", "Secret", columns=table.SECRETS, rules=SecretRules(),
@@ -315,6 +338,8 @@ def _table() -> list[Resource]:
                  generations=True, rules=policies.PolicyBindingRules(),
                  model=("admissionregistration_v1", "ValidatingAdmissionPolicyBinding")),
         *access_kinds(),
+        *metrics.resources(),
+        *absent.resources(),
     ]  # fmt: skip
 
 

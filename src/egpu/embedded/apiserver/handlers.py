@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from egpu.embedded.apiserver import applying, reads, scale, strict
+from egpu.embedded.apiserver import absent, applying, metrics, reads, scale, strict
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.deletion import DeleteOptions, Deleter
 from egpu.embedded.apiserver.disruption import Evictions
@@ -23,6 +23,7 @@ from egpu.embedded.apiserver.status import (
     success,
 )
 from egpu.embedded.apiserver.store import Store, Stored
+from egpu.embedded.apiserver.streaming import running_container
 from egpu.embedded.apiserver.watch import Hub, Watch
 from egpu.embedded.apiserver.writes import Writer
 
@@ -61,6 +62,7 @@ class Handlers:
         self._patcher = patcher
         self._logs = logs
         self._reviews = reviews
+        self._metrics = metrics.Metrics(store)
 
     async def handle(self, call: Call, raw: bytes, content_type: str, form: Form) -> Answer:
         """Raises RequestRefused."""
@@ -68,6 +70,9 @@ class Handlers:
             return await self._subresource(call, raw, content_type, form)
         if call.verb not in call.resource.verbs:
             raise method_not_allowed()
+        absent.check_kind(call)
+        if call.resource.group == metrics.GROUP:
+            return Answer(encode(await self._metrics.answer(call)))
         match call.verb:
             case "get":
                 return Answer(reads.shown(call, self._writer.existing(call), form))
@@ -157,10 +162,14 @@ class Handlers:
                 await self._evictions.evict(call, read_body(raw, content_type))
                 return Answer(encode(success()), 201)
             case "log":
-                reader = LogReader(self._store, self._logs, call, self._writer.existing(call))
+                reader = LogReader(self._store, self._logs, call, self._writer.existing(call), call.query)
                 return Answer(reader.chunks(), content_type="text/plain")
+            case "exec" | "attach":
+                # by WebSocket it had not come here; kubectl tries SPDY when that was refused, and is told why again
+                running_container(call, call.query, self._writer.existing(call).obj)
+                raise absent.of_subresource(call)
             case _:
-                raise no_such_path()
+                raise absent.of_subresource(call)
 
     async def _scale(self, call: Call, raw: bytes, content_type: str) -> Json:
         """Replicas alone, read or set; a patch is one of the Scale."""

@@ -26,6 +26,7 @@ from egpu.embedded.apiserver.patching import Patcher
 from egpu.embedded.apiserver.resources import Registry
 from egpu.embedded.apiserver.reviews import Reviews
 from egpu.embedded.apiserver.store import Store
+from egpu.embedded.apiserver.streaming import Streaming
 from egpu.embedded.apiserver.watch import Hub
 from egpu.embedded.apiserver.writes import Writer
 from egpu.errors import Unavailable
@@ -73,7 +74,7 @@ class Instance:
         )
         self._housekeeper.start()
         store.listen(quota.QuotaStatus(store).on_change)
-        self._app = App(registry, handlers, tokens, self.authorizer)
+        self._app = App(registry, handlers, Streaming(store, find_log), tokens, self.authorizer)
         self._killed = False
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None

@@ -1,27 +1,29 @@
 """pods/log: container output read from the files that a kubelet on this machine writes.
 
 A node says where its files are with the annotation `elasticgpu.io/pod-logs: DIRECTORY`; below it they lie as a kubelet
-keeps them, `<namespace>_<pod>_<uid>/<container>/<restart count>.log`, one line of output per line. A cluster that
-knows better passes its own `LogFinder`.
+keeps them, `<namespace>_<pod>_<uid>/<container>/<restart count>.log`, in the CRI's format (`egpu.embedded.log_lines`).
+A cluster that knows better passes its own `LogFinder`.
 """
 
 import asyncio
+import datetime
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from egpu.embedded.apiserver.calls import Call
-from egpu.embedded.apiserver.objects import Json, as_object, at, name_of, namespace_of, objects_at, uid_of
-from egpu.embedded.apiserver.status import bad_request
+from egpu.embedded.apiserver.containers import chosen_container, container_status
+from egpu.embedded.apiserver.objects import Json, at, name_of, namespace_of, uid_of
+from egpu.embedded.apiserver.status import bad_request, forbidden_field, invalid, invalid_object
 from egpu.embedded.apiserver.store import Store, Stored
+from egpu.embedded.log_lines import LogLine, parse
 
 LOGS_ANNOTATION = "elasticgpu.io/pod-logs"
 CHUNK_BYTES = 64 * 1024
 POLL_SECONDS = 0.1
 """How often a followed file is looked at."""
-
-_UNSUPPORTED = ("sinceSeconds", "sinceTime", "timestamps")
 
 LogFinder: TypeAlias = Callable[[Json, str, bool], Path | None]
 """(pod, container, previous run instead of the present one) → its log file, or None when there is none."""
@@ -35,42 +37,33 @@ def annotated_logs(store: Store) -> LogFinder:
         root = None if node is None else at(node.obj, "metadata", "annotations", LOGS_ANNOTATION)
         if not root:
             return None
-        restarts = int(_container_status(pod, container).get("restartCount") or 0) - int(previous)
+        restarts = int(container_status(pod, container).get("restartCount") or 0) - int(previous)
         return Path(str(root)) / f"{namespace_of(pod)}_{name_of(pod)}_{uid_of(pod)}" / container / f"{restarts}.log"
 
     return find
-
-
-def _container_status(pod: Json, container: str) -> Json:
-    lists = ("initContainerStatuses", "containerStatuses")
-    found = (s for name in lists for s in objects_at(pod, "status", name) if s.get("name") == container)
-    return next(found, Json())
 
 
 def _is_over(pod: Json | None, container: str) -> bool:
     """Whether nothing more will be written to the present log."""
     if pod is None or at(pod, "status", "phase") in ("Succeeded", "Failed"):
         return True
-    return at(_container_status(pod, container), "state", "terminated") is not None
+    return at(container_status(pod, container), "state", "terminated") is not None
 
 
 class LogReader:
-    """One request for a log. Raises RequestRefused when constructed for a container that is not there."""
+    """One request for a log, `query` as of PodLogOptions. Raises RequestRefused when constructed for a container that
+    is not there, or options that cannot be read."""
 
-    def __init__(self, store: Store, find: LogFinder, call: Call, pod: Stored) -> None:
+    def __init__(self, store: Store, find: LogFinder, call: Call, pod: Stored, query: Mapping[str, str]) -> None:
         self._store = store
         self._pod = pod
-        self.container = _chosen_container(call, pod.obj)
-        query = call.query
-        for name in _UNSUPPORTED:
-            if query.get(name) not in (None, "", "false"):
-                raise bad_request(f"{name} is not supported by this server: its logs carry no times")
         self._follow = query.get("follow") in ("true", "1")
         self._tail = _number(query, "tailLines")
         self._limit = _number(query, "limitBytes")
+        self._since_ns = _since(query)
+        self._timestamps = query.get("timestamps") in ("true", "1")
+        self.container = chosen_container(call, query, pod.obj)
         previous = query.get("previous") in ("true", "1")
-        if not at(pod.obj, "spec", "nodeName"):
-            raise bad_request(f"pod {call.name} does not have a host assigned")
         path = find(pod.obj, self.container, previous)
         if path is None or not path.is_file():
             which = "previous terminated container" if previous else "container"
@@ -81,21 +74,40 @@ class LogReader:
         self._path = path
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The log's bytes; with `follow`, until the container has ended."""
+        """The log's text; with `follow`, until the container has ended."""
         left = self._limit
+        begun = True
+        """Whether the next text begins a line, and so has its time before it."""
+        async for lines in self._batches():
+            parts: list[bytes] = []
+            for line in lines:
+                parts.append(line.written + b" " + line.text if self._timestamps and begun else line.text)
+                begun = line.text.endswith(b"\n")
+            text = b"".join(parts)[:left]
+            if left is not None:
+                left -= len(text)
+            if text:
+                yield text
+            if left == 0:
+                return
+
+    async def lines(self) -> AsyncIterator[LogLine]:
+        """The same, line by line."""
+        async for batch in self._batches():
+            for line in batch:
+                yield line
+
+    async def _batches(self) -> AsyncIterator[list[LogLine]]:
+        rest = b""
         with await asyncio.to_thread(self._path.open, "rb") as file:
             if self._tail is not None:
                 await asyncio.to_thread(_seek_tail, file, self._tail)
             while True:
                 over = not self._follow or self._ended()
                 while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                    if left is not None:
-                        chunk = chunk[:left]
-                        left -= len(chunk)
-                    if chunk:
-                        yield chunk
-                    if left == 0:
-                        return
+                    whole, end, rest = (rest + chunk).rpartition(b"\n")
+                    found = map(parse, (whole + end).splitlines(keepends=True))
+                    yield [line for line in found if line is not None and line.unix_ns >= self._since_ns]
                 if over:
                     return
                 await asyncio.sleep(POLL_SECONDS)
@@ -107,20 +119,7 @@ class LogReader:
 
 
 def _waiting_reason(pod: Json, container: str) -> str:
-    return str(at(_container_status(pod, container), "state", "waiting", "reason") or "ContainerCreating")
-
-
-def _chosen_container(call: Call, pod: Json) -> str:
-    spec = as_object(pod.get("spec"))
-    names = [str(c.get("name")) for kind in ("initContainers", "containers") for c in objects_at(spec, kind)]
-    wanted = call.query.get("container", "")
-    if wanted:
-        if wanted not in names:
-            raise bad_request(f"container {wanted} is not valid for pod {call.name}")
-        return wanted
-    if len(names) != 1:
-        raise bad_request(f"a container name must be specified for pod {call.name}, choose one of: [{' '.join(names)}]")
-    return names[0]
+    return str(at(container_status(pod, container), "state", "waiting", "reason") or "ContainerCreating")
 
 
 def _number(query: Mapping[str, str], name: str) -> int | None:
@@ -130,6 +129,25 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
     if not text.isdecimal():
         raise bad_request(f"{name}: {text!r} is not a number")
     return int(text)
+
+
+def _since(query: Mapping[str, str]) -> int:
+    """The time from which lines are wanted, in nanoseconds since 1970. Raises RequestRefused."""
+    seconds, moment = _number(query, "sinceSeconds"), query.get("sinceTime", "")
+    if seconds is not None and moment:
+        cause = forbidden_field("", "at most one of `sinceTime` or `sinceSeconds` may be specified")
+    elif seconds == 0:
+        cause = invalid("sinceSeconds", 0, "must be greater than 0")
+    elif seconds is not None:
+        return time.time_ns() - seconds * 10**9
+    elif not moment:
+        return 0
+    else:
+        try:
+            return int(datetime.datetime.fromisoformat(moment).timestamp()) * 10**9
+        except ValueError:
+            raise bad_request(f"sinceTime: {moment!r} is not a time of RFC 3339") from None
+    raise invalid_object("", "PodLogOptions", "", [cause])
 
 
 def _seek_tail(file: BinaryIO, lines: int) -> None:

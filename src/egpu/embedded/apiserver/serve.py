@@ -24,6 +24,7 @@ from egpu.embedded.apiserver.instance import Instance
 from egpu.embedded.apiserver.logs import LogFinder
 from egpu.embedded.apiserver.objects import Json, metadata, now
 from egpu.embedded.apiserver.store import LOG_LIMIT, Store
+from egpu.embedded.streams import FRAME_BYTES
 from egpu.errors import InvalidInput, Unavailable
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -218,11 +219,13 @@ def _settings(app: Instance, directory: Path, certificates: Certificates) -> uvi
         settings = uvicorn.Config(
             app,
             http="h11",
-            ws="none",
+            ws="wsproto",
+            ws_max_size=FRAME_BYTES,
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             access_log=False,
-            log_level="warning",
+            log_level="error",  # it warns of each upgrade that we refuse
             server_header=False,
             ssl_keyfile=str(key),
             ssl_certfile=str(certificate),

@@ -14,6 +14,9 @@
     environment  variables
     images       the program of an image
     runtime      containers as processes
+    streaming    the socket where the API server asks for the next two
+    execution    a command in a running container
+    usage        what containers use now
     status       what the API server is told
     events       events about pods
     objects      pods as a kubelet reads them

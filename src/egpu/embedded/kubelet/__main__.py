@@ -35,6 +35,7 @@ def main() -> int:
             heartbeat_seconds=arguments.heartbeat_seconds,
             seed=arguments.seed,
             cdi_directories=tuple(arguments.cdi_dir),
+            images=arguments.images,
         )
         asyncio.run(run(config))
     except ElasticGPUError as error:
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--heartbeat-seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, help="makes the random order of device ids repeatable")
     parser.add_argument("--cdi-dir", action="append", default=[], type=Path, help="where CDI devices are looked up")
+    parser.add_argument("--images", type=Path, metavar="FILE", help="table of images that comes before the shipped one")
     parser.add_argument("--log-level", default="info", choices=logs.LEVELS)
     parser.add_argument("--end-all", action="store_true", help="only end the containers left under --kubelet-dir")
     return parser

@@ -14,7 +14,8 @@ class KubeletConfig:
     is a node without one, whose containers get no CUDA libraries. A crashed container waits `backoff_seconds`, doubled
     at each crash up to `backoff_limit_seconds`: far less than a real kubelet's 10 s to 5 min, so that people who try
     things do not wait. `seed` makes the random choices repeatable. `cdi_directories` are where the runtime looks CDI
-    devices up, the last one first; none of the machine's own, because its cards are not this node's.
+    devices up, the last one first; none of the machine's own, because its cards are not this node's. `images` is the
+    user's table of images, read anew at each start of a container.
     """
 
     node: str
@@ -31,6 +32,7 @@ class KubeletConfig:
     heartbeat_seconds: float = 10.0
     seed: int | None = None
     cdi_directories: tuple[Path, ...] = ()
+    images: Path | None = None
 
     @property
     def run_dir(self) -> Path:

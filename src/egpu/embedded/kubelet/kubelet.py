@@ -21,6 +21,7 @@ from egpu.embedded.kubelet.node import NodeStatus
 from egpu.embedded.kubelet.objects import Pod
 from egpu.embedded.kubelet.runtime import Runtime
 from egpu.embedded.kubelet.starter import Starter
+from egpu.embedded.kubelet.streaming import Streaming
 from egpu.embedded.kubelet.worker import PodWorker, end_leftovers
 from egpu.errors import ElasticGPUError, RetryableError
 from egpu.runtime.supervisor import Supervisor
@@ -59,7 +60,8 @@ class Kubelet:
             supervisor.add("events", self.events.run())
             supervisor.add("pods", self._pods.run())
             supervisor.add("workers", self._work())
-            await supervisor.run()
+            async with Streaming(self._runtime, self.workers).serve(self.config.kubelet_dir):
+                await supervisor.run()
         finally:
             for task in self._tasks.values():
                 task.cancel()

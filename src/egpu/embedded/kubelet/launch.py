@@ -53,7 +53,7 @@ def run_spec(
         InvalidInput: a reference of the environment or a volume cannot be resolved.
         NotSupported: an image or volume that this kubelet cannot do.
     """
-    argv = images.argv(container)
+    argv = images.argv(container, config.images)
     devices = {key: value for answer in answers for key, value in answer.envs.items()}
     env = environment(pod, container, node_ip=config.node_ip, devices=devices, sources=sources) | edits.envs
     given = (*answers, edits)

@@ -17,6 +17,7 @@ from egpu.api.kubernetes import Lease, LeaseSpec, Namespace, Node, ObjectMeta
 from egpu.api.quantities import parse_quantity
 from egpu.api.resources import whole_units
 from egpu.api.wire import rfc3339
+from egpu.embedded import streams
 from egpu.embedded.kubelet.config import KubeletConfig
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidQuantity, NotFound
 
@@ -78,10 +79,13 @@ class NodeStatus:
 
     async def _write(self) -> None:
         patch = {"status": self._status()}
-        annotations = {LOGS_ANNOTATION: str(self._config.logs_dir)}
+        annotations = {
+            LOGS_ANNOTATION: str(self._config.logs_dir),
+            streams.ANNOTATION: str(self._config.kubelet_dir / streams.SOCKET),
+        }
         try:
             node = await self._client.patch(Node, self._config.node, patch, subresource="status")
-            if node.annotations.get(LOGS_ANNOTATION) != annotations[LOGS_ANNOTATION]:
+            if any(node.annotations.get(key) != value for key, value in annotations.items()):
                 await self._client.patch(Node, self._config.node, {"metadata": {"annotations": annotations}})
         except NotFound:
             labels = {

@@ -72,8 +72,8 @@ class Starter:
     async def _start(self, pod: Pod, record: ContainerRecord) -> Run:
         container, run = record.container, record.next_run()
         try:
-            images.argv(container)
-        except (NotSupported, NativeMissing) as error:
+            images.argv(container, self._config.images)
+        except (NotSupported, NativeMissing, InvalidInput) as error:
             raise _CannotStart("ErrImagePull", error) from error
         try:
             sources = await self._sources(pod)

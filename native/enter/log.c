@@ -1,0 +1,50 @@
+/* See log.h. A log that cannot be written (a full disk) costs lines, never the command. */
+#include "log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LAST_READS = 4096 }; /* of a pipe that somebody unknown to us goes on writing to */
+
+static void write_line(const struct log_stream *stream, size_t length, char tag) {
+    struct timespec now;
+    struct tm utc;
+    char head[64];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t size = strftime(head, sizeof head, "%Y-%m-%dT%H:%M:%S", &utc);
+    size += (size_t)snprintf(head + size, sizeof head - size, ".%09ldZ %s %c ", now.tv_nsec,
+                             stream->name, tag);
+    struct iovec parts[] = {{head, size}, {(char *)stream->line, length}, {(char *)"\n", 1}};
+    if (writev(stream->file, parts, 3) < 0) return;
+}
+
+static void write_whole_lines(struct log_stream *stream) {
+    char *end;
+    while ((end = memchr(stream->line, '\n', stream->length)) != NULL) {
+        size_t length = (size_t)(end - stream->line);
+        write_line(stream, length, 'F');
+        stream->length -= length + 1;
+        memmove(stream->line, end + 1, stream->length);
+    }
+    if (stream->length < LOG_LINE) return;
+    write_line(stream, stream->length, 'P');
+    stream->length = 0;
+}
+
+ssize_t log_take(struct log_stream *stream) {
+    ssize_t size = read(stream->pipe, stream->line + stream->length, LOG_LINE - stream->length);
+    if (size <= 0) return size;
+    stream->length += (size_t)size;
+    write_whole_lines(stream);
+    return size;
+}
+
+void log_finish(struct log_stream *stream) {
+    for (int reads = 0; reads < LAST_READS && log_take(stream) > 0; reads++) continue;
+    if (stream->length > 0) write_line(stream, stream->length, 'F');
+    stream->length = 0;
+}

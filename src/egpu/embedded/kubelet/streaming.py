@@ -1,0 +1,76 @@
+"""The kubelet's socket for the API server (`egpu.embedded.streams`): commands in containers, and what these use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from egpu.embedded.kubelet.containers import ContainerRecord
+from egpu.embedded.kubelet.execution import Place, execute
+from egpu.embedded.kubelet.runtime import Runtime, look
+from egpu.embedded.kubelet.usage import measure
+from egpu.embedded.kubelet.worker import PodWorker
+from egpu.embedded.streams import LINE_BYTES, SOCKET, Answer, Connection, Question, is_ours
+
+log = structlog.get_logger(__name__)
+
+
+class Streaming:
+    """`workers` are the node's pods, by uid."""
+
+    def __init__(self, runtime: Runtime, workers: Mapping[str, PodWorker]) -> None:
+        self._runtime = runtime
+        self._workers = workers
+
+    @contextlib.asynccontextmanager
+    async def serve(self, directory: Path) -> AsyncGenerator[None, None]:
+        """Answer at `directory`/SOCKET until the context is left."""
+        path = directory / SOCKET
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        server = await asyncio.start_unix_server(self._answer, sock=listener, limit=LINE_BYTES)
+        try:
+            yield
+        finally:
+            server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(reader, writer)
+        try:
+            if is_ours(writer):
+                await self._do(connection, msgspec.json.decode(await connection.hear(), type=Question))
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, msgspec.MsgspecError) as error:
+            log.info("a caller broke off", reason=str(error))
+        finally:
+            writer.close()
+
+    async def _do(self, connection: Connection, question: Question) -> None:
+        if question.wants == "usage":
+            await connection.say(Answer(found=await measure(self._workers)))
+            return
+        place = self._place(question)
+        if place is None:
+            await connection.say(Answer(refused=f'container not found ("{question.container}")'))
+            return
+        await connection.say(Answer())
+        await execute(connection, question, place)
+
+    def _place(self, question: Question) -> Place | None:
+        """Where the commands of a container run; None while it does not run."""
+        worker = self._workers.get(question.pod_uid)
+        records: list[ContainerRecord] = [] if worker is None else [*worker.inits, *worker.apps]
+        for record in records:
+            last = record.last
+            running = look(last.directory) if record.name == question.container and last is not None else None
+            if running is not None and last is not None:
+                directory = record.container.working_dir or "/"
+                return Place(running.pid, directory, self._runtime.wait(last.directory))
+        return None

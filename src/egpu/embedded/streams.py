@@ -1,0 +1,126 @@
+"""What the API server and a kubelet of this machine say to each other, over the kubelet's unix socket.
+
+    question    one line of JSON: a `Question`
+    answer      one line of JSON: an `Answer`; with `refused`, nothing follows
+    frames      channel (1 byte), length (4 bytes, big-endian), payload; in both directions
+
+Channels are those of Kubernetes' remote command protocol, version 5 (`v5.channel.k8s.io`), so that the API server
+passes on what it gets. Both ends are processes of one user, and each makes sure of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from egpu.api import names
+from egpu.errors import Unavailable
+
+SOCKET = "kubelet.sock"
+"""Name of the socket in a kubelet's directory."""
+ANNOTATION = f"{names.GROUP}/kubelet-socket"
+"""Where a node says its path."""
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+FRAME_BYTES = 1024 * 1024
+LINE_BYTES = 1024 * 1024
+CHUNK_BYTES = 32 * 1024
+GONE_SECONDS = 0.5
+"""How often it is looked whether the other end is still there."""
+
+_HEAD = struct.Struct("!BI")
+_PEER = struct.Struct("3i")
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """`wants`: `exec` (a command in a container) or `usage` (what the containers of this node use)."""
+
+    wants: str
+    pod_uid: str = ""
+    container: str = ""
+    command: list[str] = []
+    streams: list[int] = []
+    """Which of STDIN, STDOUT and STDERR the caller has."""
+    terminal: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    refused: str = ""
+    """Why not; "" where it is done."""
+    found: Any = None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One end. Raises ConnectionError and asyncio's IncompleteReadError where the other has gone."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def say(self, message: Question | Answer) -> None:
+        self.writer.write(msgspec.json.encode(message) + b"\n")
+        await self.writer.drain()
+
+    async def hear(self) -> bytes:
+        """A line of JSON."""
+        return await self.reader.readuntil(b"\n")
+
+    async def send(self, channel: int, payload: bytes) -> None:
+        self.writer.write(_HEAD.pack(channel, len(payload)) + payload)
+        await self.writer.drain()
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        """The next frame; None when the other end has gone."""
+        try:
+            channel, length = _HEAD.unpack(await self.reader.readexactly(_HEAD.size))
+            if length > FRAME_BYTES:
+                return None
+            return channel, await self.reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def gone(self) -> None:
+        """Until the other end is closed, also while what it sent last is not read yet."""
+        poll = select.poll()
+        poll.register(self.writer.get_extra_info("socket").fileno(), 0)  # hang-ups are told unasked
+        while True:
+            await asyncio.sleep(GONE_SECONDS)
+            if poll.poll(0):
+                return
+
+
+def is_ours(writer: asyncio.StreamWriter) -> bool:
+    """Whether the process at the other end is of our user."""
+    peer: socket.socket = writer.get_extra_info("socket")
+    _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return uid == os.geteuid()
+
+
+@contextlib.asynccontextmanager
+async def connect(path: Path, question: Question) -> AsyncGenerator[tuple[Connection, Answer], None]:
+    """Ask a kubelet. Raises Unavailable where none answers."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(path), limit=LINE_BYTES)
+    except OSError as error:
+        raise Unavailable(f"the kubelet does not answer at {path}: {error.strerror}") from error
+    connection = Connection(reader, writer)
+    try:
+        if not is_ours(writer):
+            raise Unavailable(f"{path} is not of this user")
+        try:
+            await connection.say(question)
+            answer = msgspec.json.decode(await connection.hear(), type=Answer)
+        except (ConnectionError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
+            raise Unavailable(f"the kubelet at {path} broke off: {error}") from error
+        yield connection, answer
+    finally:
+        writer.close()
