@@ -210,6 +210,7 @@ static bool at_predicate(struct parser *p) {
 }
 
 void compile_bar(struct parser *p) {
+    if (mod(p, "cluster")) unknown(p);
     if (mod(p, "warp")) {
         if (!mod(p, "sync")) unknown(p);
         uint16_t mask = src(p, TYPE_B32);

@@ -274,6 +274,7 @@ static void test_refusals(void) {
         {".reg .b32 r; add.f16x2 r,r,r;", EGPU_PTX_UNSUPPORTED, "add.f16x2"},
         {".reg .b32 r; mov.u32 r,%clusterid.x;", EGPU_PTX_UNSUPPORTED, "%clusterid"},
         {".reg .b32 r; mbarrier.init.shared.b64 [r],1;", EGPU_PTX_UNSUPPORTED, "mbarrier"},
+        {"barrier.cluster.arrive;", EGPU_PTX_UNSUPPORTED, "barrier.cluster.arrive"},
         {"fence.proxy.async;", EGPU_PTX_UNSUPPORTED, "fence.proxy.async"},
         {".reg .b32 r; shfl.bfly.b32 r,r,1,31;", EGPU_PTX_UNSUPPORTED, "shfl.bfly.b32"},
         {".reg .b32 r; .reg .pred p; vote.ballot.b32 r,p;", EGPU_PTX_UNSUPPORTED,

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+import egpu
 from egpu.adapters.processes import Process
 from egpu.adapters.slices.pages import Mode
 from egpu.api.quantities import parse_memory_mib
@@ -23,6 +24,8 @@ from egpu.cli.output import EXIT_USAGE, Format, fail, note
 from egpu.errors import ElasticGPUError, InvalidInput
 
 EXIT_NOT_STARTED = 125
+NUMBA_PLUGIN = Path(egpu.__file__).parent / "adapters/local/numba_ptx/egpu_numba.py"
+"""Alone in its folder, which a command that need not have our packages gets on its PYTHONPATH."""
 
 
 class RunMode(StrEnum):
@@ -50,6 +53,7 @@ def run(
         Path | None,
         typer.Option(envvar="EGPU_RUN_DIR", help="Where slices and simulated machines are kept. Default: in memory."),
     ] = None,
+    numba: Annotated[bool, typer.Option("--numba", help="numba-cuda gives PTX, as simulated cards need.")] = False,
     output: Annotated[
         Format, typer.Option("-o", "--output", help="json, yaml: a summary on stderr when the command has ended.")
     ] = Format.TABLE,
@@ -63,6 +67,8 @@ def run(
     tls_key: pool.TlsKey = None,
 ) -> None:
     """Run a command in a slice of a local GPU (a simulated one where there is no NVIDIA driver), or of a pool's."""
+    if numba:
+        _numba_gives_ptx()
     if pool_address is not None:
         if gpu is not None or simulate is not None or mode is not RunMode.CAP:
             fail("--gpu, --simulate and --mode are for local GPUs; the pool's broker chooses", code=EXIT_USAGE)
@@ -104,6 +110,14 @@ def run(
         _summarise(localrun.summary(local, status), output)
         local.give_back()
     raise typer.Exit(status)
+
+
+def _numba_gives_ptx() -> None:
+    """The command's environment is ours: numba-cuda, wherever it is below, finds our plug-in."""
+    if os.environ.setdefault("NUMBA_CUDA_MEMORY_MANAGER", NUMBA_PLUGIN.stem) != NUMBA_PLUGIN.stem:
+        fail("--numba takes the place of NUMBA_CUDA_MEMORY_MANAGER, which is set; leave one out", code=EXIT_USAGE)
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(NUMBA_PLUGIN.parent), *([path] if path else [])])
 
 
 def _run_pooled(

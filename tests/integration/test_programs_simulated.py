@@ -1,0 +1,110 @@
+"""Programs that people use, in a slice of a simulated card and over the pool: what the README's table says runs.
+
+Each lives on the driver's API and gives it PTX. What does not (PyTorch, CuPy, JAX) is in `tests/gpu`, for real cards.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters.simulator import machine as simulator
+from support.local_pool import LocalPool, local_pool
+from support.repository import ROOT
+
+SECONDS = 300.0
+STEPS = 4
+"""Of a training; what is compared has all of its bits."""
+PROGRAMS = ROOT / "tests/integration/programs"
+KERNELS = ["arrays", "shared memory", "atomics", "reduce", "vectorize", "random numbers"]
+
+Runner = Callable[..., subprocess.CompletedProcess[str]]
+pytestmark = pytest.mark.timeout(2 * SECONDS)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Nothing compiled is kept between programs, and NVRTC is where its wheel put it."""
+    cuda = find_spec("nvidia.cu13")
+    assert cuda is not None
+    assert cuda.submodule_search_locations
+    nvrtc = Path(next(iter(cuda.submodule_search_locations))) / "lib/libnvrtc.so.13"
+    assert nvrtc.exists()
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return {**os.environ, "NVRTC_PATH": str(nvrtc), "CACHELEVEL": "0", "XDG_CACHE_HOME": cache}
+
+
+def runner(environment: dict[str, str], *before: str) -> Runner:
+    def run(*command: object, options: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
+        egpu = [sys.executable, "-m", "egpu", "run", *before, *options, "--memory", "1GiB", "--"]
+        return subprocess.run(
+            [*egpu, sys.executable, *map(str, command)],
+            env={**environment, **more}, capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def in_slice(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Generator[Runner]:
+    state = tmp_path_factory.mktemp("state")
+    yield runner(environment, "--simulate", "A100-80G", "--state-dir", str(state))
+    for description in state.glob("*/machine/machine.json"):
+        simulator.destroy(simulator.open_machine(description.parent))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Generator[LocalPool]:
+    with local_pool(tls=False) as pool:
+        pool.broker()
+        pool.serve("one")
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def over_the_pool(environment: dict[str, str], pool: LocalPool) -> Runner:
+    return runner(environment, "--pool", f"127.0.0.1:{pool.port}", *pool.flags("client", "ann"))
+
+
+@pytest.fixture(params=["in_slice", "over_the_pool"])
+def somewhere(request: pytest.FixtureRequest) -> Runner:
+    return request.getfixturevalue(request.param)
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What was said on stderr but which lease it is."""
+    return [line for line in done.stderr.splitlines() if not line.startswith("lease lease-")]
+
+
+@pytest.mark.parametrize("renderer", ["CUDA:PTX", "CUDA:CUDA"], ids=["PTX", "NVRTC"])
+def test_tinygrad_trains_to_the_same_loss_bit_for_bit(in_slice: Runner, over_the_pool: Runner, renderer: str) -> None:
+    """With the graphs of its JIT where they are carried, and without."""
+    train = ROOT / "examples/train.py"
+    done = [in_slice(train, STEPS, DEV=renderer, JIT="1"), over_the_pool(train, STEPS, DEV=renderer)]
+    assert [(each.returncode, complaints(each)) for each in done] == [(0, [])] * 2
+    losses = [float(line.split()[-1]) for line in done[0].stdout.splitlines() if line.startswith("step")]
+    assert losses[-1] < losses[0]
+    assert done[0].stdout == done[1].stdout
+
+
+def test_six_kernels_of_numba_are_right(somewhere: Runner) -> None:
+    done = somewhere("-W", "ignore", PROGRAMS / "numba_six.py", options=["--numba"])
+    assert (done.returncode, complaints(done)) == (0, [])
+    assert json.loads(done.stdout) == dict.fromkeys(KERNELS, True)
+
+
+def test_cuda_core_compiles_and_launches(somewhere: Runner) -> None:
+    done = somewhere("-W", "ignore", ROOT / "tests/gpu/programs/cuda_core.py", "ptx")
+    assert (done.returncode, complaints(done)) == (0, [])
+    assert json.loads(done.stdout)["ok"] is True
+
+
+def test_numba_s_plug_in_does_not_displace_another(in_slice: Runner) -> None:
+    done = in_slice("-c", "", options=["--numba"], NUMBA_CUDA_MEMORY_MANAGER="rmm.allocators.numba")
+    assert done.returncode == 2
+    assert "NUMBA_CUDA_MEMORY_MANAGER" in done.stderr
