@@ -1,6 +1,7 @@
 """The command line: `egpu`, and the same as `kubectl egpu`.
 
     app             every command by name, and what all of them share
+    examples        what each command's help ends with
     demo            everything, on simulated GPUs
     up              the embedded cluster
     embedding       what those two share

@@ -11,6 +11,7 @@ import typer.main
 from typer.core import TyperGroup
 
 import egpu
+from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
 from egpu.cli.surroundings import TRACEBACK, finish_output, prepare_streams, sentence
 from egpu.errors import ElasticGPUError, InvalidInput
@@ -48,9 +49,9 @@ class Commands(UserDict[str, Any]):
         found = getattr(importlib.import_module(f"egpu.cli.{MODULES.get(key, name)}"), name)
         alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
         if isinstance(found, typer.Typer):
-            alone.add_typer(found, name=key, rich_help_panel=panel)
+            alone.add_typer(found, name=key, rich_help_panel=panel, epilog=epilog(key))
             return typer.main.get_group(alone).commands[key]
-        alone.command(key, rich_help_panel=panel, context_settings=SETTINGS.get(key))(found)
+        alone.command(key, rich_help_panel=panel, context_settings=SETTINGS.get(key), epilog=epilog(key))(found)
         return typer.main.get_command(alone)
 
 
@@ -89,7 +90,9 @@ def all_commands(
 
 
 def version(
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """The version of this program."""
     if output.for_people:

@@ -51,7 +51,10 @@ def run(
         typer.Option(envvar="EGPU_RUN_DIR", help="Where slices and simulated machines are kept. Default: in memory."),
     ] = None,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="json, yaml: a summary on stderr when the command has ended.")
+        Format,
+        typer.Option(
+            "-o", "--output", metavar="FORMAT", help="json, yaml: a summary on stderr when the command has ended."
+        ),
     ] = Format.TABLE,
     pool_address: Annotated[
         str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")

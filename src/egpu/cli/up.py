@@ -39,7 +39,9 @@ def up(
     card_policy: Annotated[str, typer.Option(help="How cards of a node are preferred.")] = "default",
     vocabularies: Vocabularies = "",
     log_level: LogLevel = "info",
-    output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Start a cluster with simulated GPUs and keep it until Ctrl-C. Use it with kubectl."""
     from egpu.embedded.cluster import ClusterConfig
