@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 import egpu
 from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
+from egpu.cli.panels import PANELS
 from egpu.cli.surroundings import TRACEBACK, finish_output, prepare_streams, sentence
 from egpu.errors import ElasticGPUError, InvalidInput
 
@@ -21,16 +22,6 @@ HELP = """Share GPUs: slices, cards and pools behind one claim.
 Start here: [bold]egpu demo[/] shows everything on simulated GPUs; [bold]egpu up[/] keeps such a cluster for kubectl;
 [bold]egpu run --core 30 --memory 2GiB -- COMMAND[/] runs a command in a slice of a local GPU."""
 
-PANELS: Final = {
-    "Try and use": ("demo", "up", "run", "resize", "sim", "selftest"),
-    "Look": ("get", "explain", "inspect", "simulate", "defrag", "export-trace", "version"),
-    "Look after a cluster": ("cordon", "uncordon"),
-    "Processes of an installation": (
-        "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "broker", "serve", "certificate",
-    ),
-}  # fmt: skip
-"""Every command. Its function, or its group of commands, has its name, and so has its module here, where `MODULES` says
-no other."""
 MODULES: Final = {
     "version": "app",
     **dict.fromkeys(("webhook", "extender", "agent", "shim", "controller"), "components"),
