@@ -26,6 +26,7 @@ help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
 
 $(VENV)/.run: requirements/run.txt
+	@scripts/check_tools.sh $(PYTHON)
 	@echo "setting up $(VENV) with $(PYTHON)"
 	@scripts/make_venv.sh $(PYTHON) $(VENV)
 	@$(PIP) install --require-hashes -r requirements/run.txt
@@ -38,6 +39,7 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 
 # An editable install: Python comes from src/, the compiled parts from the build.
 $(VENV)/.installed: $(VENV)/.run pyproject.toml $(NATIVE_SOURCES)
+	@scripts/check_tools.sh $(BIN)/python
 	@echo "building the native part and installing egpu"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@

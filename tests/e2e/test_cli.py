@@ -123,6 +123,17 @@ def test_what_the_scheduler_holds_against_a_pod_is_explained(shell: Shell):
     assert "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector." in text
 
 
+def test_a_shell_completes_the_names_of_pods(shell: Shell):
+    for typed, names_ in (
+        ("egpu explain pod ", ["runs", "selective", "waits"]),
+        ("egpu explain pod se", ["selective"]),
+        ("egpu explain pod -n elsewhere ", []),
+    ):
+        asked = {"_EGPU_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
+        done = shell.place.run(KUBECONFIG=shell.kubeconfig, **asked)
+        assert (done.stdout.split(), done.stderr, done.returncode) == (names_, "", 0)
+
+
 def test_a_pod_that_is_not_there(shell: Shell):
     assert "there is no pod nobody in namespace default" in shell("explain", "pod", "nobody", code=1)
 

@@ -1,7 +1,9 @@
 """What `egpu serve` leaves: nothing after Ctrl-C, its leases for the next one after SIGTERM."""
 
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +46,28 @@ def test_ctrl_c_ends_its_leases_and_leaves_nothing(pool: LocalPool) -> None:
         state = ended(pool, signal.SIGINT)
         assert not state.exists()
         assert [path.name for path in (pool.directory / "one").iterdir() if path.name != "sharing"] == []
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_a_shell_completes_the_names_of_leases(pool: LocalPool) -> None:
+    holder = program(pool)
+    try:
+        (lease,) = pool.held_lease_directories()
+        done = subprocess.run(
+            [sys.executable, "-m", "egpu"],
+            env={
+                **os.environ,
+                "_EGPU_COMPLETE": "complete_bash",
+                "COMP_WORDS": "egpu resize le",
+                "COMP_CWORD": "2",
+                "EGPU_POOL": f"127.0.0.1:{pool.port}",
+                "EGPU_POOL_SECRET_FILE": str(pool.directory / "secret"),
+            },
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert (done.stdout, done.stderr) == (f"{lease.name}\n", "")
     finally:
         holder.kill()
         holder.wait()

@@ -1,6 +1,9 @@
 """The command line: `egpu`, and the same as `kubectl egpu`.
 
     app             every command by name, and what all of them share
+    panels          the commands as help groups them
+    completion      what a shell completes, without the rest
+    examples        what each command's help ends with
     demo            everything, on simulated GPUs
     up              the embedded cluster
     embedding       what those two share
@@ -33,9 +36,20 @@
 Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 it failed; 2 the command line was wrong.
 """
 
+import os
+from typing import Final
+
+ASKS: Final = "_EGPU_COMPLETE"
+"""In the environment of a process whom a shell asks what may be completed."""
+
 
 def main() -> None:
     """Entry point of `egpu` and `kubectl-egpu`."""
+    if ASKS in os.environ:
+        from egpu.cli.completion import offered
+
+        if offered():
+            return
     from egpu.cli.app import run_app
 
     run_app()

@@ -11,7 +11,9 @@ import typer.main
 from typer.core import TyperGroup
 
 import egpu
+from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
+from egpu.cli.panels import PANELS
 from egpu.cli.surroundings import TRACEBACK, finish_output, prepare_streams, sentence
 from egpu.errors import ElasticGPUError, InvalidInput
 
@@ -20,16 +22,6 @@ HELP = """Share GPUs: slices, cards and pools behind one claim.
 Start here: [bold]egpu demo[/] shows everything on simulated GPUs; [bold]egpu up[/] keeps such a cluster for kubectl;
 [bold]egpu run --core 30 --memory 2GiB -- COMMAND[/] runs a command in a slice of a local GPU."""
 
-PANELS: Final = {
-    "Try and use": ("demo", "up", "run", "resize", "sim", "selftest"),
-    "Look": ("get", "explain", "inspect", "simulate", "defrag", "export-trace", "version"),
-    "Look after a cluster": ("cordon", "uncordon"),
-    "Processes of an installation": (
-        "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "broker", "serve", "certificate",
-    ),
-}  # fmt: skip
-"""Every command. Its function, or its group of commands, has its name, and so has its module here, where `MODULES` says
-no other."""
 MODULES: Final = {
     "version": "app",
     **dict.fromkeys(("webhook", "extender", "agent", "shim", "controller"), "components"),
@@ -48,9 +40,9 @@ class Commands(UserDict[str, Any]):
         found = getattr(importlib.import_module(f"egpu.cli.{MODULES.get(key, name)}"), name)
         alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
         if isinstance(found, typer.Typer):
-            alone.add_typer(found, name=key, rich_help_panel=panel)
+            alone.add_typer(found, name=key, rich_help_panel=panel, epilog=epilog(key))
             return typer.main.get_group(alone).commands[key]
-        alone.command(key, rich_help_panel=panel, context_settings=SETTINGS.get(key))(found)
+        alone.command(key, rich_help_panel=panel, context_settings=SETTINGS.get(key), epilog=epilog(key))(found)
         return typer.main.get_command(alone)
 
 
@@ -89,7 +81,9 @@ def all_commands(
 
 
 def version(
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """The version of this program."""
     if output.for_people:

@@ -20,7 +20,10 @@ Kubeconfig = Annotated[
         "--kubeconfig", help="Kubeconfig file. Default: the pod's service account, $KUBECONFIG or ~/.kube/config."
     ),
 ]
-LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="How much is logged (to stderr).")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(metavar="LEVEL", help="How much is logged (to stderr): debug, info, warning or error."),
+]
 Namespace = Annotated[str, typer.Option(help="Namespace of the leases and secrets of this installation.")]
 Listen = Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Port 0 takes a free one.")]
 LeaderElect = Annotated[bool, typer.Option("--leader-elect", help="Wait for the lease: several replicas, one works.")]

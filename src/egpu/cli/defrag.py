@@ -39,7 +39,8 @@ def defrag(
     trace_demand: Annotated[
         str | None,
         typer.Option(
-            help="On a trace: let in CARDS:CORE_MILLI:CPU_MILLI:RAM_MIB, into a cluster filled with its pods."
+            help="On a trace: let in CARDS:CORE:CPU:RAM (thousandths of a card and of a CPU, MiB), into a cluster "
+            "filled with its pods."
         ),
     ] = None,
     nodes: Annotated[Path, typer.Option(help="On a trace: the nodes.")] = Path("data/openb/nodes.csv"),
@@ -47,7 +48,9 @@ def defrag(
     load: Annotated[float, typer.Option(help="On a trace: the GPU asked for, as a share of capacity.")] = 0.95,
     seed: Annotated[int, typer.Option(help="On a trace: the order of the pods.")] = 42,
     max_moves: Annotated[int, typer.Option(help="Propose no more moves than this.")] = MAX_MOVES,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Propose the fewest moves of pods that would let a pending one in, or those that make most GPU usable. Nothing is
     moved."""

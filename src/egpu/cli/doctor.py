@@ -57,7 +57,9 @@ class Cluster:
 def doctor(
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[str, typer.Option(help="Where the components are installed.")] = NAMESPACE,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Say what an installation on Kubernetes lacks and how to mend it; exit code 1 if anything is wrong."""
     findings = asyncio.run(_examine_at(kubeconfig, namespace))

@@ -30,7 +30,9 @@ def explain(
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the pod.")] = "default",
     node_policy: Annotated[str, typer.Option(help="Score nodes as an extender with this policy.")] = "default",
     card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "default",
-    output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Why a pod waits, card by card, and whom it would evict; or why it landed where it did."""
     assert what is What.POD

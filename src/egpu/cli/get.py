@@ -61,7 +61,7 @@ def get(
     what: Annotated[
         str,
         typer.Argument(
-            metavar=LISTS,
+            metavar="[WHAT]",
             help="nodes, gpus, claims or pods of a cluster; leases or servers of a pool.",
             autocompletion=_listed,
             show_default=False,
@@ -74,7 +74,9 @@ def get(
     all_namespaces: Annotated[
         bool, typer.Option("-A", "--all-namespaces", help="Claims and pods of all namespaces, as is the default.")
     ] = False,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
+    ] = Format.TABLE,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Keep showing, once a second, until Ctrl-C.")] = False,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,

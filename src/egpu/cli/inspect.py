@@ -28,7 +28,9 @@ def inspect(
             help="State directory of an agent, of `egpu serve` or of `egpu run`; repeatable. Default: the usual ones."
         ),
     ] = None,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Look into a slice: its limits, who uses how much, its executor, its files. Changes nothing."""
     from egpu.cli import inspection, inspection_views

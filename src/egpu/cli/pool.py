@@ -14,6 +14,7 @@ from egpu.adapters.pool.security import Credentials, Role, create_secret
 from egpu.api.text import escaped
 from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUsers, LogLevel, run_component
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
+from egpu.cli.panels import DEFAULT_BROKER
 from egpu.errors import ElasticGPUError, InvalidInput
 
 if TYPE_CHECKING:  # slow to load, and only some commands need them
@@ -35,8 +36,6 @@ SecretFile = Annotated[
 TlsCa = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CA", help="Mutual TLS: the pool's authority.")]
 TlsCert = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CERT", help="Mutual TLS: our certificate.")]
 TlsKey = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_KEY", help="Mutual TLS: our key.")]
-
-DEFAULT_BROKER = "127.0.0.1:7433"
 
 
 class Files(NamedTuple):

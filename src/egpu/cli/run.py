@@ -55,7 +55,10 @@ def run(
     ] = None,
     numba: Annotated[bool, typer.Option("--numba", help="numba-cuda gives PTX, as simulated cards need.")] = False,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="json, yaml: a summary on stderr when the command has ended.")
+        Format,
+        typer.Option(
+            "-o", "--output", metavar="FORMAT", help="json, yaml: a summary on stderr when the command has ended."
+        ),
     ] = Format.TABLE,
     pool_address: Annotated[
         str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")

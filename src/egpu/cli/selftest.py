@@ -17,7 +17,9 @@ def selftest(
         typer.Option(metavar="PROFILE", help="Try it on a simulated card of this profile, such as A100-80G."),
     ] = None,
     gpu: Annotated[int, typer.Option(min=0, help="Ordinal of the card to try.")] = 0,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Try sharing a GPU of this machine: is the driver found, do limits hold, what does it cost, do executors work.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from egpu.adapters.simulator import machine as simulator
+from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, show
 
 sim = typer.Typer(help="Simulated machines of yours in shared memory: list them, remove them.", no_args_is_help=True)
@@ -13,9 +14,11 @@ sim = typer.Typer(help="Simulated machines of yours in shared memory: list them,
 _MIB = 1 << 20
 
 
-@sim.command("list")
+@sim.command("list", epilog=epilog("sim list"))
 def list_command(
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, wide, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """What there is, how much memory it takes, and whether anything runs on it."""
     columns = ("machine", "node", "cards", "memory", "age", "state", "file")
@@ -30,7 +33,7 @@ def list_command(
     show(table, output, empty="no simulated machine of yours is in shared memory")
 
 
-@sim.command("rm")
+@sim.command("rm", epilog=epilog("sim rm"))
 def remove(
     machines: Annotated[
         list[str] | None, typer.Argument(metavar="[MACHINE...]", help="As `egpu sim list` calls them.")

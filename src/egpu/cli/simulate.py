@@ -150,7 +150,10 @@ def simulate(
     ] = None,
     add: Annotated[
         list[str] | None,
-        typer.Option(help="What if: more nodes, COUNT:MODEL:CARDS:CPU_MILLI:RAM_MIB[:CARD_MEMORY_MIB]."),
+        typer.Option(
+            help="What if: more nodes, COUNT:MODEL:CARDS:CPU:RAM or, with a card's memory, "
+            "COUNT:MODEL:CARDS:CPU:RAM:MEMORY; CPU in thousandths, memory in MiB."
+        ),
     ] = None,
     remove: Annotated[list[str] | None, typer.Option(help="What if: fewer nodes, NAME or MODEL[:COUNT].")] = None,
     change: Annotated[
@@ -158,7 +161,9 @@ def simulate(
         typer.Option(help="What if: other nodes, NAME_OR_MODEL:FIELD=VALUE (cards, model, cpu_milli, …)."),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time. Speeds are comparable only with 1.")] = 1,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Replay a workload under one or more policies and compare them."""
     policies = [name.strip() for name in policy.split(",") if name.strip()]

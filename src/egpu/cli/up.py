@@ -43,7 +43,9 @@ def up(
         typer.Option(metavar="FILE", help="What containers of an image run: comes before the table shipped."),
     ] = None,
     log_level: LogLevel = "info",
-    output: Annotated[Format, typer.Option("-o", "--output", help="table (for people), json or yaml.")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table (for people), json or yaml.")
+    ] = Format.TABLE,
 ) -> None:
     """Start a cluster with simulated GPUs and keep it until Ctrl-C. Use it with kubectl."""
     from egpu.embedded.cluster import ClusterConfig

@@ -1,0 +1,43 @@
+"""What each command's `--help` ends with: command lines that work."""
+
+from collections.abc import Mapping
+from typing import Final
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "demo": ("egpu demo", "egpu demo --profile T4 --stay"),
+    "up": ("egpu up --nodes 3 --gpus 4 --profile A100-80G --profile T4", "egpu up --vocabularies hami"),
+    "run": (
+        "egpu run --core 30 --memory 2GiB -- python train.py",
+        "egpu run --simulate T4 -- nvidia-smi",
+        "egpu run --pool gpus.example:7433 --memory 2GiB -- python train.py",
+    ),
+    "resize": ("egpu resize LEASE --memory 4GiB --within 30",),
+    "sim": ("egpu sim list", "egpu sim rm --all"),
+    "sim list": ("egpu sim list -o wide",),
+    "sim rm": ("egpu sim rm --all",),
+    "selftest": ("egpu selftest --simulate A100-80G",),
+    "get": ("egpu get gpus -w", "egpu get pods -n team-a -o json", "egpu get leases --pool gpus.example:7433"),
+    "explain": ("egpu explain pod trainer", "egpu explain pod team-a/trainer -o yaml"),
+    "inspect": ("egpu inspect", "egpu inspect SLOT -o json"),
+    "simulate": ("egpu simulate --policy default,fgd,best-fit --seed 42", "egpu simulate --add 2:A100:8:96000:786432"),
+    "defrag": ("egpu defrag trainer -n team-a", "egpu defrag --raise-share --trace"),
+    "export-trace": ("egpu export-trace --nodes nodes.csv --pods pods.csv",),
+    "version": ("egpu version -o json",),
+    "cordon": ("egpu cordon node-1/0",),
+    "uncordon": ("egpu uncordon node-1/0",),
+    "manifests": ("egpu manifests --image registry.example/elastic-gpu:1 | kubectl apply -f -",),
+    "doctor": ("egpu doctor", "egpu doctor -o json"),
+    "webhook": ("egpu webhook --webhook-listen 0.0.0.0:8443",),
+    "extender": ("egpu extender --node-policy binpack",),
+    "agent": ("egpu agent --node node-1",),
+    "shim": ("egpu shim --state-dir /var/lib/elastic-gpu",),
+    "controller": ("egpu controller --namespace elastic-gpu-system",),
+    "broker": ("egpu broker --listen 127.0.0.1:7433",),
+    "serve": ("egpu serve --broker 127.0.0.1:7433 --simulate T4 --gpus 2",),
+    "certificate": ("egpu certificate server node-1 --directory pki",),
+}
+
+
+def epilog(command: str) -> str:
+    """The end of a command's help. Each line is a paragraph of its own: others would be joined."""
+    return "\n\n".join(("[bold]Examples[/]", *(f"  {line}" for line in EXAMPLES[command])))
