@@ -61,7 +61,7 @@ class Instance:
         store.listen(crd.Definitions(registry, builtin.metadata_schema()).on_change)
         self.authorizer = Authorizer(store, listeners)
         self._admission = Admission(store, self.authorizer, resolve_service)
-        deleter = Deleter(store, self._admission)
+        deleter, logs = Deleter(store, self._admission), find_log or annotated_logs(store)
         self.hub, self._housekeeper = Hub(store), Housekeeper(store, registry, deleter)
         handlers = Handlers(
             store,
@@ -69,12 +69,12 @@ class Instance:
             writer=Writer(store, self._admission),
             deleter=deleter,
             patcher=Patcher(registry),
-            logs=find_log or annotated_logs(store),
+            logs=logs,
             reviews=Reviews(self.authorizer, tokens),
         )
         self._housekeeper.start()
         store.listen(quota.QuotaStatus(store).on_change)
-        self._app = App(registry, handlers, Streaming(store, find_log), tokens, self.authorizer)
+        self._app = App(registry, handlers, Streaming(store, logs), tokens, self.authorizer)
         self._killed = False
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
