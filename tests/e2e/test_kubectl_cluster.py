@@ -3,6 +3,8 @@
 import json
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ import yaml
 from egpu.api import names
 from integration.kubectl import Kubectl, debian_kubectl
 from support.commands import Place, up
+from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -348,10 +351,9 @@ def test_what_pods_say_and_use(streaming: Tool) -> None:
     ("arguments", "instead"),
     [
         (["attach", "-i", "steady"], "kubectl exec -it steady"),
-        (["port-forward", "steady", "18080:8080"], "at 127.0.0.1, at the same port"),
         (["debug", "steady", "--image=busybox"], "kubectl exec -it steady"),
     ],
-    ids=["attach -i", "port-forward", "debug"],
+    ids=["attach -i", "debug"],
 )
 def test_what_is_not_there_says_what_to_do(kubectl: Tool, arguments: list[str], instead: str) -> None:
     kubectl.apply(a_pod("steady", "sleep 1000"))
@@ -363,6 +365,48 @@ def test_what_is_not_there_says_what_to_do(kubectl: Tool, arguments: list[str], 
     assert "is not in the embedded cluster" in done.stderr
     assert instead in done.stderr
     assert "panic" not in done.stderr
+
+
+ECHO = """import socketserver as s
+class H(s.StreamRequestHandler):
+    def handle(self): self.wfile.write(self.rfile.read())
+"""
+
+
+def test_a_port_of_a_pod_is_reached_through_the_api(streaming: Tool) -> None:
+    port, local = free_port(), free_port()
+    serve = f"s.ThreadingTCPServer(('127.0.0.1', {port}), H).serve_forever()"
+    pod = a_pod("echoes", 'exec python3 -c "$PROGRAM"')
+    pod["spec"]["containers"][0]["env"] = [{"name": "PROGRAM", "value": ECHO + serve}]
+    streaming.apply(pod)
+    streaming("wait", "--for=condition=Ready", "pod/echoes", "--timeout=90s")
+    streaming.until("it listens", lambda: reachable(port))
+    command = [str(streaming.binary), "port-forward", "echoes", f"{local}:{port}"]
+    environment = {"KUBECONFIG": str(streaming.kubeconfig), "HOME": str(streaming.home), "PATH": streaming.path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as forwarding:
+        assert forwarding.stdout is not None
+        try:
+            assert f"127.0.0.1:{local} -> {port}" in forwarding.stdout.readline()
+            for text in (b"once", b"again", bytes(range(256)) * 8192):
+                assert echoed(local, text) == text
+        finally:
+            forwarding.terminate()
+
+
+def echoed(port: int, text: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS) as connection:
+        connection.sendall(text)
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as answer:
+            return answer.read()
+
+
+def reachable(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_all_examples_are_made_and_removed_at_once(kubectl: Tool) -> None:

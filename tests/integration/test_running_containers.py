@@ -175,7 +175,8 @@ async def test_nobody_runs_anything_without_the_right_to(node: LocalNode) -> Non
         yaml.safe_load(node.api.add_user(name, user).read_text())["users"][0]["user"]["token"]
         for name, user in (("guest", User("guest")), ("other-node", node_user("other")))
     )
-    assert [await code(guest), await code(other), await code(other, "attach")] == [403, 403, 403]
+    assert [await code(guest), await code(guest, "portforward")] == [403, 403]
+    assert [await code(other), await code(other, "attach"), await code(other, "portforward")] == [403, 403, 403]
     roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
     for verb, allowed in (("get", False), ("create", True)):
         for obj in grant([verb]):

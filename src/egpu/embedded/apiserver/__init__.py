@@ -42,7 +42,9 @@ What can be done with it:
     jsonpath          paths of a CRD's columns
     containers        which container of a pod a request is about
     logs              output of containers
-    streaming         exec and attach, by WebSocket
+    streaming         exec, attach and port-forward, by WebSocket
+    forwarding        connections of port-forward
+    spdy              the frames in which they come
     kubelets          asks the kubelets of nodes
     metrics           what pods and nodes use
     absent            what kubectl users may look for, and is not here

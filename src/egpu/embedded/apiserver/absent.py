@@ -11,8 +11,8 @@ _SUBRESOURCES = {
     "exec": ("exec by SPDY", _SPDY),
     "attach": ("attach by SPDY", _SPDY),
     "portforward": (
-        "port-forward",
-        "a pod is a process of this machine: what it listens on is at 127.0.0.1, at the same port, already",
+        "port-forward by SPDY",
+        f"{_SPDY}. What a pod listens on is at 127.0.0.1, at the same port, already",
     ),
     "ephemeralcontainers": (
         "debugging by an ephemeral container",

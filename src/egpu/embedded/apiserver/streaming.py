@@ -1,4 +1,4 @@
-"""`kubectl exec`, `cp` and `attach`: the streams of a container, by WebSocket.
+"""`kubectl exec`, `cp`, `attach` and `port-forward`: the streams of a container, by WebSocket.
 
 Each message is one byte for the channel and the payload (`egpu.embedded.streams` names the channels). The protocol is
 Kubernetes' `v5.channel.k8s.io`, or version 4, where nobody can say that standard input ends. An older way, SPDY, is
@@ -8,12 +8,12 @@ is read from the container's log, and begins now.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qs
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from egpu.embedded.apiserver import kubelets
+from egpu.embedded.apiserver import forwarding, kubelets
 from egpu.embedded.apiserver.absent import not_here
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.containers import chosen_container, container_status
@@ -23,7 +23,7 @@ from egpu.embedded.apiserver.status import bad_request, unexplained
 from egpu.embedded.apiserver.store import Store, Stored
 from egpu.embedded.streams import ERROR, STDERR, STDIN, STDOUT, Connection, Question
 
-STREAMED = ("exec", "attach")
+STREAMED = ("exec", "attach", "portforward")
 """Subresources of pods."""
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _STREAMS = {"stdin": STDIN, "stdout": STDOUT, "stderr": STDERR}
@@ -42,12 +42,13 @@ class Streaming:
         pod = self._store.get("pods", call.key)
         if pod is None:
             raise call.not_found()
+        if call.subresource == "portforward":
+            await self._forward(socket, pod.obj, call)
+            return
         query = parse_qs(socket.scope["query_string"].decode(), keep_blank_values=True)
         single = {name: values[-1] for name, values in query.items()}
         container = running_container(call, single, pod.obj)
-        protocol = next((each for each in PROTOCOLS if each in socket.scope["subprotocols"]), None)
-        if protocol is None:
-            raise bad_request(f"none of the protocols that are asked for is one of {', '.join(PROTOCOLS)}")
+        protocol = _protocol(socket, PROTOCOLS)
         if call.subresource == "exec":
             await self._exec(socket, protocol, pod.obj, _question(query, pod.obj, container))
         else:
@@ -70,6 +71,14 @@ class Streaming:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
 
+    async def _forward(self, socket: WebSocket, pod: Json, call: Call) -> None:
+        if (phase := at(pod, "status", "phase")) != "Running":
+            raise bad_request(f"pod {call.name} does not run: its phase is {phase}")
+        await socket.accept(_protocol(socket, (forwarding.PROTOCOL,)))
+        await forwarding.Forwarding(socket).serve()
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client may have closed it
+            await socket.close()
+
     async def _attach(self, socket: WebSocket, protocol: str, pod: Stored, call: Call, container: str) -> None:
         now_on = {"container": container, "follow": "true", "tailLines": "0"}
         reader = LogReader(self._store, self._logs, call, pod, now_on)
@@ -83,6 +92,14 @@ class Streaming:
         if writing in done:
             await socket.send_bytes(bytes([ERROR]) + encode({"metadata": {}, "status": "Success"}))
             await socket.close()
+
+
+def _protocol(socket: WebSocket, known: Sequence[str]) -> str:
+    """The first of ours that is asked for. Raises RequestRefused."""
+    found = next((each for each in known if each in socket.scope["subprotocols"]), None)
+    if found is None:
+        raise bad_request(f"none of the protocols that are asked for is one of {', '.join(known)}")
+    return found
 
 
 def running_container(call: Call, query: Mapping[str, str], pod: Json) -> str:
