@@ -98,7 +98,7 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     index: Annotated[int, Meta(ge=0)]
     minor: Annotated[int, Meta(ge=0)]
     model: str = ""
-    memory_mib: Annotated[int, Meta(ge=1)] = 1
+    memory_mib: Annotated[int, Meta(ge=1, le=names.MAX_MEMORY_MIB)] = 1
     compute_capability: str = ""
     tflops: dict[str, float] = {}
     numa: int = -1
