@@ -18,10 +18,12 @@ from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUSpec, ObjectMeta
 from egpu.api.vocabularies import OPTIONAL
 from egpu.apps.agent.cards.publisher import COUNT_LABEL, node_capacity
+from egpu.apps.extender.fence import touch
 from egpu.core.admission import FIXED_ANNOTATIONS
 from egpu.embedded.apiserver import User, builtin, node_user, service_account
 from egpu.embedded.apiserver.admission import reviewed
 from egpu.embedded.apiserver.calls import Call, Write
+from egpu.embedded.apiserver.names import ANNOTATIONS_LIMIT
 from egpu.embedded.apiserver.policies import Policies
 from egpu.embedded.apiserver.resources import Registry, Rules
 from egpu.errors import Refused, RequestRefused
@@ -225,6 +227,19 @@ async def test_a_tenant_reserves_no_cards(all_of: Everybody) -> None:
     assert await all_of.extender.patch(Pod, "q", change, namespace="default")
     kept = {"metadata": {"annotations": {"other": "changes"}}}
     assert await all_of.tenant.patch(Pod, "q", kept, namespace="default")
+
+
+async def test_a_tenant_leaves_no_pod_or_claim_that_the_extender_cannot_touch(all_of: Everybody) -> None:
+    """With as many annotations as there may be: an extender that leads anew touches what waits, and all claims."""
+    claims = "/apis/elasticgpu.io/v1alpha1/namespaces/default/elasticgpuclaims"
+    full = {"stuffing": "x" * (ANNOTATIONS_LIMIT - len("stuffing"))}
+    spec = {"elasticGPUClassName": "c", "resources": {"requests": {names.GPU_CORE: "10"}}}
+    await all_of.tenant.raw("POST", PODS, body=pod("full", annotations=full))
+    await all_of.tenant.raw("POST", claims, body={"metadata": {"name": "full", "annotations": full}, "spec": spec})
+    for kind in (Pod, ElasticGPUClaim):
+        before = await all_of.extender.get(kind, "full", namespace="default")
+        after = await touch(all_of.extender, before, "lead")
+        assert after.metadata.resource_version != before.metadata.resource_version
 
 
 async def test_a_tenant_cannot_make_ten_percent_a_whole_card(all_of: Everybody) -> None:

@@ -109,7 +109,7 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """N of its device file, /dev/nvidiaN."""
     model: str = ""
     """As the driver names it."""
-    memory_mib: Annotated[int, Meta(ge=1)] = 1
+    memory_mib: Annotated[int, Meta(ge=1, le=names.MAX_MEMORY_MIB)] = 1
     """All of its memory, MiB."""
     compute_capability: str = ""
     """Such as 8.0."""

@@ -28,9 +28,11 @@ def beyond_counted(holders: Iterable[tuple[Pod, PodAllocation]]) -> dict[str, in
             limits = (container.resources.limits if container.resources else None) or {}
             core = sum(share.core for share in given.counted)
             memory_mib = sum(share.memory_mib for share in given.counted)
-            for resource, amount in ((names.GPU_CORE, core), (names.GPU_MEMORY, memory_mib)):
-                if resource in limits:  # what was never counted is not counted now
-                    beyond[resource] += max(0, amount - int(quantity_or_zero(limits[resource])))
+            # What was never counted was none, or the memory that comes with compute.
+            with_compute = sum(share.card_memory_mib * share.core // 100 for share in given.counted)
+            for resource, amount, came in ((names.GPU_CORE, core, 0), (names.GPU_MEMORY, memory_mib, with_compute)):
+                had = int(quantity_or_zero(limits[resource])) if resource in limits else came
+                beyond[resource] += max(0, amount - had)
     return beyond
 
 

@@ -59,8 +59,8 @@ def parse_size(text: str, field: str) -> Size:
                 given[name] = parse_memory_mib(value, field=field)
             except InvalidInput as error:
                 raise InvalidDemand(field, str(error)) from error
-        elif not value.isdecimal() or not 1 <= int(value) <= 100:
-            raise InvalidDemand(field, f"core={value} is not a share of one card; give 1 to 100 percent")
+        elif not _is_whole(value, most=100) or int(value) < 1:
+            raise InvalidDemand(field, f"core={value[:16]} is not a share of one card; give 1 to 100 percent")
         else:
             given[name] = int(value)
     if not 1 <= given.get("memory", 1) <= names.MAX_MEMORY_MIB:
@@ -68,13 +68,18 @@ def parse_size(text: str, field: str) -> Size:
     return Size(given.get("core"), given.get("memory"))
 
 
+def _is_whole(text: str, *, most: int) -> bool:
+    """Whether this is a whole number from 0 to `most`. Longer texts are not read: Python refuses very long ones."""
+    return text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most
+
+
 def asked_within(annotations: Mapping[str, str]) -> float | None:
     """Seconds in which to give back what is beyond a smaller size; None: no end. Raises InvalidDemand."""
     text = annotations.get(names.SHRINK_WITHIN)
     if text is None:
         return None
-    if not text.isdecimal() or int(text) > names.MAX_SHRINK_SECONDS:
-        reason = f"{text!r} is not a number of seconds up to {names.MAX_SHRINK_SECONDS}"
+    if not _is_whole(text, most=names.MAX_SHRINK_SECONDS):
+        reason = f"{text[:16]!r} is not a number of seconds up to {names.MAX_SHRINK_SECONDS}"
         raise InvalidDemand(f"metadata.annotations[{names.SHRINK_WITHIN}]", reason)
     return float(text)
 

@@ -1,5 +1,6 @@
 """Another size of a running slice: what may be asked, what is counted meanwhile, and when it is in force."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +8,11 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
+from egpu.api.kubernetes import Pod
 from egpu.api.objects import ObjectMeta, SliceInForce
 from egpu.api.quotas import ResourceQuota, ResourceQuotaStatus
 from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
-from egpu.core.quotas import check_quotas
+from egpu.core.quotas import beyond_counted, check_quotas
 from egpu.core.resizing import (
     Size,
     asked_within,
@@ -159,3 +161,34 @@ def test_a_quota_counts_what_grew() -> None:
     with pytest.raises(Refused, match=r"60 of 100 .* are used, and 10 by slices that grew; 31 more"):
         check_quotas([quota], before=before, after={**after, names.GPU_CORE: 41})
     check_quotas([quota], before={**before, names.GPU_CORE: 50}, after={**after, names.GPU_CORE: 50})
+
+
+def counted_pod(**limits: str) -> Pod:
+    resources = {"limits": {f"{names.GROUP}/{key}": value for key, value in limits.items()}}
+    container = {"name": "app", "resources": resources}
+    return msgspec.convert({"metadata": {"name": "p"}, "spec": {"containers": [container]}}, Pod)
+
+
+def test_what_a_pod_was_never_counted_with_counts_once_it_is_given():
+    """Who asked for memory alone has no compute; who asked for compute has the memory that comes with it."""
+    of_card = replace(SHARE, card_memory_mib=10_000)
+
+    def beyond(pod: Pod, core: int, memory_mib: int, *, revision: int = 1) -> tuple[int, int]:
+        given = replace(SLICE, cards=(replace(of_card, core=core, memory_mib=memory_mib),), revision=revision)
+        found = beyond_counted([(pod, PodAllocation(node="n", containers={"app": given}))])
+        return found[names.GPU_CORE], found[names.GPU_MEMORY]
+
+    memory_alone, core_alone = counted_pod(**{"gpu-memory": "1000"}), counted_pod(**{"gpu-core": "30"})
+    assert beyond(memory_alone, 0, 1000, revision=0) == (0, 0)
+    assert beyond(memory_alone, 100, 1000) == (100, 0)
+    assert beyond(core_alone, 30, 3000) == (0, 0)
+    assert beyond(core_alone, 30, 9000) == (0, 6000)
+    assert beyond(core_alone, 40, 4000) == (10, 0)
+
+
+@pytest.mark.parametrize("digits", [4, 40, 5000])
+def test_numbers_of_any_length_are_refused_by_field(digits: int):
+    with pytest.raises(InvalidDemand, match="is not a share of one card"):
+        parse_size("core=" + "9" * digits, "f")
+    with pytest.raises(InvalidDemand, match="is not a number of seconds"):
+        asked_within({names.SHRINK_WITHIN: "9" * max(digits, 7)})

@@ -16,6 +16,8 @@ from egpu.errors import (
 )
 
 READ_METHODS = frozenset({"GET", "HEAD"})
+TOO_LARGE = "request is too large"
+"""Of an object beyond what etcd stores. The API server passes it on as a 500, but it will be so again."""
 
 
 class StatusCause(msgspec.Struct):
@@ -59,6 +61,8 @@ def from_status(status: Status, what: str, *, method: str = "GET") -> ElasticGPU
             return BudgetSpent(f"{text} {why}")
         case 429:
             return Unavailable(text)  # turned away before it was looked at
+        case code if code >= 500 and TOO_LARGE in status.message:
+            return Refused(text)
         case code if code >= 500:
             return Unavailable(text) if method in READ_METHODS else OutcomeUnknown(text)
         case _:

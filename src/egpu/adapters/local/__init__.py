@@ -5,4 +5,5 @@ run       a command inside a slice
 guard     what holds the command to its memory by what the driver says
 election  which process of this machine shares out its cards' time
 sharing   takes part in that
+looking   the thread in which `guard` and `sharing` look, while the command runs
 """

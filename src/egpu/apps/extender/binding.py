@@ -24,7 +24,7 @@ from egpu.api.extender import ExtenderBindingArgs
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim
 from egpu.apps.extender.claim_writer import ClaimWriter
-from egpu.apps.extender.fence import FENCE, Fence
+from egpu.apps.extender.fence import Fence, touch
 from egpu.apps.extender.view import View
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.binding import binding_annotations
@@ -52,8 +52,7 @@ log = structlog.get_logger(__name__)
 class Assumed:
     """An allocation that the ledger holds and the watch has not shown yet."""
 
-    name: str
-    namespace: str
+    pod: Pod
     allocation: PodAllocation
     claims: tuple[ElasticGPUClaim, ...]
     in_doubt: bool
@@ -141,7 +140,7 @@ class Binder:
         return {uid: (cache.request(read[uid]), verdict.allocations[uid]) for uid in read}
 
     def _assume(self, pod: Pod, allocation: PodAllocation, claims: tuple[ElasticGPUClaim, ...]) -> None:
-        self._assumed[pod.uid] = Assumed(pod.name, pod.namespace, allocation, claims, False, time.monotonic())
+        self._assumed[pod.uid] = Assumed(pod, allocation, claims, False, time.monotonic())
 
     async def _post_all(self, chosen: Sequence[tuple[Pod, PodAllocation, tuple[ElasticGPUClaim, ...]]]) -> None:
         """The pod's own binding, and then those of its gang. If the first fails, none is sent; if a later one does, the
@@ -193,7 +192,7 @@ class Binder:
                     return
         except OutcomeUnknown as error:
             log.warning("binding in doubt", pod=pod.key, node=node, reason=str(error))
-            doubt = Assumed(pod.name, pod.namespace, allocation, written, True, time.monotonic())
+            doubt = Assumed(pod, allocation, written, True, time.monotonic())
             self._assumed[pod.uid] = doubt
             if not await self._resolve(pod.uid, doubt):
                 raise Unavailable(f"bind {pod.key}: the API server did not do it; try again") from error
@@ -205,16 +204,13 @@ class Binder:
     async def _resolve(self, uid: str, doubt: Assumed) -> bool:
         """Finds out whether the binding was done. Raises OutcomeUnknown while nobody can be asked."""
         try:
-            patch = {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
-            pod: Pod | None = await self._client.patch(Pod, doubt.name, patch, namespace=doubt.namespace)
+            pod: Pod | None = await touch(self._client, doubt.pod, "settle")
         except (NotFound, Conflict):
             pod = None  # deleted, or another pod has the name: our binding cannot land any more
         except ElasticGPUError as error:
-            raise OutcomeUnknown(f"bind {doubt.namespace}/{doubt.name}: still in doubt: {error}") from error
+            raise OutcomeUnknown(f"bind {doubt.pod.key}: still in doubt: {error}") from error
         if pod is not None and pod.spec.node_name and _carries(pod, doubt.allocation):
-            self._assumed[uid] = Assumed(
-                doubt.name, doubt.namespace, doubt.allocation, doubt.claims, False, time.monotonic()
-            )
+            self._assumed[uid] = Assumed(doubt.pod, doubt.allocation, doubt.claims, False, time.monotonic())
             return True
         self._forget(uid)
         await self._claims.roll_back(doubt.claims)
@@ -242,13 +238,13 @@ class Binder:
             elif await self._is_gone(uid, assumed):
                 self._forget(uid)
         except ElasticGPUError as error:
-            log.warning("not settled yet", pod=f"{assumed.namespace}/{assumed.name}", reason=str(error))
+            log.warning("not settled yet", pod=assumed.pod.key, reason=str(error))
 
     async def _is_gone(self, uid: str, assumed: Assumed) -> bool:
         """A pod made, bound and deleted while the watch was broken is never shown by it."""
         if self._view.pods.by_uid(uid) is not None:
             return False
-        pod = await self._client.find(Pod, assumed.name, namespace=assumed.namespace)
+        pod = await self._client.find(Pod, assumed.pod.name, namespace=assumed.pod.namespace)
         return pod is None or pod.uid != uid
 
     def _forget(self, uid: str) -> None:

@@ -13,7 +13,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, Condition, ElasticGPUClaim
-from egpu.apps.extender.fence import FENCE, Fence
+from egpu.apps.extender.fence import Fence, touch
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
 from egpu.core.claims.lifecycle import needs_binding
@@ -27,6 +27,7 @@ from egpu.errors import (
     NotFound,
     NotSupported,
     OutcomeUnknown,
+    Refused,
     UnknownProvisioner,
 )
 from egpu.runtime.reconcile import DONE, Loop, Result
@@ -127,9 +128,8 @@ class ClaimWriter:
         if uid not in self._doubts:
             return None  # resolved by somebody else meanwhile
         claim, allocation = self._doubts[uid]
-        touch = {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
         try:
-            fresh: ElasticGPUClaim | None = await self._patch(claim, touch)
+            fresh = await self._touched(claim)
         except (NotFound, Conflict):
             fresh = None
         except ElasticGPUError as error:
@@ -139,6 +139,18 @@ class ClaimWriter:
             return fresh
         self._view.cache.forget_claim(uid)
         return None
+
+    async def _touched(self, claim: ElasticGPUClaim) -> ElasticGPUClaim | None:
+        """One that cannot grow is only read: nothing in doubt, which is larger, can land on it any more. Everybody's
+        claims wait for this answer, so it must not be in its author's hand."""
+        try:
+            fresh: ElasticGPUClaim | None = await touch(self._client, claim, "settle")
+        except Refused:
+            fresh = await self._client.find(ElasticGPUClaim, claim.name, namespace=claim.namespace)
+            if fresh is None or fresh.uid != claim.uid:
+                return None
+        self._view.claims.absorb(fresh)
+        return fresh
 
     async def roll_back(self, written: Sequence[ElasticGPUClaim]) -> None:
         """Takes cards back from claims whose pod definitely did not get them.

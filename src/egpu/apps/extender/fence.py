@@ -9,7 +9,7 @@ makes bindings of two *different* pods to one card conflict, so three rules toge
 2. Between that read and that write the process asks the API server (not its own clock) whether it still
    holds the lease.
 3. A process that takes the lease over first touches every claim, and every pod that waits for a placement or asks for
-   another size (it writes its own identity into the annotation `elasticgpu.io/fence`), then lists everything, and only
+   another size (it writes something new into the annotation `elasticgpu.io/fence`), then lists everything, and only
    then serves.
 
 Take any write W of an old process, of an object read at version r. The old process was told "you hold the lease" (2)
@@ -19,12 +19,17 @@ process lists it (the list is later than the touch): it is in the new ledger. Th
 compared, and it holds for a SIGKILLed process whose request is still in a socket buffer as well as for one that was
 frozen for an hour.
 
+An object that cannot even be touched, because it is as large as objects may be, is left out: W is larger than a touch,
+and refused as well. Nobody's object keeps an extender from leading.
+
 A pod or claim created after the takeover's list of waiting objects needs no touch: an old process that reads it can
 only ask about the lease later still, and is told no.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
+from typing import Final, TypeVar
 
 import structlog
 
@@ -32,13 +37,35 @@ from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPUClaim
-from egpu.errors import Conflict, NotFound, RetryableError
+from egpu.errors import Conflict, NotFound, Refused, RetryableError
 
-FENCE = f"{names.GROUP}/fence"
-TOUCHES_AT_ONCE = 32
+FENCE: Final = f"{names.GROUP}/fence"
+TOUCHES_AT_ONCE: Final = 32
 RETRY_SECONDS = 1.0
 
+T = TypeVar("T", bound=Pod | ElasticGPUClaim)
+
 log = structlog.get_logger(__name__)
+
+
+async def touch(client: Client, one: T, why: str) -> T:
+    """Moves the object's resourceVersion on, whatever its author has written into it; returns it as it is then. `why`:
+    for people, a few letters.
+
+    The annotation is another each time: what does not change is not written. Annotations have a limit all together,
+    which an author may have used up; labels have none. Raises NotFound, Conflict for another object of the name,
+    Refused for one that cannot grow.
+    """
+    mark = f"{why}-{time.time_ns()}"
+    try:
+        return await _patch(client, one, {"annotations": {FENCE: mark}})
+    except Refused:
+        return await _patch(client, one, {"labels": {FENCE: mark}})
+
+
+async def _patch(client: Client, one: T, metadata: dict[str, dict[str, str]]) -> T:
+    patch = {"metadata": {"uid": one.uid, **metadata}}
+    return await client.patch(type(one), one.name, patch, namespace=one.namespace)
 
 
 class Fence:
@@ -57,8 +84,7 @@ class Fence:
             try:
                 pods = [pod for pod in await self._client.list(Pod) if awaits_placement(pod) or may_be_resized(pod)]
                 claims = await self._client.list(ElasticGPUClaim)
-                await self._touch(Pod, pods)
-                await self._touch(ElasticGPUClaim, claims)
+                await self._touch([*pods, *claims])
             except RetryableError as error:
                 log.warning("not fenced yet", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -70,19 +96,20 @@ class Fence:
         """Rule 2. Raises LeadershipLost, or Unavailable when nobody can be asked: then nothing may be written."""
         await self._election.verify()
 
-    async def _touch(self, kind: type[Pod] | type[ElasticGPUClaim], objects: Iterable[Pod | ElasticGPUClaim]) -> None:
+    async def _touch(self, objects: Iterable[Pod | ElasticGPUClaim]) -> None:
         gate = asyncio.Semaphore(TOUCHES_AT_ONCE)
 
-        async def touch(one: Pod | ElasticGPUClaim) -> None:
-            patch = {"metadata": {"uid": one.uid, "annotations": {FENCE: self._election.identity}}}
+        async def fence(one: Pod | ElasticGPUClaim) -> None:
             async with gate:
                 try:
-                    await self._client.patch(kind, one.name, patch, namespace=one.namespace)
+                    await touch(self._client, one, "lead")
                 except (NotFound, Conflict):
                     log.debug("gone before it was fenced", object=one.key)  # deleted: no write can place it
+                except Refused as error:
+                    log.warning("cannot be fenced, nor placed", object=one.key, reason=str(error))
 
         # Not a TaskGroup: the first error shall be seen as it is. The others' touches do no harm and are repeated.
-        await asyncio.gather(*(touch(one) for one in objects))
+        await asyncio.gather(*(fence(one) for one in objects))
 
 
 def may_be_resized(pod: Pod) -> bool:

@@ -22,10 +22,10 @@ import structlog
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api.kubernetes import Pod
-from egpu.apps.extender.fence import FENCE, Fence
+from egpu.apps.extender.fence import Fence, touch
 from egpu.apps.extender.view import View
 from egpu.core.gangs.membership import Gang
-from egpu.errors import Conflict, ElasticGPUError, NotFound
+from egpu.errors import Conflict, ElasticGPUError, NotFound, Refused
 
 LOOK_SECONDS = 1.0
 TOUCH_SECONDS = 10.0
@@ -74,7 +74,7 @@ class GangController:
                 del self._since[key]
             elif now - self._touched.setdefault(key, now) >= TOUCH_SECONDS:
                 self._touched[key] = now
-                await self._touch(gang, now)
+                await self._touch(gang)
 
     async def _undo(self, gang: Gang) -> None:
         await self._fence.check()
@@ -90,10 +90,9 @@ class GangController:
             except (Conflict, NotFound):
                 continue  # another pod by now
 
-    async def _touch(self, gang: Gang, now: float) -> None:
+    async def _touch(self, gang: Gang) -> None:
         for pod in gang.waiting:
-            patch = {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"gang-{now:.0f}"}}}
             try:
-                await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace)
-            except (Conflict, NotFound):
-                continue
+                await touch(self._client, pod, "gang")
+            except (Conflict, NotFound, Refused):
+                continue  # nobody else's gang waits for it

@@ -18,7 +18,7 @@ from egpu.api.kubernetes import Pod
 from egpu.api.objects import SliceInForce
 from egpu.api.quotas import ResourceQuota
 from egpu.apps.extender.claim_writer import ClaimWriter
-from egpu.apps.extender.fence import FENCE
+from egpu.apps.extender.fence import touch
 from egpu.apps.extender.view import View
 from egpu.core import resizing
 from egpu.core.placement.ledger import Holder
@@ -192,9 +192,8 @@ class PodSizes:
         pod = self._doubts.get(uid)
         if pod is None:
             return
-        touch = {"metadata": {"uid": uid, "annotations": {FENCE: "settled"}}}
         try:
-            fresh = await self._client.patch(Pod, pod.name, touch, namespace=pod.namespace)
+            fresh = await touch(self._client, pod, "settle")
         except (NotFound, Refused):
             fresh = None  # deleted, or another pod has the name: its watch says so
         except ElasticGPUError as error:

@@ -36,7 +36,7 @@ from egpu.core.policies.registry import Policies
 from egpu.core.preemption.plan import confirmed, plan_in_slices
 from egpu.core.preemption.scene import InVain, Plan, card_names
 from egpu.core.preemption.victims import is_placed
-from egpu.errors import BudgetSpent, Conflict, ElasticGPUError, NotFound
+from egpu.errors import BudgetSpent, Conflict, ElasticGPUError, NotFound, RetryableError, TerminalError
 
 LOOK_SECONDS: Final = 0.5
 PLANS_PER_LOOK: Final = 1
@@ -78,6 +78,8 @@ class Preemptor:
         self._clock = clock
         self._not_before: dict[str, float] = {}
         """By the UID of a waiting pod, or of a victim: when it is its turn again."""
+        self._looked_at: dict[str, float] = {}
+        """By namespace: when a plan was last made for a pod of it."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -93,15 +95,28 @@ class Preemptor:
         Raises what the API server refuses."""
         now = self._clock()
         self._not_before = {uid: at for uid, at in self._not_before.items() if at > now}
+        self._looked_at = {name: at for name, at in self._looked_at.items() if now - at < LONGEST_GRACE_SECONDS}
         for reservation in self._view.cache.reservations.over(now):
             await self._end(reservation, "its time was over")
         for reservation in self._view.cache.reservations:
-            await self._go_on(reservation)
+            try:
+                await self._go_on(reservation)
+            except TerminalError as error:  # others' reservations do not wait for this one
+                log.warning("not gone on with", pod=reservation.key, reason=str(error))
         for pod in self._waiting()[:PLANS_PER_LOOK]:
-            await self._begin(pod)
+            self._looked_at[pod.namespace] = now
+            try:
+                await self._begin(pod)
+            except RetryableError:
+                raise
+            except Exception:  # of this pod alone; others' turn must come
+                self._put_off(pod.uid)
+                log.exception("cannot preempt", pod=pod.key)
 
     def _waiting(self) -> list[Pod]:
-        """Pods that kube-scheduler found no place for, and that are more important than some that have one."""
+        """Pods that kube-scheduler found no place for, and that are more important than some that have one: the most
+        important first, and among equals namespace by namespace, so that nobody's many hopeless pods are all that is
+        ever looked at."""
         placed = [priority(pod) for pod in self._view.pods if is_placed(pod)]
         least = min(placed, default=None)
         waiting = [
@@ -109,7 +124,11 @@ class Preemptor:
             for pod in self._view.pods
             if least is not None and priority(pod) > least and self._waits(pod) and self._is_turn(pod.uid)
         ]
-        return sorted(waiting, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.uid))
+        return sorted(waiting, key=self._place_in_line)
+
+    def _place_in_line(self, pod: Pod) -> tuple[int, float, str, str]:
+        looked_at = self._looked_at.get(pod.namespace, 0.0)
+        return -priority(pod), looked_at, pod.metadata.creation_timestamp or "", pod.uid
 
     def _waits(self, pod: Pod) -> bool:
         """Whether kube-scheduler found no place for it, and nobody has gone for it yet."""

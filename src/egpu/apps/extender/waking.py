@@ -19,12 +19,12 @@ import structlog
 
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Pod
-from egpu.apps.extender.fence import FENCE, awaits_placement
+from egpu.apps.extender.fence import awaits_placement, touch
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
 from egpu.core.policies.registry import Policies
 from egpu.core.waking import would_fit
-from egpu.errors import Conflict, ElasticGPUError, NotFound
+from egpu.errors import Conflict, ElasticGPUError, NotFound, Refused
 
 GATHER_SECONDS = 0.05
 """Room seldom comes alone (all slices of a pod, all cards of a node): what comes within this time is one look."""
@@ -93,14 +93,13 @@ class Waker:
         return self._view.cache.pod_allocation(pod.uid) is not None
 
     async def _wake(self, pod: Pod) -> None:
-        patch = {"metadata": {"uid": pod.uid, "annotations": {FENCE: f"room-{time.time_ns()}"}}}
         self._refused.discard(pod.uid)
         self._told[pod.uid] = time.monotonic()
         try:
             # Shown at once: the bind that follows must not be sent for the pod as it was before.
-            self._view.pods.absorb(await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace))
-        except (Conflict, NotFound):
-            return  # another pod by now, or none
+            self._view.pods.absorb(await touch(self._client, pod, "room"))
+        except (Conflict, NotFound, Refused):
+            return  # another pod by now, or none, or one that cannot be told; nobody else waits for it
         except ElasticGPUError:
             self.answered(pod.uid, ())
             raise

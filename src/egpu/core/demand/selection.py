@@ -108,10 +108,12 @@ def _matches(expression: dict[str, Any], labels: Mapping[str, str]) -> bool:
             return value is not None
         case "DoesNotExist":
             return value is None
-        case "Gt":
-            return _whole(value) is not None and cast("int", _whole(value)) > int(values[0])
-        case "Lt":
-            return _whole(value) is not None and cast("int", _whole(value)) < int(values[0])
+        case "Gt" | "Lt" as operator:
+            # No API server asks whether these are numbers; to kube-scheduler a pair of which one is none never matches.
+            pair = (_whole(value), _whole(values[0] if values else None))
+            if pair[0] is None or pair[1] is None:
+                return False
+            return pair[0] > pair[1] if operator == "Gt" else pair[0] < pair[1]
         case _:
             return False
 

@@ -10,6 +10,8 @@ from egpu.core.placement.ledger import Card, PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
 
 CORDONED: Final = "is cordoned"
+MAX_LINK_MBPS: Final = 10**9
+"""What a node says beyond it, in more digits than a number has or not, counts as this."""
 
 
 def pool_node(node: Node) -> PoolNode | None:
@@ -19,7 +21,14 @@ def pool_node(node: Node) -> PoolNode | None:
     link = node.annotations.get(names.POOL_LINK, "")
     ready = all(one.status == "True" for one in node.status.conditions or [] if one.type == "Ready")
     serving = ready and not node.spec.unschedulable and node.metadata.deletion_timestamp is None
-    return PoolNode(int(link) if link.isdecimal() else 0, serving)
+    return PoolNode(_link_mbps(link), serving)
+
+
+def _link_mbps(text: str) -> int:
+    """0 for what is no number. Written by the node's agent: root of one node must not stop who reads all of them."""
+    if not text.isdecimal():
+        return 0
+    return MAX_LINK_MBPS if len(text) > len(str(MAX_LINK_MBPS)) else min(int(text), MAX_LINK_MBPS)
 
 
 def is_card(gpu: ElasticGPU) -> bool:
