@@ -49,7 +49,8 @@ enum {
     LOOK_NS = 100000,
     /* between two looks: more than that, and the launches since then hide an idle stream */
     GAP_NS = 500000,
-    EMPTIES = 4, /* intervals with nothing in them that are measured in a context */
+    GAP_PART = 8, /* of what is expected of a batch: so late, it had a gap */
+    EMPTIES = 4,  /* intervals with nothing in them that are measured in a context */
     /* of the way from an event to its kernel; what is longer was something else */
     LONGEST_WAY_NS = 50000,
 };
@@ -83,6 +84,7 @@ struct batch {
     uint64_t until_ns;  /* when the container's window closes */
     uint64_t looked_ns; /* the last look at the clock */
     uint64_t opened_ns, closed_ns, estimate_ns;
+    uint64_t host_ns; /* from before its start was recorded until its end was */
     uint16_t works[BATCH_LAUNCHES];
     uint32_t estimates_ns[BATCH_LAUNCHES]; /* as expected; the averages may have moved since */
 };
@@ -363,6 +365,8 @@ static bool is_idle(CUstream stream) {
 static bool ran_dry(const struct batch *batch, uint64_t now) {
     if (now <= batch->dry_ns || is_in_flight(batch)) return false;
     if (now - batch->looked_ns > GAP_NS) return true;
+    /* What was launched last may run now, and hide that the stream had nothing to do before it. */
+    if (batch->launches > 1 && now - batch->dry_ns > batch->estimate_ns / GAP_PART) return true;
     /* The expectation says so; the driver knows, unless asking would break a capture. */
     if (__atomic_load_n(&capturing, __ATOMIC_ACQUIRE) != 0 || REAL(cuStreamQuery) == NULL)
         return true;
@@ -401,6 +405,7 @@ static void end_batch_and_drop_lock(struct lane *lane, uint64_t now) {
     lock_drop(&lane->lock);
     bucket_debit(meter->device, (int64_t)batch->estimate_ns);
     if (record(batch->end, batch->stream)) {
+        batch->host_ns = set_clock() - batch->opened_ns;
         __atomic_store_n(&batch->state, BATCH_ENDED, __ATOMIC_RELEASE);
     } else {
         count(meter->device, batch->estimate_ns, batch->launches, now);
@@ -465,6 +470,13 @@ static double end_on_our_clock(struct meter *meter, struct batch *batch, double 
     return at + offset;
 }
 
+/* Between the events was the time that it took to launch this and to record them: the GPU may have
+ * waited for that, with a busy processor for long. It took as much at most. */
+static bool is_host_bound(const struct batch *batch, double length) {
+    uint64_t last = batch->launches > 1 ? batch->estimate_ns / batch->launches : 0;
+    return batch->idle && length <= (double)(batch->host_ns + last);
+}
+
 static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
     float milliseconds = 0;
     if (REAL(cuEventElapsedTime)(&milliseconds, batch->start, batch->end) != CUDA_SUCCESS ||
@@ -478,12 +490,14 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
         return;
     }
     double end = end_on_our_clock(meter, batch, length, now);
+    bool host_bound = is_host_bound(batch, length);
     if (batch->idle) {
         double way = meter->way_ns > LONGEST_WAY_NS ? 0 : (double)meter->way_ns;
         length -= way < length / 2 ? way : length / 2;
     }
     uint32_t contention = LIMIT(meter->device, contention_ppm);
     if (contention == 0) contention = EGPU_PPM;
+    uint64_t whole = share_of((uint64_t)length, contention);
     uint64_t cost =
         share_of(coverage_add(meter->device, (uint64_t)(end - length), (uint64_t)end), contention);
     /* Work of others is in between when they came back after it was launched, and when they ran
@@ -491,9 +505,10 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
      * in a row is long. */
     bool overtaken = batch->until_ns == UINT64_MAX && LIMIT(meter->device, window_period_us) != 0 &&
                      cost > batch->estimate_ns;
-    bool mixed = !batch->guessed &&
-                 (overtaken || (batch->first && !meter->forgiven && cost / 2 > batch->estimate_ns));
-    meter->forgiven = mixed && !overtaken;
+    bool late = batch->first && !meter->forgiven && cost / 2 > batch->estimate_ns;
+    bool mixed =
+        !batch->guessed && (overtaken || late || (host_bound && whole > batch->estimate_ns));
+    meter->forgiven = !batch->guessed && late && !overtaken;
     if (mixed) cost = batch->estimate_ns;
     bucket_debit(meter->device, (int64_t)cost - (int64_t)batch->estimate_ns);
     if (batch->until_ns != UINT64_MAX)
@@ -503,7 +518,7 @@ static void charge(struct meter *meter, struct batch *batch, uint64_t now) {
     /* What is expected should add up to what is charged, so not `length`, which siblings' work may
      * be part of; but who is always second to report is charged next to nothing, and is not to
      * think that its work costs nothing. */
-    uint64_t whole = share_of((uint64_t)length, contention), least = whole / SIBLINGS;
+    uint64_t least = whole / SIBLINGS;
     /* the coverage is in grains: a difference of less than one is none */
     if (cost + EGPU_COVERAGE_GRAIN_NS > whole && cost < whole + EGPU_COVERAGE_GRAIN_NS)
         cost = whole;

@@ -258,6 +258,21 @@ def test_events_measure_declared_durations(sim: Machine) -> None:
     assert unrecorded == "INVALID_HANDLE"
 
 
+def test_an_event_of_an_idle_stream_is_reached_at_once(sim: Machine) -> None:
+    assert run(
+        sim,
+        """
+        context()
+        s, event = ok(d.cuStreamCreate(1)), ok(d.cuEventCreate(0))
+        found = set()
+        for _ in range(100):
+            ok(d.cuEventRecord(event, s))
+            found.add(name(d.cuEventQuery(event)))
+        say([*found])
+        """,
+    ) == ["SUCCESS"]
+
+
 def test_streams_keep_order_and_wait_for_events(sim: Machine) -> None:
     assert run(
         sim,

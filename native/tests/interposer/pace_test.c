@@ -213,6 +213,7 @@ static void seen(void) {
 }
 
 static const uint64_t light_ns = 2000000000u;
+static uint64_t notice_ns; /* of a light load */
 
 /* Percent of the GPU's time that a program uses which needs `load_percent` of it; `metered`: under
  * a cap of 30 %. */
@@ -221,6 +222,7 @@ static double lightly(struct work_spec spec, unsigned load_percent, bool metered
     uint64_t period_ns = spec.burst * spec.kernel_ns * 100 / load_percent;
     world_reset(FIRST_COME);
     world_command(2000);
+    world_notice(notice_ns);
     set_limit(0, 300000);
     policy_unmetered = metered ? 0 : 1;
     spec.rest_ns = period_ns > took_ns ? period_ns - took_ns : 1000;
@@ -266,7 +268,40 @@ static void light(void) {
                                              .burst = 3,
                                              .waits = true,
                                              .gap_ns = 2 * kernel_ns});
+        /* the pauses are over when anybody looks: the last kernel has just been launched */
+        snprintf(what, sizeof what, "light, 3 kernels of %llu us, late but waited for at once",
+                 (unsigned long long)lengths_us[k]);
+        judge_light(what, (struct work_spec){.kernel_ns = kernel_ns,
+                                             .kernels = 1,
+                                             .burst = 3,
+                                             .waits = true,
+                                             .gap_ns = 4 * kernel_ns,
+                                             .no_last_gap = true});
     }
+    notice_ns = 30000;
+    for (unsigned k = 0; k < 3; k++) {
+        snprintf(what, sizeof what, "light, 3 kernels of %llu us, late, and seen to be over later",
+                 (unsigned long long)lengths_us[k]);
+        judge_light(what, (struct work_spec){.kernel_ns = lengths_us[k] * 1000,
+                                             .kernels = 1,
+                                             .burst = 3,
+                                             .waits = true,
+                                             .gap_ns = 4 * lengths_us[k] * 1000});
+    }
+    notice_ns = 0;
+    static const unsigned held_up_every[] = {7, 100};
+    for (unsigned h = 0; h < 2; h++)
+        for (unsigned b = 1; b <= 50; b += 49) {
+            snprintf(what, sizeof what, "light, %u kernels of 5 us, held up at each %u. launch", b,
+                     held_up_every[h]);
+            judge_light(what, (struct work_spec){.kernel_ns = 5000,
+                                                 .kernels = 1,
+                                                 .burst = b,
+                                                 .waits = true,
+                                                 .gap_ns = 20000,
+                                                 .held_up_ns = 2000000,
+                                                 .held_up_every = held_up_every[h]});
+        }
 }
 
 int main(int count, char **arguments) {

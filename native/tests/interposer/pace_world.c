@@ -34,7 +34,7 @@ static struct process {
     bool alive;
     struct work_spec spec;
     struct entry queue[ENTRIES];
-    unsigned head, count, launches;
+    unsigned head, count, launches, launched;
     bool started; /* the launch at the head */
     uint64_t head_since_ns, ready_ns;
 } processes[PROCESSES];
@@ -106,7 +106,7 @@ int device_current_slow(CUcontext context) {
 /* ---- the GPU: run up to the clock whenever somebody looks or launches ---- */
 
 static enum arbitration arbitration;
-static uint64_t gpu_ns, slice_end_ns, command_ns;
+static uint64_t gpu_ns, slice_end_ns, command_ns, notice_ns;
 static struct process *running;
 static uint64_t busy_ns[SLICES][BUCKETS];
 
@@ -237,7 +237,8 @@ static CUresult event_elapsed(float *ms, CUevent start, CUevent end) {
 static CUresult stream_query(CUstream stream) {
     (void)stream;
     run_gpu();
-    return self->count == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    bool noticed = self->count == 0 && clock_ns >= self->head_since_ns + notice_ns;
+    return noticed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static void launch_work(uint64_t duration_ns, bool copy) {
@@ -265,6 +266,8 @@ static void launch_one(uint64_t key) {
     struct launch launch;
     if (launch_begin(&launch, key, (CUstream)self) != CUDA_SUCCESS) abort();
     launch_work(self->spec.kernel_ns * self->spec.kernels, false);
+    if (self->spec.held_up_every != 0 && ++self->launched % self->spec.held_up_every == 0)
+        yield_until(clock_ns + self->spec.held_up_ns);
     launch_end(&launch, CUDA_SUCCESS);
     yield_until(clock_ns + LAUNCH_NS);
 }
@@ -292,14 +295,16 @@ static void program(void) {
             yield_until(start_ns + spec->pause_to_ns);
             continue;
         }
-        for (unsigned i = 0; i < (spec->burst == 0 ? 1 : spec->burst); i++) {
+        unsigned burst = spec->burst == 0 ? 1 : spec->burst;
+        for (unsigned i = 0; i < burst; i++) {
             if (spec->copy_ns != 0) {
                 compute_pause((CUstream)self);
                 launch_work(spec->copy_ns, true);
             }
             launch_one(key);
             for (unsigned j = 0; j < spec->refused; j++) launch_refused(key);
-            if (spec->gap_ns != 0) yield_until(clock_ns + spec->gap_ns);
+            if (spec->gap_ns != 0 && !(spec->no_last_gap && i + 1 == burst))
+                yield_until(clock_ns + spec->gap_ns);
         }
         if (spec->waits) wait_for_stream();
         if (spec->rest_ns != 0) yield_until(clock_ns + spec->rest_ns);
@@ -322,6 +327,7 @@ static void *process_main(void *argument) {
 }
 
 void world_command(uint64_t ns) { command_ns = ns; }
+void world_notice(uint64_t ns) { notice_ns = ns; }
 
 void world_add(struct work_spec spec) {
     if (process_count == PROCESSES) abort();
@@ -358,7 +364,7 @@ void world_reset(enum arbitration how) {
     memset(live_limits, 0, sizeof live_limits);
     memset(busy_ns, 0, sizeof busy_ns);
     policy_unmetered = 0;
-    command_ns = 0;
+    command_ns = notice_ns = 0;
     clock_ns += 10000000000u;
     gpu_ns = clock_ns;
     running = NULL;

@@ -24,11 +24,15 @@ struct work_spec {
     uint64_t rest_ns;
     /* since the start: it launches nothing; both 0: it never stops */
     uint64_t pause_from_ns, pause_to_ns;
-    /* launches before it rests (0: one), what it does between two of them, and whether it waits for
-     * them first */
+    /* launches before it rests (0: one), what it does after each (and after the last, or not), and
+     * whether it waits for them first */
     unsigned burst;
     uint64_t gap_ns;
+    bool no_last_gap;
     bool waits;
+    /* now and then, right after a launch: somebody else has the processor */
+    uint64_t held_up_ns;
+    unsigned held_up_every;
     /* before each launch, of a copy that leaves the kernels' part of the GPU idle */
     uint64_t copy_ns;
     /* between two launches: so many that the driver refuses, in a context that the program ends
@@ -45,6 +49,8 @@ void world_add(struct work_spec spec);
 /* What the GPU takes to begin a launch or to note an event, where it is not behind with them
  * anyway. */
 void world_command(uint64_t ns);
+/* What it takes until a program can see that its stream has nothing more to do. */
+void world_notice(uint64_t ns);
 /* Called every `period_ns` of the world's time, as an agent looks at its containers. */
 void world_direct(void (*director)(void), uint64_t period_ns);
 void world_run(uint64_t for_ns);
