@@ -304,7 +304,7 @@ async def test_immediate_claims_are_bound_at_once_and_reserve_their_card():
         other = api.put("pods", pod("o", annotations={names.CLAIM_PREFIXES[0] + "app": "c"}))
         await seen(one, other)
         await one.binder.bind(args(user))
-        with pytest.raises(DoesNotFit, match="one container"):
+        with pytest.raises(DoesNotFit, match="its class lets one pod use it"):
             await one.binder.bind(args(other))
         assert given_out(api) == {"GPU-n0-00000000": 60}
 

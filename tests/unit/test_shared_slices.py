@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 
 from egpu.adapters import mounts
 from egpu.adapters.executors.confinement import Confinement
@@ -32,6 +33,7 @@ from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.compute import ComputeSharing
 from egpu.apps.agent.limits.ended import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
+from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.serving.slots import SlotExecutors, SlotOwner
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.devices import DeviceFiles
@@ -226,6 +228,16 @@ async def test_a_slice_is_watched_once_whoever_has_it(node: Node) -> None:
     await node.prepare("3", allocation(""))
     found = {one.pods for one in MemoryReconciler(node.slots, Cards(2)).slices()}
     assert found == {("uid-1", "uid-2"), ("uid-3",)}
+
+
+async def test_every_pod_of_a_claim_shows_what_they_have_together(node: Node) -> None:
+    for slot in "12":
+        await node.prepare(slot)
+    metrics = AgentMetrics(node=NODE, node_ip="", slots=node.slots, inventory=node.inventory)
+    text = generate_latest(metrics.registry).decode()
+    limits = [line for line in text.splitlines() if line.startswith("elasticgpu_container_memory_limit_bytes{")]
+    assert [pod in line for line, pod in zip(limits, ("uid-1", "uid-2"), strict=True)] == [True, True]
+    assert all('claim="c"' in line and float(line.rsplit(" ", 1)[1]) == 1024 * MIB for line in limits)
 
 
 async def test_its_time_is_shared_out_once_also_when_the_first_has_gone(node: Node) -> None:
