@@ -20,7 +20,7 @@ static uint8_t snapshot[WIRE_MAX_SNAPSHOT];
 static size_t snapshot_bytes;
 
 static pthread_mutex_t control_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t control_news = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t control_news; /* by the clock that nobody sets */
 static int next_connection = -1;
 static struct greeting next_greeting;
 static _Atomic int watched = -1; /* the connection whose end is the client's end (shared memory) */
@@ -62,6 +62,11 @@ bool connection_start(int control, int fd, const struct greeting *greeting) {
     next_connection = fd;
     next_greeting = *greeting;
     pthread_t thread;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&control_news, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     return pthread_create(&thread, NULL, control_thread, (void *)(intptr_t)control) == 0;
 }
 
@@ -101,7 +106,7 @@ static bool welcome(const struct greeting *greeting) {
 /* Until the parent has passed one on. Under control_lock. */
 static void await_next(void) {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += session.settings->grace_seconds;
     while (next_connection < 0)
         if (pthread_cond_timedwait(&control_news, &control_lock, &until) == ETIMEDOUT &&

@@ -17,6 +17,7 @@ from egpu.api.kubernetes import Event, Node
 from egpu.api.objects import ElasticGPU, card_name
 from egpu.apps.agent.slots import plugin
 from egpu.core.provisioners.preparation import Preparation
+from egpu.embedded.kubelet import end_all
 from egpu.embedded.kubelet.objects import Pod
 from egpu.errors import ElasticGPUError
 from support.local_node import (
@@ -387,6 +388,66 @@ async def test_a_card_under_another_minor_is_found_by_uuid(node: LocalNode) -> N
     pod = await node.create("moved", [shell("main", "cat /dev/nvidia0")], {"main": vcuda(share(1))})
     pod = await node.phase("moved", "Succeeded")
     assert card(1).uuid in node.log(pod, "main")
+
+
+async def test_after_a_reboot_a_container_finds_its_card_under_another_minor(node: LocalNode) -> None:
+    """The same slot, prepared anew: what was written down of it before names the card, and not where it was."""
+    script = "cat /dev/nvidia0 /dev/nvidia1 2>/dev/null; sleep 654321"
+    pod = await node.create("stays", [shell("main", script)], {"main": vcuda(share(1))}, restartPolicy="Always")
+    await node.phase("stays", "Running")
+    await until(lambda: card(1).uuid in node.log(pod, "main"), "its card")
+    assert node.slot_of(pod, "main").minors == {card(1).uuid: 1}
+    await node.stop_agent()
+    await node.kill_kubelet()
+    await end_all(node.kubelet_dir)
+    logs = node.kubelet_dir / "pods" / f"default_{pod.name}_{pod.uid}" / "main"
+    for file in logs.glob("*.log"):
+        file.unlink()
+    (node.directory / "dev/nvidia0").write_text(f"EGPUSIM1 {card(1).uuid}")
+    (node.directory / "dev/nvidia1").write_text(f"EGPUSIM1 {card(0).uuid}")
+    node.cards.cards = (card(1, index=0, minor=0), card(0, index=1, minor=1))
+    await node.start_kubelet()
+    await node.start_agent()
+
+    def said() -> str:
+        return "".join(file.read_text() for file in logs.glob("*.log"))
+
+    await until(lambda: card(1).uuid in said(), "its card, again")
+    assert card(0).uuid not in said(), "and no other"
+    assert node.slot_of(pod, "main").minors == {card(1).uuid: 0}
+    (line,) = read_policy(node.agent.slots.policy_file(node.slot_of(pod, "main").slot_id)).devices
+    assert (line.uuid, line.minor) == (card(1).uuid, 0)
+
+
+async def test_a_plugin_socket_that_is_removed_is_made_again(node: LocalNode) -> None:
+    """As by a kubelet that cleans its directory when it starts; whoever runs goes on."""
+    running = await node.create("runs", [shell("main", "sleep 543210")], {"main": vcuda(share(0, core=30))})
+    await node.phase("runs", "Running")
+    endpoint = node.kubelet_dir / "device-plugins" / ENDPOINT
+    endpoint.unlink()
+    await until(lambda: endpoint.exists() and node.shim.registrar.registered, "registered again")
+    await node.create("late", [shell("main", "true")], {"main": vcuda(share(0, core=30))})
+    await node.phase("late", "Succeeded")
+    assert restarts(await node.read(running.name)) == 0
+
+
+async def test_a_card_that_is_pulled_out_is_said_to_be_gone_and_holds_nobody_else_up(node: LocalNode) -> None:
+    """Its holder runs until it meets the driver; the card stays published, and is well when it is back."""
+    holder = await node.create("holder", [shell("main", "sleep 432109")], {"main": vcuda(share(1))})
+    await node.phase("holder", "Running")
+    node.cards.cards = (card(0),)
+
+    async def said(healthy: bool) -> bool:
+        return (await node.client.get(ElasticGPU, card_name(NODE, card(1).uuid))).status.healthy is healthy
+
+    await until(lambda: said(False), "published as gone")
+    assert (await node.client.get(ElasticGPU, card_name(NODE, card(1).uuid))).status.phase == "Failed"
+    await node.create("other", [shell("main", "true")], {"main": vcuda(share(0))})
+    await node.phase("other", "Succeeded")
+    assert restarts(await node.read(holder.name)) == 0
+    assert node.slot_of(holder, "main") is not None
+    node.cards.cards = (card(0), card(1))
+    await until(lambda: said(True), "published as well")
 
 
 async def test_deletion_ends_the_process_and_sweeps_the_slot(node: LocalNode) -> None:

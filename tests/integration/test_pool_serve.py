@@ -277,12 +277,13 @@ async def test_forged_expired_and_foreign_tokens_open_nothing(
             ("", "not a lease token"),
             ("x" * 4000, "not a lease token"),
             (issued(key="0" * 64), "not issued for"),
-            (issued(expires=time.time() - 1), "expired"),
             (issued(peer="client/else"), "may not use it"),
             (issued(lease=other.lease.lease), "is for lease"),
         ):
             with pytest.raises(Refused, match=why):
                 await join(server, one, credentials, token=token)
+        with pytest.raises(Unavailable, match="expired"):  # clocks may differ, until they are set right
+            await join(server, one, credentials, token=issued(expires=time.time() - 1))
         with pytest.raises((Refused, NotFound)):
             await join(server, one, credentials, lease="../../etc")
         connection = await join(server, one, credentials)

@@ -71,6 +71,12 @@ def test_an_authority_that_cannot_sign_any_more_is_still_trusted() -> None:
     assert len(x509.load_pem_x509_certificates(unreadable.ca_bundle)) == 1
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+def test_what_was_made_by_a_clock_that_was_an_hour_off_is_believed(hours: int) -> None:
+    made = issue(HOSTS, now=datetime.now(UTC) + timedelta(hours=hours))
+    handshake(made.ca_bundle, made.certificate, made.key, HOSTS[0])
+
+
 def test_anything_wrong_is_a_reason_to_renew():
     made, other = issue(HOSTS, now=NOW), issue(HOSTS, now=NOW)
     assert "cannot be read" in (renewal_reason(replace(made, certificate=b"x"), HOSTS, now=NOW) or "")

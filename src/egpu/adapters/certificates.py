@@ -22,7 +22,8 @@ from egpu.errors import CorruptData
 CA_DAYS = 3650
 CA_RENEW_DAYS = 365
 SERVING_DAYS = 90
-CLOCK_SKEW = timedelta(minutes=5)
+CLOCK_SKEW = timedelta(days=1)
+"""A certificate is good from before it was made: a machine's clock may be hours off until somebody sets it."""
 MAX_BUNDLED = 2
 
 

@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from egpu.adapters.certificates import CLOCK_SKEW
 from egpu.adapters.files import write_atomically
 from egpu.adapters.pool.security import ROLES, Credentials, Role
 from egpu.errors import CorruptData, InvalidInput
 
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 365
-_SKEW: Final = timedelta(minutes=5)
 
 
 def issue(directory: Path, role: Role, name: str, *, days: int = CERTIFICATE_DAYS) -> Credentials:
@@ -84,7 +84,7 @@ def _builder(subject: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, da
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
     )
 

@@ -37,6 +37,7 @@ from egpu.core.preemption.plan import confirmed, plan_in_slices
 from egpu.core.preemption.scene import InVain, Plan, card_names
 from egpu.core.preemption.victims import is_placed
 from egpu.errors import BudgetSpent, Conflict, ElasticGPUError, NotFound, RetryableError, TerminalError
+from egpu.runtime.clock import even_time_of_day
 
 LOOK_SECONDS: Final = 0.5
 PLANS_PER_LOOK: Final = 1
@@ -67,15 +68,16 @@ class Preemptor:
         *,
         events: EventRecorder,
         metrics: Metrics,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        """`clock`: seconds since the epoch, for what is written into pods; it must not jump."""
         self._client = client
         self._view = view
         self._fence = fence
         self._policies = policies
         self._events = events
         self._metrics = metrics
-        self._clock = clock
+        self._clock = clock or even_time_of_day()
         self._not_before: dict[str, float] = {}
         """By the UID of a waiting pod, or of a victim: when it is its turn again."""
         self._looked_at: dict[str, float] = {}

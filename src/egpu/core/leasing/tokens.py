@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from egpu.errors import Refused
+from egpu.errors import Refused, Unavailable
 
 LIFETIME_SECONDS: Final = 60.0
 """Renewed with the lease, every few seconds. Unlike a lease's own deadline this is wall-clock time, so clocks of the
@@ -41,7 +41,8 @@ def issue(claims: Claims, key: str) -> str:
 def check(token: str, *, lease: str, key: str, peer: str, now: float) -> Claims:
     """What a token says, if it is good for `lease` in the hands of `peer` at `now` (seconds since the epoch).
 
-    Raises Refused, saying what is wrong with it without repeating it.
+    Raises Refused, saying what is wrong with it without repeating it; Unavailable when it is no longer good: a new one
+    may be, and a clock that was set may be set right.
     """
     body, dot, signature = token.partition(".")
     if not dot or len(token) > MAX_LENGTH or not key or not token.isascii():
@@ -57,7 +58,7 @@ def check(token: str, *, lease: str, key: str, peer: str, now: float) -> Claims:
     if claims.peer != peer:
         raise Refused(f"the token was issued to {claims.peer}; {peer} may not use it")
     if now >= claims.expires:
-        raise Refused(f"the token expired {now - claims.expires:.0f} s ago; renew the lease")
+        raise Unavailable(f"the token expired {now - claims.expires:.0f} s ago; renew the lease")
     return claims
 
 

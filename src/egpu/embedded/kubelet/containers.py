@@ -73,7 +73,7 @@ class ContainerRecord:
         if not crashes:
             return 0.0
         delay = min(limit_seconds, base_seconds * 2 ** min(crashes - 1, 30))
-        return max(0.0, finished_at + delay - time.time())
+        return min(delay, max(0.0, finished_at + delay - time.time()))  # whatever the clock was set to since
 
 
 def restarts_after(pod_policy: str, container: Container, *, init: bool, code: int) -> bool:

@@ -74,6 +74,7 @@ class PodWorker:
         self.inits = [ContainerRecord(each, self._directory / each.name) for each in pod.init_containers]
         self.apps = [ContainerRecord(each, self._directory / each.name) for each in pod.containers]
         self._began = time.time()
+        self._seen = time.monotonic()
         self._gone = asyncio.Event()
         self._leaving = asyncio.Event()
         self._dirty = asyncio.Event()
@@ -142,7 +143,7 @@ class PodWorker:
     async def _admit(self) -> bool:
         while not self.admitted:
             try:
-                await self._node.admit(self.pod, waited_seconds=time.time() - self._began)
+                await self._node.admit(self.pod, waited_seconds=time.monotonic() - self._seen)
             except Rejected as rejection:
                 log.warning("pod rejected", pod=self.pod.key, reason=rejection.reason, message=str(rejection))
                 self._events.record(self.pod, "Warning", rejection.reason, str(rejection))

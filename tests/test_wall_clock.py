@@ -1,0 +1,74 @@
+"""Nothing is measured by a clock that somebody can set: leases, elections, graces and backoffs last as long as they are
+said to while the time of day jumps. What does ask for the time of day is listed here, with what it is for."""
+
+import ast
+import re
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from egpu.runtime.clock import even_time_of_day
+from support.repository import of, text, tree
+
+TIME_OF_DAY: Final = {
+    "src/egpu/adapters/kubernetes/election.py": "is shown, in the Lease; who leads is found by our own monotonic clock",
+    "src/egpu/adapters/kubernetes/events.py": "is shown, in events",
+    "src/egpu/adapters/local/book.py": "outlives the boot; core.backoff bounds what a clock that is set back does",
+    "src/egpu/adapters/monitoring.py": "a certificate's dates",
+    "src/egpu/adapters/pool/authority.py": "a certificate's dates",
+    "src/egpu/adapters/pool/data.py": "a token's end, which another machine has said; who comes too late comes again",
+    "src/egpu/adapters/simulator/faults.py": "NVML's time of an event",
+    "src/egpu/adapters/simulator/state.py": "is shown: when the machine was made",
+    "src/egpu/apps/agent/serving/pods.py": "a token's end",
+    "src/egpu/apps/broker/service.py": "a token's end; and once, what must hold over a restart",
+    "src/egpu/apps/controller/certificates.py": "a certificate's dates",
+    "src/egpu/apps/controller/claim_controller.py": "is shown, in conditions",
+    "src/egpu/apps/extender/binding.py": "is shown, in an annotation of others' tools",
+    "src/egpu/apps/extender/resizing.py": "is shown, in conditions",
+    "src/egpu/apps/extender/waking.py": "a text that nobody wrote before",
+    "src/egpu/runtime/clock.py": "once, when a process starts",
+    "native/common/clock.h": "for those that show it",
+    "native/enter/supervise.c": "is shown: when a container ended",
+    "native/interposer/utilisation.c": "NVML's time of a sample",
+    "native/sim/nvml.c": "NVML's time of a sample",
+    "native/sim/ptx/exec.c": "a kernel's %globaltimer",
+    "native/sim/ptx/ptx.h": "a kernel's %globaltimer",
+    "native/smi/fields.c": "is shown, in a table",
+}
+"""The embedded cluster and the command line are not looked at: they show ages, as Kubernetes does."""
+
+ASKED_IN_C: Final = re.compile(r"\b(CLOCK_REALTIME|clock_unix_ns|time\(NULL\)|PTHREAD_COND_INITIALIZER)")
+UNTIMED: Final = {"native/executor/callback.c", "native/remote/stream.c"}
+"""Whose conditions are waited for without an end, so that they have no clock. One that has an end is made with
+CLOCK_MONOTONIC: a static one has the time of day."""
+
+
+def asking() -> Iterator[str]:
+    for file in of(".py", under="src/egpu/"):
+        if not file.startswith(("src/egpu/embedded/", "src/egpu/cli/")) and any(
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and (node.value.id, node.attr) in {("time", "time"), ("time", "time_ns"), ("datetime", "now")}
+            for node in ast.walk(tree(file))
+        ):
+            yield file
+    for file in of(".c", ".h", under="native/"):
+        if not file.startswith("native/tests/") and file not in UNTIMED and ASKED_IN_C.search(text(file)):
+            yield file
+
+
+def test_who_asks_for_the_time_of_day_has_a_reason() -> None:
+    assert set(asking()) == TIME_OF_DAY.keys()
+
+
+def test_a_time_of_day_that_is_measured_goes_on_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, now = even_time_of_day(), time.time()
+    assert abs(clock() - now) < 60
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    assert clock() >= now
+
+
+def test_conditions_without_a_clock_are_waited_for_without_an_end() -> None:
+    assert {file for file in UNTIMED if "pthread_cond_timedwait" in text(file)} == set()
