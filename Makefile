@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
+.PHONY: help walk-docs fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -63,6 +63,13 @@ image-root:
 	@rm -rf build/image && mkdir -p build/image && deploy/image/build.sh build/image
 	@chroot build/image /opt/elastic-gpu/bin/egpu version
 	@size=$$(du -sm build/image | cut -f1); echo "$$size MiB, $(IMAGE_MIB) at the most"; test "$$size" -le $(IMAGE_MIB)
+
+# Every console block of README and docs, run: in this tree, in a fresh clone as an unprivileged user, from a wheel. Some minutes; one of them
+# alone: .venv/bin/python scripts/walk_docs.py --in wheel. `make test` compares what needs no more than seconds.
+walk-docs: $(VENV)/.dev $(VENV)/.installed
+	@$(BIN)/python scripts/walk_docs.py
+	@$(BIN)/python scripts/walk_docs.py --in clone $(if $(filter 0,$(shell id -u)),--as nobody)
+	@$(BIN)/python scripts/walk_docs.py --in wheel
 
 test-native: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native -G Ninja -DEGPU_TESTS=ON > build-native.log 2>&1 || { cat build-native.log; exit 1; }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import walk_docs
 
 from egpu.adapters.simulator.machine import profiles
 from egpu.embedded.demo import SCENES
@@ -62,6 +63,12 @@ def test_the_demo_shows_what_it_promises(demo: tuple[Place, subprocess.Completed
     seeds = {f"examples/{path.name}" for path in Path(__file__).parents[2].glob("examples/seed-*.yaml")}
     assert seeds <= set(manifests)
     assert [name for name in manifests if name not in done.stdout] == []
+
+
+def test_the_readme_shows_what_the_demo_prints(demo: tuple[Place, subprocess.CompletedProcess[str]]):
+    readme = walk_docs.blocks("README.md", (walk_docs.ROOT / "README.md").read_text())
+    (step,) = next(block for block in readme if block.text.startswith("$ make demo")).steps()
+    assert walk_docs.difference(step, demo[1].stdout, excerpt=True) == ""
 
 
 def test_piped_output_is_plain_text(demo: tuple[Place, subprocess.CompletedProcess[str]]):

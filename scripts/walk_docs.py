@@ -1,0 +1,173 @@
+"""Run the console blocks of README and docs, and compare what is printed with what is written.
+
+In a block `$ ` begins a command, and what is below it is what it prints; where nothing is, anything may be printed.
+Figures, bars and the width of gaps may differ, and `…` stands for anything. A command that fails ends the walk of its
+block. How a block is to be walked stands before it, in a comment that no reader of the page sees:
+
+    <!-- walk: no, REASON -->   not at all: it needs what is not here, a cluster or a GPU, say
+    <!-- walk: excerpt -->      one command; these paragraphs of what it prints are shown, in this order, `$` lines too
+    <!-- walk: slow -->         only by `make walk-docs`, not by the tests
+
+Usage: python scripts/walk_docs.py [--in tree|clone|wheel] [--as USER] [FILE ...]
+"""
+
+import argparse
+import os
+import pwd
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+SECONDS: Final = 900
+MARK: Final = re.compile(r"<!-- walk: (no, \S.*|excerpt|slow|excerpt, slow) -->")
+VOLATILE: Final = re.compile(r"…|\s+|[█░]+|\d[\w.]*")
+"""What differs from run to run, where it is written: each kind stands for any of its kind."""
+ANY: Final = {"…": r"[\s\S]*?", "█": "[█░]+", "0": r"\d[\w.]*", " ": r"\s+"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, and what it is said to print."""
+
+    command: str
+    printed: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page. `mark` is what its comment says, or nothing."""
+
+    file: str
+    line: int
+    mark: str
+    text: str
+
+    @property
+    def walked(self) -> bool:
+        return not self.mark.startswith("no, ")
+
+    @property
+    def excerpt(self) -> bool:
+        return self.mark.startswith("excerpt")
+
+    @property
+    def slow(self) -> bool:
+        return self.mark.endswith("slow")
+
+    def steps(self) -> list[Step]:
+        if self.excerpt:
+            command, _, printed = self.text.removeprefix("$ ").partition("\n")
+            return [Step(command, printed)]
+        return [step(each) for each in re.split(r"(?m)^\$ ", self.text)[1:]]
+
+
+def step(text: str) -> Step:
+    """The command goes on for as long as its lines end with a backslash."""
+    lines = text.split("\n")
+    last = next(at for at, line in enumerate(lines) if not line.endswith("\\"))
+    return Step("\n".join(lines[: last + 1]), "\n".join(lines[last + 1 :]))
+
+
+def blocks(file: str, text: str) -> list[Block]:
+    found: list[Block] = []
+    for match in re.finditer(r"(?m)^(?:<!-- walk: (.*) -->\n+)?```console\n([\s\S]*?)^```$", text):
+        found.append(Block(file, text.count("\n", 0, match.start(2)), match[1] or "", match[2]))
+    return found
+
+
+def pattern(written: str) -> str:
+    """A regular expression for what may be printed where this is written."""
+    parts: list[str] = []
+    at = 0
+    for match in VOLATILE.finditer(written):
+        first = "0" if match[0][0].isdigit() else "█" if match[0][0] in "█░" else "…" if match[0] == "…" else " "
+        parts += [re.escape(written[at : match.start()]), ANY[first]]
+        at = match.end()
+    return "".join([*parts, re.escape(written[at:])])
+
+
+def difference(step: Step, printed: str, *, excerpt: bool) -> str:
+    """The first paragraph (of an excerpt), or all that is written, which is not what was printed; nothing if it is."""
+    paragraphs = re.split(r"\n\s*\n", step.printed.strip()) if excerpt else [step.printed.strip()]
+    at = 0
+    for paragraph in paragraphs:
+        match = re.compile(pattern(paragraph.strip())).search(printed, at)
+        if match is None:
+            return paragraph
+        at = match.end()
+    return ""
+
+
+def walk(block: Block, *, folder: Path, environment: Mapping[str, str], user: Sequence[str] = ()) -> str:
+    """What is wrong with the block, in words; nothing if it is as written."""
+    for step in block.steps():
+        done = subprocess.run(
+            [*user, "bash", "-c", step.command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            return f"`{step.command}` ends with status {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-3000:]}"
+        if lacking := difference(step, done.stdout, excerpt=block.excerpt):
+            return f"`{step.command}` does not print\n{lacking}\nbut\n{done.stdout[-6000:]}"
+    return ""
+
+
+def pages() -> Iterable[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def place(kind: str, scratch: Path) -> tuple[Path, Path]:
+    """The folder in which commands run, and the one of the programs that they find."""
+    if kind == "tree":
+        return ROOT, ROOT / ".venv/bin"
+    clone = scratch / "clone"
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+    if kind == "clone":
+        return clone, clone / ".venv/bin"
+    subprocess.run(["make", "--silent", "wheel"], cwd=clone, check=True)
+    environment = scratch / "environment"
+    subprocess.run([clone / "scripts/make_venv.sh", sys.executable, environment], check=True)
+    pip = [environment / "bin/pip", "--disable-pip-version-check", "-qq", "install", "--require-hashes"]
+    subprocess.run([*pip, "-r", clone / "requirements/run.txt"], check=True)
+    subprocess.run([*pip[:-1], "--no-deps", *(clone / "dist").glob("*.whl")], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    return packages / "egpu", environment / "bin"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--in", dest="kind", choices=["tree", "clone", "wheel"], default="tree")
+    parser.add_argument("--as", dest="user", metavar="USER", help="whom the commands run as, from root")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="egpu-walk-") as scratch:
+        folder, programs = place(options.kind, Path(scratch))
+        as_user: list[str] = []
+        if options.user:
+            who = pwd.getpwnam(options.user)
+            subprocess.run(["chown", "-R", f"{who.pw_uid}:{who.pw_gid}", scratch], check=True)
+            as_user = ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups"]
+        (home := Path(scratch) / "home").mkdir(mode=0o777)
+        home.chmod(0o777)
+        environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home), "DEV": "CUDA:PTX"}
+        wrong = 0
+        for path in options.files or pages():
+            for block in blocks(path.name, path.read_text()):
+                made = options.kind == "wheel" and block.text.startswith("$ make ")
+                if not block.walked or made:
+                    print(f"{block.file}:{block.line}: not walked: {block.mark or 'a wheel has no Makefile'}")
+                    continue
+                problem = walk(block, folder=folder, environment=environment, user=as_user)
+                print(f"{block.file}:{block.line}: {problem or 'as written'}", flush=True)
+                wrong += bool(problem)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

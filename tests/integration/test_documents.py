@@ -1,0 +1,71 @@
+"""The console blocks of README and docs print what is written; the slow ones are for `make walk-docs`."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from walk_docs import MARK, ROOT, Block, Step, blocks, difference, pages, walk
+
+BLOCKS = [block for path in pages() for block in blocks(path.name, path.read_text())]
+QUICK = [block for block in BLOCKS if block.walked and not block.slow]
+
+
+def at(block: Block) -> str:
+    return f"{block.file}:{block.line}"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("block", QUICK, ids=at)
+def test_a_block_prints_what_is_written(block: Block, tmp_path: Path) -> None:
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": programs, "HOME": str(tmp_path), "EGPU_RUN_DIR": str(tmp_path / "run")}
+    assert walk(block, folder=ROOT, environment=environment) == ""
+
+
+def test_every_block_is_walked_or_says_why_not() -> None:
+    assert len(BLOCKS) == sum(path.read_text().count("```console\n") for path in pages())
+    assert [at(block) for block in BLOCKS if block.mark and not MARK.fullmatch(f"<!-- walk: {block.mark} -->")] == []
+    assert [at(block) for block in BLOCKS if block.walked and not block.text.startswith("$ ")] == []
+
+
+@pytest.mark.parametrize(
+    ("written", "printed"),
+    [
+        ("ready after 5.2 s: 3 × 4 cards", "ready after 11 s: 3 × 4 cards"),
+        ("██░░  30 %   2048 MiB", "█░░░ 7 % 512 MiB"),
+        ("first\n…\nlast", "first\nmore\nand more\nlast"),
+        ("GPU-6a99-… is free", "GPU-1b-77f is free"),
+        ("", "whatever"),
+    ],
+)
+def test_what_is_volatile_may_differ(written: str, printed: str) -> None:
+    assert difference(Step("x", written), printed, excerpt=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "printed"),
+    [("3 cards free", "3 cards used"), ("one\n…\ntwo", "two\none"), ("a.b", "a-b"), ("card 1", "card none")],
+)
+def test_anything_else_may_not(written: str, printed: str) -> None:
+    assert difference(Step("x", written), printed, excerpt=False) == written
+
+
+def test_an_excerpt_has_its_paragraphs_in_order() -> None:
+    printed = "head\n\nfirst 1\nbelow\n\nsecond\n\nthird\n"
+    assert difference(Step("x", "first 7\nbelow\n\nthird"), printed, excerpt=True) == ""
+    assert difference(Step("x", "third\n\nsecond"), printed, excerpt=True) == "second"
+    assert difference(Step("x", "first 1\n\nmissing"), printed, excerpt=True) == "missing"
+
+
+def test_a_block_is_commands_and_what_they_print() -> None:
+    (block,) = blocks("x.md", "text\n\n<!-- walk: slow -->\n```console\n$ one \\\n    more\nsaid\n$ two\n```\n")
+    assert (block.mark, block.slow, block.line) == ("slow", True, 4)
+    assert block.steps() == [Step("one \\\n    more", "said\n"), Step("two", "")]
+    (shown,) = blocks("x.md", "<!-- walk: excerpt -->\n```console\n$ one\nsaid\n$ two\n```\n")
+    assert shown.steps() == [Step("one", "said\n$ two\n")]
+
+
+def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
+    (block,) = blocks("x.md", "```console\n$ echo right\nright\n$ false\n```\n")
+    assert "`false` ends with status 1" in walk(block, folder=tmp_path, environment=os.environ)
