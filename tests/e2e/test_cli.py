@@ -17,6 +17,7 @@ from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
 from egpu.embedded.apiserver import Config, serve
 from support.commands import Place, up
+from support.terminal import on_terminal
 from support.waiting import until
 
 
@@ -83,6 +84,26 @@ def test_tables_in_a_pipe_are_plain_and_aligned(shell: Shell):
         assert rows
 
 
+@pytest.mark.parametrize("what", ["nodes", "gpus", "claims", "pods"])
+def test_on_a_small_terminal_no_table_breaks(shell: Shell, what: str):
+    environment = shell.place.environment(KUBECONFIG=shell.kubeconfig)
+    lines = on_terminal("get", what, environment=environment)
+    assert max(map(len, lines)) <= 80, lines
+    records = json.loads(shell("get", what, "-o", "json"))
+    shown = " ".join(lines).split()
+    name = {"nodes": "node", "gpus": "node", "claims": "name", "pods": "pod"}[what]
+    assert {record[name] for record in records} <= set(shown), "names are whole"
+    assert "█" not in " ".join(lines), "bars are for wide terminals"
+
+
+def test_watching_shows_it_anew_until_ctrl_c(shell: Shell):
+    environment = shell.place.environment(KUBECONFIG=shell.kubeconfig)
+    lines = on_terminal("get", "pods", "-w", environment=environment, interrupt_at="selective")
+    assert max(map(len, lines)) <= 80, lines
+    assert any(line.startswith("NAMESPACE") for line in lines)
+    assert not any("Traceback" in line for line in lines)
+
+
 def test_json_and_yaml_say_the_same_with_units(shell: Shell):
     for what in ("nodes", "gpus", "claims", "pods"):
         records = json.loads(shell("get", what, "-o", "json"))
@@ -129,8 +150,10 @@ def test_a_shell_completes_the_names_of_pods(shell: Shell):
         ("egpu explain pod se", ["selective"]),
         ("egpu explain pod -n elsewhere ", []),
     ):
-        asked = {"_EGPU_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
-        done = shell.place.run(KUBECONFIG=shell.kubeconfig, **asked)
+        words = str(len(typed.split(" ")) - 1)
+        done = shell.place.run(
+            KUBECONFIG=shell.kubeconfig, _EGPU_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=words
+        )
         assert (done.stdout.split(), done.stderr, done.returncode) == (names_, "", 0)
 
 

@@ -115,7 +115,8 @@ def _pods(before: Sequence[str]) -> list[str]:
 
 
 def _named(some: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    return next((one for one in some if one["name"] == name), {})
+    found = [one for one in some if one["name"] == name]
+    return found[0]
 
 
 def _trust(cluster: Mapping[str, Any], user: Mapping[str, Any], beside: Path) -> ssl.SSLContext:

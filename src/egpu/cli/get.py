@@ -10,7 +10,7 @@ from rich.live import Live
 
 from egpu.cli import pool, views
 from egpu.cli.components import Kubeconfig
-from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, note, render, show
+from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, fit, note, render, show
 from egpu.cli.snapshot import Snapshot, load_from
 
 REFRESH_SECONDS = 1.0
@@ -108,9 +108,10 @@ def get(
 
 
 def _watch(what: What, kubeconfig: Path | None, namespace: str | None) -> None:
-    with Live(console=console, auto_refresh=False, screen=True) as live:
+    # Not on a screen of its own, where rows below the edge would be lost: this scrolls, and stays to be read.
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            live.update(render(_table(what, load_from(kubeconfig), namespace).narrow()), refresh=True)
+            live.update(render(fit(_table(what, load_from(kubeconfig), namespace).narrow())), refresh=True)
             time.sleep(REFRESH_SECONDS)
 
 

@@ -17,7 +17,9 @@ MIB: Final = 1024 * 1024
 
 def overview(found: Iterable[Inspection]) -> Table:
     table = Table(
-        ("name", "kind", "owner", "gpus", "memory", "processes", "state"), right=frozenset({"gpus", "memory"})
+        ("name", "kind", "owner", "gpus", "memory", "processes", "state"),
+        right=frozenset({"gpus", "memory"}),
+        spare=("owner",),
     )
     for one in found:
         devices = one.policy.devices if one.policy else ()
@@ -71,7 +73,9 @@ def policy_table(one: Inspection) -> Table:
         "contention",
         "window",
     )
-    table = Table(columns, wide=frozenset({"minor", "weight", "contention"}))
+    table = Table(
+        columns, wide=frozenset({"minor", "weight", "contention"}), spare=("window", "overhead", "spill", "uuid")
+    )
     for ordinal, line in enumerate(one.policy.devices if one.policy else ()):
         unlimited = line.mode is Mode.UNLIMITED
         row = (
@@ -139,7 +143,7 @@ def usage_table(one: Inspection) -> Table:
         "bucket",
         "last launch",
     )
-    table = Table(columns, right=frozenset({"refusals", "launches"}))
+    table = Table(columns, right=frozenset({"refusals", "launches"}), spare=("last launch", "bucket"))
     devices = one.usage.devices[: len(one.policy.devices)] if one.policy else one.usage.devices
     for ordinal, usage in enumerate(devices):
         row = (
@@ -175,7 +179,7 @@ def _usage_record(ordinal: int, usage: DeviceUsage) -> Mapping[str, Any]:
 
 def process_table(one: Inspection) -> Table:
     columns = ("pid", "here", "program", "gpu", "memory", "of these", "gpu time", "held back", "launches", "last sign")
-    table = Table(columns, right=frozenset({"launches"}))
+    table = Table(columns, right=frozenset({"launches"}), spare=("program", "last sign", "held back", "of these"))
     for process in one.processes:
         usage, classes = process.usage, _classes(process)
         program = _program(process.here) if process.here is not None else ""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NoReturn
@@ -11,7 +11,6 @@ import typer
 import yaml
 from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -19,8 +18,8 @@ from egpu.api.text import escaped
 
 ROOMY_COLUMNS = 120
 """A terminal with fewer gets tables without bars, and shorter names of models."""
-UNBOUNDED = 1_000_000
-"""Columns, of a terminal without an edge."""
+GAP = 2
+"""Columns of the terminal between two of a table."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -84,6 +83,8 @@ class Table:
     """Columns of numbers."""
     wide: frozenset[str] = frozenset()
     """Columns that only `wide` shows."""
+    spare: Sequence[str] = ()
+    """Columns that a terminal too narrow for all does without, the first first."""
 
     def add(self, row: Sequence[str | Cell], record: Mapping[str, Any]) -> None:
         """One line, in both forms."""
@@ -92,9 +93,13 @@ class Table:
 
     def narrow(self) -> "Table":
         """Without the columns that only `wide` shows."""
-        kept = [place for place, column in enumerate(self.columns) if column not in self.wide]
+        return replace(self.without(self.wide), wide=frozenset())
+
+    def without(self, gone: Container[str]) -> "Table":
+        """The same with these columns less; the records stay as they are."""
+        kept = [place for place, column in enumerate(self.columns) if column not in gone]
         rows = [[row[place] for place in kept] for row in self.rows]
-        return replace(self, columns=[self.columns[place] for place in kept], rows=rows, wide=frozenset())
+        return replace(self, columns=[self.columns[place] for place in kept], rows=rows)
 
 
 def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing found") -> None:
@@ -107,10 +112,10 @@ def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing f
     if not table.rows:
         errors.print(empty, style="dim")
     elif console.is_terminal:
-        wide_enough = render(table)
-        # No name is broken: where the widest words do not fit, lines go on behind the edge, as kubectl's do.
-        needed = Measurement.get(console, console.options.update(max_width=UNBOUNDED), wide_enough).minimum
-        console.print(wide_enough, width=max(console.width, needed), crop=False, soft_wrap=needed > console.width)
+        fitting = table if output is Format.WIDE else fit(table)
+        console.print(render(fitting), crop=False, soft_wrap=True)
+        if gone := [column for column in table.columns if column not in fitting.columns]:
+            errors.print(f"too narrow for {', '.join(gone)}: -o wide shows all", style="dim")
     else:
         sys.stdout.write(plain(table))
 
@@ -175,15 +180,46 @@ def fail(message: str, *, code: int = EXIT_FAILED) -> NoReturn:
     raise typer.Exit(code)
 
 
+def fit(table: Table) -> Table:
+    """Without as many of its spare columns as the terminal is too narrow for."""
+    for column in table.spare:
+        if _total(least for _, least in _widths(table)) <= console.width:
+            break
+        table = table.without((column,))
+    return table
+
+
 def render(table: Table) -> RichTable:
-    """The table as a terminal shows it. Cells are broken between words only."""
-    narrow = console.width < ROOMY_COLUMNS
+    """The table as a terminal shows it. Cells are broken between words only: where the widest words do not fit, nothing
+    is broken, and lines go on behind the edge, as kubectl's do."""
     rich = RichTable(title=table.title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    rows = [[escaped(_text(cell, narrow=narrow)) for cell in row] for row in table.rows]
-    for place, column in enumerate(table.columns):
-        words = [word for text in [column, *(row[place] for row in rows)] for word in text.split()]
-        longest = max(map(cell_len, words), default=1)
-        rich.add_column(column.upper(), justify="right" if column in table.right else "left", min_width=longest)
-    for row in rows:
+    ranges = _widths(table)
+    widths = [most for most, _ in ranges]
+    if _total(least for _, least in ranges) <= console.width:
+        while _total(widths) > console.width:
+            slack = [width - least for width, (_, least) in zip(widths, ranges, strict=True)]
+            widths[slack.index(max(slack))] -= 1
+    for column, width in zip(table.columns, widths, strict=True):
+        justify = "right" if column in table.right else "left"
+        rich.add_column(column.upper(), justify=justify, min_width=width, max_width=width)
+    for row in _shown(table):
         rich.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
     return rich
+
+
+def _shown(table: Table) -> list[list[str]]:
+    narrow = console.width < ROOMY_COLUMNS
+    return [[escaped(_text(cell, narrow=narrow)) for cell in row] for row in table.rows]
+
+
+def _widths(table: Table) -> list[tuple[int, int]]:
+    """Of each column, in cells of the terminal: its longest text, and its longest word."""
+    columns = zip(*([column.upper() for column in table.columns], *_shown(table)), strict=True)
+    return [(max(map(cell_len, texts)), max(cell_len(word) for text in texts for word in text.split() or [""]))
+            for texts in columns]  # fmt: skip
+
+
+def _total(widths: Iterable[int]) -> int:
+    """How wide a table with such columns is."""
+    each = list(widths)
+    return sum(each) + GAP * (len(each) - 1)

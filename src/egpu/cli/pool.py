@@ -261,6 +261,7 @@ def leases_table(address: str | None, found: Credentials) -> Table:
     table = Table(
         ("lease", "peer", "holder", "state", "server", "gpu", "core", "memory", "used", "sessions"),
         right=frozenset({"core", "memory", "used", "sessions"}),
+        spare=("holder", "sessions", "peer"),
     )
     for lease in ask(address, found, lambda client: client.leases()):
         for ordinal, card in enumerate(lease.cards):
@@ -278,7 +279,7 @@ def leases_table(address: str | None, found: Credentials) -> Table:
 def servers_table(address: str | None, found: Credentials) -> Table:
     """`egpu get servers`: the pool's machines."""
     columns = ("server", "address", "state", "cards", "leases", "core free", "memory free", "link")
-    table = Table(columns, right=frozenset(columns[3:]))
+    table = Table(columns, right=frozenset(columns[3:]), spare=("link", "address"))
     for one in ask(address, found, lambda client: client.servers()):
         state = "Ready" if one.connected else "NotReady"
         row = (one.server, one.address, state, str(one.cards), str(one.leases), f"{one.core_free} of {one.core} %",

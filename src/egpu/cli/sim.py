@@ -22,7 +22,7 @@ def list_command(
 ) -> None:
     """What there is, how much memory it takes, and whether anything runs on it."""
     columns = ("machine", "node", "cards", "memory", "age", "state", "file")
-    table = Table(columns, right=frozenset({"cards", "memory", "age"}), wide=frozenset({"file"}))
+    table = Table(columns, right=frozenset({"cards", "memory", "age"}), wide=frozenset({"file"}), spare=("node",))
     for one in simulator.list_machines():
         minutes = int(time.time() - one.created_unix_ns / 1e9) // 60
         row = (one.name, one.node_name, str(one.cards), f"{one.used_bytes // _MIB} MiB", f"{minutes} min", one.state,

@@ -246,7 +246,12 @@ def _comparison(results: Sequence[Result], policies: Sequence[str]) -> Table:
     columns = ["POLICY", "RUNS", *(f"ALLOCATED@{load}%" for load in loads), "REFUSED GPU %"]
     first = [result.refused_gpu_percent for result in results if result.policy == policies[0]]
     columns += [f"REFUSED - {policies[0]}", "DECISIONS/S", "P99 MS"]
-    table = Table(columns, title="Simulation", right=frozenset(columns[1:]))
+    table = Table(
+        columns,
+        title="Simulation",
+        right=frozenset(columns[1:]),
+        spare=("P99 MS", "DECISIONS/S", "RUNS", *columns[2 : len(loads) + 1]),
+    )
     for name in dict.fromkeys(policies):
         own = [result for result in results if result.policy == name]
         allocated = {load: interval([result.alloc[load] for result in own]) for load in loads}

@@ -26,6 +26,7 @@ def gpus(snapshot: Snapshot) -> Table:
         ("node", "card", "model", "mode", "compute", "memory", "held by", "state", "uuid", "numa", "links"),
         title="Cards",
         wide=frozenset({"uuid", "numa", "links"}),
+        spare=("model", "mode"),
     )
     ledger = snapshot.cache.ledger
     holders = _holder_names(snapshot)
@@ -87,6 +88,7 @@ def nodes(snapshot: Snapshot) -> Table:
         ("node", "status", "cards", "model", "free cards", "compute", "memory", "pods"),
         title="Nodes",
         right=frozenset({"cards", "free cards", "pods"}),
+        spare=("model",),
     )
     ledger = snapshot.cache.ledger
     for node in snapshot.nodes:
@@ -130,6 +132,7 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
     table = Table(
         ("namespace", "name", "phase", "class", "node", "slice", "used by", "age"),
         title="Claims",
+        spare=("class", "age", "used by"),
     )
     for claim in snapshot.claims:
         if namespace is not None and claim.namespace != namespace:
@@ -168,6 +171,7 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
         ("namespace", "pod", "container", "phase", "node", "technology", "slice", "restarts", "age"),
         title="GPU pods",
         right=frozenset({"restarts"}),
+        spare=("technology", "restarts", "age", "node"),
     )
     for pod in snapshot.pods:
         if (namespace is not None and pod.namespace != namespace) or not _asks(pod):

@@ -1,0 +1,83 @@
+"""Tables that need no cluster, on a terminal of 80 columns: no name is broken, and columns to spare go first."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from egpu.adapters.local.run import find_machine
+from egpu.adapters.simulator import machine as simulator
+from egpu.cli import output
+from egpu.cli.findings import Finding, State, show_findings
+from egpu.cli.output import Format, Table
+from support.terminal import on_terminal
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    stream = io.StringIO()
+    for name in ("console", "errors"):
+        monkeypatch.setattr(output, name, Console(file=stream, force_terminal=True, color_system=None, width=80))
+    return stream
+
+
+def table() -> Table:
+    made = Table(("name", "note", "owner", "size"), spare=("owner", "size"))
+    made.add(("n" * 30, "a few words that may be broken between them", "o" * 30, "s" * 20), {})
+    return made
+
+
+def test_spare_columns_go_until_the_rest_fits(small: io.StringIO) -> None:
+    output.show(table())
+    lines = small.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert "n" * 30 in small.getvalue()
+    assert "s" * 20 in small.getvalue(), "one was enough"
+    assert "o" * 30 not in small.getvalue()
+    assert lines[-1] == "too narrow for owner: -o wide shows all"
+
+
+def test_wide_and_roomy_terminals_show_all(small: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    output.show(table(), Format.WIDE)
+    assert "o" * 30 in small.getvalue()
+    monkeypatch.setattr(output, "console", Console(file=small, force_terminal=True, color_system=None, width=200))
+    small.truncate(0)
+    output.show(table())
+    assert "o" * 30 in small.getvalue()
+    assert "too narrow" not in small.getvalue()
+
+
+def test_findings(small: io.StringIO) -> None:
+    found = Finding(
+        State.WRONG, "no DaemonSet elastic-gpu-agent in namespace elastic-gpu-system", "kubectl apply -k deploy"
+    )
+    assert not show_findings({"the agent's DaemonSet": found}, Format.TABLE)
+    assert max(len(line.rstrip()) for line in small.getvalue().splitlines()) <= 80
+    assert "elastic-gpu-agent" in small.getvalue()
+
+
+def test_simulated_machines(tmp_path: Path) -> None:
+    machine = find_machine("RTX-4090", root=tmp_path / "state").simulated
+    assert machine is not None
+    try:
+        lines = on_terminal("sim", "list", environment=os.environ)
+        assert max(map(len, lines)) <= 80
+        assert machine.state.name.removeprefix("egpu-sim-") in " ".join(lines).split()
+    finally:
+        simulator.destroy(machine)
+
+
+def test_a_simulation(tmp_path: Path) -> None:
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,96000,786432,8,A100\n")
+    pods.write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,"
+        "scheduled_time\np0,1000,1024,1,500,,LS,Running,0,10,0\n"
+    )
+    lines = on_terminal(
+        "simulate", "--nodes", str(nodes), "--pods", str(pods), "--policy", "fgd,best-fit", environment=os.environ
+    )
+    assert any("best-fit" in line.split() for line in lines), lines
+    assert max(len(line) for line in lines if "simulating" not in line) <= 80
