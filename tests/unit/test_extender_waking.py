@@ -158,7 +158,7 @@ async def test_a_pod_whose_binding_is_on_its_way_is_left_alone():
     async with extender(api) as one:
         obj = api.put("pods", pod("w", 100))
         await shown(one, api)
-        one.waker.answered(obj["metadata"]["uid"], ())
+        one.waker.answered(obj["metadata"]["uid"], room=False)
         found = one.view.pods.get("w", "ns")
         assert found is not None
         cache = one.view.cache
@@ -167,7 +167,7 @@ async def test_a_pod_whose_binding_is_on_its_way_is_left_alone():
         await one.waker.look()
         assert not woken(api, "w")
         cache.forget_pod(found.uid)
-        one.waker.answered(found.uid, ())
+        one.waker.answered(found.uid, room=False)
         await one.waker.look()
         assert woken(api, "w")
 

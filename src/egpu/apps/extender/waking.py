@@ -13,7 +13,6 @@ touches every waiting pod (`egpu.apps.extender.fence`), and so is asked about al
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 import structlog
 
@@ -50,10 +49,11 @@ class Waker:
         self._room = asyncio.Event()
         view.on_room(self._room.set)
 
-    def answered(self, uid: str, fits: Sequence[str]) -> None:
-        """Which of the nodes that kube-scheduler offered have room for the pod; if none has, it will be put aside."""
+    def answered(self, uid: str, *, room: bool) -> None:
+        """Whether any of the nodes that kube-scheduler offered has room for the pod; if none has, it will be put
+        aside."""
         self._told.pop(uid, None)
-        if fits:
+        if room:
             self._refused.discard(uid)
         else:
             self._refused.add(uid)
@@ -102,7 +102,7 @@ class Waker:
         except (Conflict, NotFound):
             return  # another pod by now, or none
         except ElasticGPUError:
-            self.answered(pod.uid, ())
+            self.answered(pod.uid, room=False)
             raise
         self._metrics.pods_woken.inc()
         log.info("woken: there is room for it", pod=pod.key)
