@@ -104,7 +104,7 @@ def arrivals(count: int, *, seed: int = 1) -> Iterator[Json]:
 
 
 def kept_mix() -> str:
-    """The job mix of an extender that has seen many such pods: prices are computed when it starts, and not meanwhile."""
+    """The job mix of an extender that has seen many such pods: prices are computed when it starts, not meanwhile."""
     learned = LearnedMix()
     for kind in KINDS:
         amounts = (WHOLE_CARD, 0) if kind.whole else (kind.core * WHOLE_CARD // 100, kind.memory_mib)

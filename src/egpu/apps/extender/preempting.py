@@ -102,13 +102,11 @@ class Preemptor:
 
     def _waiting(self) -> list[Pod]:
         """Pods that kube-scheduler found no place for, and that are more important than some that have one."""
-        placed = [priority(pod) for pod in self._view.pods if is_placed(pod)]
-        least = min(placed, default=None)
-        waiting = [
-            pod
-            for pod in self._view.pods
-            if least is not None and priority(pod) > least and self._waits(pod) and self._is_turn(pod.uid)
-        ]
+        waiting = [pod for pod in self._view.waiting.values() if self._waits(pod) and self._is_turn(pod.uid)]
+        if not waiting:
+            return []
+        least = min((priority(pod) for pod in self._view.pods if is_placed(pod)), default=None)
+        waiting = [pod for pod in waiting if least is not None and priority(pod) > least]
         return sorted(waiting, key=lambda pod: (-priority(pod), pod.metadata.creation_timestamp or "", pod.uid))
 
     def _waits(self, pod: Pod) -> bool:

@@ -194,11 +194,14 @@ def _decode(body: bytes, kind: type[A]) -> A:
 
 def priorities(nodes: NodeNames, scores: IntArray) -> bytes:
     """A HostPriorityList, put together from the names as JSON: an object for each of thousands costs more than the
-    scores themselves."""
+    scores themselves. Raises InvalidInput for what is no name of a node."""
     if not len(nodes):
         return b"[]"
+    quoted = msgspec.json.encode(nodes.names)[1:-1].split(b",")
+    if len(quoted) != len(nodes):
+        raise InvalidInput("NodeNames", "no node has a name with a comma")
     parts = [b""] * (2 * len(nodes))
-    parts[0::2] = msgspec.json.encode(nodes.names)[1:-1].split(b",")  # no name of a node has a comma
+    parts[0::2] = quoted
     parts[1::2] = [_SCORED[score] for score in scores.tolist()]
     parts[-1] = parts[-1].removesuffix(_NEXT)
     return b'[{"Host":' + b"".join(parts) + b"]"

@@ -82,6 +82,8 @@ class Waker:
             if pod is not None and awaits_placement(pod) and not self._has_cards(pod)
         }
         self._refused &= waiting.keys()
+        if not waiting:
+            return
         for pod in would_fit(waiting.values(), self._view.cache, self._view.usable_nodes(), self._policies):
             if pod.uid not in self._told and not self._has_cards(pod):
                 await self._wake(pod)
