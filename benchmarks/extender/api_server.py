@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.extender.world import Json, World
+from benchmarks.extender.world import Json, World, kept_mix
+from egpu.apps.extender import ExtenderConfig
+from egpu.apps.extender.mix import ANNOTATION
 
 _WATCH: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -33,7 +35,8 @@ class Objects:
             "pods": [msgspec.json.encode(one) for one in world.pods],
         }
         self.waiting: dict[str, Json] = {}
-        self.leases: dict[str, Json] = {}
+        lease = {"name": ExtenderConfig.lease, "resourceVersion": "1", "annotations": {ANNOTATION: kept_mix()}}
+        self.leases: dict[str, Json] = {ExtenderConfig.lease: {"kind": "Lease", "metadata": lease, "spec": {}}}
         self.watches: list[asyncio.Transport] = []
         self.version = 1
 
@@ -69,7 +72,7 @@ class Objects:
             name = sent["metadata"].get("name") or path[-1]
             held = self.leases.setdefault(name, {"kind": "Lease", "metadata": {"name": name}, "spec": {}})
             held["spec"] |= sent.get("spec", {})
-            held["metadata"] |= sent["metadata"] | {"resourceVersion": str(self.version)}
+            held["metadata"] |= {**sent["metadata"], "resourceVersion": str(self.version)}
             return 200, msgspec.json.encode(held)
         return 200, msgspec.json.encode(sent)
 

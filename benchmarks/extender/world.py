@@ -14,10 +14,15 @@ import msgspec
 from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation, PodDemand
 from egpu.api.objects import card_name
+from egpu.core.policies.learning import LearnedMix
+from egpu.core.policies.shapes import WHOLE_CARD, Shape
 
 CARDS_PER_NODE: Final = 8
 CARD_MIB: Final = 46_068
 MODEL: Final = "NVIDIA L40S"
+CPU_MILLI: Final = 2000
+RAM_MIB: Final = 8192
+SEEN_OF_TEN: Final = 2000
 PROVISIONER: Final = "elasticgpu.io/vcuda"
 Json = dict[str, Any]
 
@@ -98,6 +103,16 @@ def arrivals(count: int, *, seed: int = 1) -> Iterator[Json]:
         yield _pod(f"waiting-{number}", kind, {names.DEMAND: text})
 
 
+def kept_mix() -> str:
+    """The job mix of an extender that has seen many such pods: prices are computed when it starts, not meanwhile."""
+    learned = LearnedMix()
+    for kind in KINDS:
+        amounts = (WHOLE_CARD, 0) if kind.whole else (kind.core * WHOLE_CARD // 100, kind.memory_mib)
+        for _ in range(SEEN_OF_TEN * kind.often):
+            learned.see(Shape(CPU_MILLI, RAM_MIB, kind.cards, *amounts))
+    return learned.dump()
+
+
 def node_name(number: int) -> str:
     return f"ip-10-{number // 65_536}-{number // 256 % 256}-{number % 256}.internal"
 
@@ -154,7 +169,7 @@ def _pod(name: str, kind: Kind, annotations: dict[str, str]) -> Json:
     resources = {names.GPU: str(kind.cards)} if kind.whole else {names.GPU_CORE: str(kind.core)}
     if kind.memory_mib:
         resources[names.GPU_MEMORY] = str(kind.memory_mib)
-    limits = {"cpu": "2", "memory": "8Gi", **resources, names.SLOT: "1"}
+    limits = {"cpu": f"{CPU_MILLI}m", "memory": f"{RAM_MIB}Mi", **resources, names.SLOT: "1"}
     account = f"kube-api-access-{name}"
     uid = f"{random.Random(name).getrandbits(128):032x}"
     mount = {"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": account, "readOnly": True}

@@ -1,10 +1,20 @@
 """What the extender remembers of its filters: bits per node, for a while, and only so much."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from egpu.apps.extender import filtered
 from egpu.apps.extender.filtered import REMEMBER_SECONDS, Filtered
+from egpu.core.placement.node_names import NodeNames
 from egpu.errors import Conflict
+
+
+def note(memory: Filtered, uid: str, nodes: Sequence[str]) -> None:
+    """It was asked about one node more, which does not fit."""
+    asked = NodeNames(["full", *nodes])
+    memory.note(uid, asked, np.arange(len(asked)) > 0)
 
 
 class Clock:
@@ -16,15 +26,15 @@ class Clock:
 
 def test_the_newest_answer_counts_and_no_other_node() -> None:
     memory = Filtered()
-    memory.note("a", [f"n{number}" for number in range(20)])
-    memory.note("b", ["n17"])
+    note(memory, "a", [f"n{number}" for number in range(20)])
+    note(memory, "b", ["n17"])
     for node in ("n0", "n8", "n19"):
         memory.check("a", node)
     memory.check("b", "n17")
-    for uid, node in (("b", "n16"), ("b", "n18"), ("a", "n20"), ("c", "n0")):
+    for uid, node in (("b", "n16"), ("b", "n18"), ("a", "n20"), ("a", "full"), ("c", "n0")):
         with pytest.raises(Conflict, match="schedule it again"):
             memory.check(uid, node)
-    memory.note("a", ["n1"])
+    note(memory, "a", ["n1"])
     with pytest.raises(Conflict):
         memory.check("a", "n0")
 
@@ -32,7 +42,7 @@ def test_the_newest_answer_counts_and_no_other_node() -> None:
 def test_an_answer_is_forgotten_with_time_and_with_too_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     memory = Filtered(clock)
-    memory.note("a", ["n"])
+    note(memory, "a", ["n"])
     clock.now = REMEMBER_SECONDS
     memory.check("a", "n")
     clock.now += 1
@@ -40,11 +50,11 @@ def test_an_answer_is_forgotten_with_time_and_with_too_many_others(monkeypatch: 
         memory.check("a", "n")
     monkeypatch.setattr(filtered, "MAX_PODS", 2)
     for uid in ("b", "c", "d"):
-        memory.note(uid, ["n"])
+        note(memory, uid, ["n"])
     with pytest.raises(Conflict):
         memory.check("b", "n")
-    monkeypatch.setattr(filtered, "MAX_NODES", 3)
-    memory.note("e", ["x", "y", "z"])
+    monkeypatch.setattr(filtered, "MAX_NODES", 4)
+    note(memory, "e", ["x", "y", "z"])
     memory.check("e", "z")
     with pytest.raises(Conflict):
         memory.check("d", "n")

@@ -9,10 +9,11 @@ import pytest
 from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod
 
 from egpu.api import names
-from egpu.api.extender import ExtenderArgs
+from egpu.api.extender import ExtenderFilterAnswer
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
 from egpu.apps.extender.gangs import GangController
+from egpu.core.placement.node_names import NodeNames, chosen
 from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
 from support.fake_api import FakeAPI, Json, status
 from support.waiting import until
@@ -35,9 +36,10 @@ async def ask(one: Extender, name: str) -> tuple[list[str], str]:
     found: Pod | None = one.view.pods.get(name, "ns")
     assert found is not None
     nodes = sorted(one.view.cache.ledger.nodes())
-    answer = one.placing.filter(ExtenderArgs(pod=found, node_names=nodes))
+    verdict = one.placing.filter(found, NodeNames(nodes))
+    answer = ExtenderFilterAnswer(failed_nodes=verdict.failed, failed_and_unresolvable_nodes=verdict.unresolvable)
     reasons = answer.failed_nodes | answer.failed_and_unresolvable_nodes
-    return list(answer.node_names or []), "; ".join(sorted(set(reasons.values())))
+    return list(chosen(nodes, verdict.ok)), "; ".join(sorted(set(reasons.values())))
 
 
 async def schedule(one: Extender, api: FakeAPI, *pods: str) -> str:

@@ -152,13 +152,28 @@ async def test_where_cpu_is_short_nobody_is_told():
         assert not woken(api, "greedy")
 
 
+async def test_a_pod_that_is_bound_makes_no_room_and_one_that_ends_does():
+    api = cluster(nodes=1, cards=1)
+    async with extender(api) as one:
+        told: list[str] = []
+        one.view.on_room(lambda: told.append("room"))
+        obj = api.put("pods", pod("a"))
+        fits, _ = await ask(one, "a")
+        assert [found.name for found in one.view.waiting.values()] == ["a"]
+        await one.binder.bind(args(obj, fits[0]))
+        await shown(one, api)
+        assert (told, one.view.waiting) == ([], {})
+        api.remove("pods", "a", "ns")
+        await until(lambda: told == ["room"])
+
+
 async def test_a_pod_whose_binding_is_on_its_way_is_left_alone():
     """A touch would make the API server refuse the binding, and have it sent again."""
     api = cluster(nodes=1, cards=2)
     async with extender(api) as one:
         obj = api.put("pods", pod("w", 100))
         await shown(one, api)
-        one.waker.answered(obj["metadata"]["uid"], ())
+        one.waker.answered(obj["metadata"]["uid"], room=False)
         found = one.view.pods.get("w", "ns")
         assert found is not None
         cache = one.view.cache
@@ -167,7 +182,7 @@ async def test_a_pod_whose_binding_is_on_its_way_is_left_alone():
         await one.waker.look()
         assert not woken(api, "w")
         cache.forget_pod(found.uid)
-        one.waker.answered(found.uid, ())
+        one.waker.answered(found.uid, room=False)
         await one.waker.look()
         assert woken(api, "w")
 

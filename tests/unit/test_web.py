@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from egpu.adapters import certificate_files, certificates, http_server, web
+from egpu.adapters import certificate_files, certificates, http_protocol, http_server, web
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.apps.webhook import server
 from support.waiting import until
@@ -131,6 +131,37 @@ async def closed(connections: list[Connection]) -> int:
 async def healthy(address: web.Listen, *, tls: bool) -> bool:
     async with httpx2.AsyncClient(verify=False) as client:
         return (await client.get(f"{'https' if tls else 'http'}://{address}/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: here\r\nX: ",
+        b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * 10_000,
+        b"GET /",
+        b"POST /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ",
+    ],
+    ids=["one header", "many headers", "a path", "what follows a body"],
+)
+async def test_headers_are_not_kept_without_end(begins: bytes) -> None:
+    async def slow(request: Request) -> Response:
+        await asyncio.sleep(30)
+        return PlainTextResponse("")
+
+    app = Starlette(routes=[*web.health_routes(), Route("/healthz", slow, methods=["POST"])])
+    async with serving(app) as address:
+        ((reader, writer),) = await opened(address, 1)
+        writer.write(begins)
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof() and not writer.is_closing() and sent < 64 * http_protocol.MAX_HEAD_BYTES:
+                writer.write(b"a" * 16_384)
+                sent += 16_384
+                await writer.drain()
+                await asyncio.sleep(0)
+        assert sent < 64 * http_protocol.MAX_HEAD_BYTES, "it took everything"
+        assert await healthy(address, tls=False)
+        writer.close()
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])

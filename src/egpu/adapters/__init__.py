@@ -22,6 +22,7 @@
     certificate_files   one in files, followed as it changes
     installation    what deploy/ installs
     strangers       accepting connections whose callers are not known yet
+    http_protocol   HTTP as uvicorn reads it, with a bound on headers
     http_server     uvicorn with its callers counted
     web             serving HTTP beside other work
     bodies          what requests' bodies take of memory, all together

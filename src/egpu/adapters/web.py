@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from egpu.adapters.http_protocol import BoundedProtocol
 from egpu.adapters.http_server import Server
 from egpu.errors import InvalidInput
 
@@ -181,6 +182,7 @@ async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | 
     """Serves until cancelled, then answers what has begun for at most GRACE_SECONDS."""
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol,
         log_config=None,
         access_log=False,
         server_header=False,

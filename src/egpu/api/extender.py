@@ -37,18 +37,19 @@ class ExtenderArgs(_Go, frozen=True, kw_only=True):
     nodes: NodeList | None = None
     node_names: list[str] | None = None
 
-    def names(self) -> list[str]:
-        """The candidate nodes, whichever way they were sent."""
-        if self.node_names is not None:
-            return self.node_names
-        return [node.name for node in (self.nodes.items or [] if self.nodes else [])]
+
+class ExtenderQuestion(_Go, frozen=True, kw_only=True):
+    """`ExtenderArgs` as they are read: `NodeNames`, of which there may be thousands, as JSON."""
+
+    pod: Pod
+    nodes: NodeList | None = None
+    node_names: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-class ExtenderFilterResult(_Go, frozen=True, kw_only=True):
+class _Filtered(_Go, frozen=True, kw_only=True):
     """`nodes` is answered (as full objects) only to a caller that sent full objects."""
 
     nodes: dict[str, object] | None = None
-    node_names: list[str] | None = None
     failed_nodes: dict[str, str] = field(default_factory=dict[str, str])
     failed_and_unresolvable_nodes: dict[str, str] = field(default_factory=dict[str, str])
     error: str = ""
@@ -56,9 +57,21 @@ class ExtenderFilterResult(_Go, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("failed_nodes", "failed_and_unresolvable_nodes"):
             reasons: dict[str, str] = getattr(self, name)
-            in_words = {node: _in_words(reason) for node, reason in reasons.items()}
-            msgspec.structs.force_setattr(self, name, in_words)
+            said = {reason: _in_words(reason) for reason in set(reasons.values())}  # few, of many nodes
+            msgspec.structs.force_setattr(self, name, {node: said[reason] for node, reason in reasons.items()})
         msgspec.structs.force_setattr(self, "error", _in_words(self.error))
+
+
+class ExtenderFilterResult(_Filtered, frozen=True, kw_only=True):
+    """As it is read."""
+
+    node_names: list[str] | None = None
+
+
+class ExtenderFilterAnswer(_Filtered, frozen=True, kw_only=True):
+    """As it is written: `node_names`, of which there may be thousands, is JSON."""
+
+    node_names: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
 class HostPriority(_Go, frozen=True, kw_only=True):

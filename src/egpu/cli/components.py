@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import typer
+import uvloop
 
 from egpu.api.vocabularies import OPTIONAL
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, fail
@@ -90,7 +91,7 @@ def webhook(
         scheduler_user=tuple(scheduler_user),
         vocabularies=optional_vocabularies(vocabularies),
     )
-    run_component("webhook", run, config, log_level)
+    run_component("webhook", run, config, log_level, answers=True)
 
 
 def extender(
@@ -125,7 +126,7 @@ def extender(
         namespace=namespace,
         lease=lease,
     )
-    run_component("extender", run, config, log_level)
+    run_component("extender", run, config, log_level, answers=True)
 
 
 def agent(
@@ -269,8 +270,11 @@ def optional_vocabularies(text: str) -> tuple[str, ...]:
     return wanted
 
 
-def run_component(name: str, run: Callable[[C], Awaitable[None]], config: C, log_level: str) -> None:
-    """Run one process of an installation to its end; our errors become one line and an exit code."""
+def run_component(
+    name: str, run: Callable[[C], Awaitable[None]], config: C, log_level: str, *, answers: bool = False
+) -> None:
+    """Run one process of an installation to its end; our errors become one line and an exit code. `answers`: pods wait
+    for what it says, so its event loop is the one in C (which gRPC, for agents, does not know)."""
     from egpu.runtime import logs
 
     logs.configure(name, level=log_level)
@@ -279,7 +283,8 @@ def run_component(name: str, run: Callable[[C], Awaitable[None]], config: C, log
         await run(config)
 
     try:
-        asyncio.run(work())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if answers else None) as runner:
+            runner.run(work())
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
     except ElasticGPUError as error:

@@ -64,7 +64,7 @@ def test_what_go_writes_as_null_is_read() -> None:
     pod = b'{"metadata":{"name":"p","creationTimestamp":null},"spec":{"containers":null},"status":{}}'
     text = b'{"Pod":' + pod + b',"Nodes":null,"NodeNames":["a"]}'
     arguments = msgspec.json.decode(text, type=ExtenderArgs)
-    assert arguments.names() == ["a"]
+    assert arguments.node_names == ["a"]
     assert arguments.pod.containers == []
 
 

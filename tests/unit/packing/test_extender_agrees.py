@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as with_fields
 
-from egpu.api.extender import ExtenderArgs
 from egpu.api.kubernetes import Container, Node, NodeStatus, Pod, ResourceRequirements
 from egpu.api.objects import ObjectMeta
 from egpu.api.quantities import Quantity
@@ -21,6 +20,7 @@ from egpu.core.leasing.records import LeaseRequest, Report, RunningLease
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.hosts import PLENTY
 from egpu.core.placement.ledger import Card
+from egpu.core.placement.node_names import NodeNames
 from egpu.core.policies.registry import CLUSTER_NAMES, Policies
 from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.replay import run
@@ -117,12 +117,12 @@ def by_extender(workload: Workload, policy: str) -> Places:
             continue
         what, models = as_pod(f"p{event}", workload.shapes[event]), workload.shapes[event].models
         selected = [name for name in names if not models or model(int(name[1:])) in models]  # the scheduler's own check
-        fitting = placing.filter(ExtenderArgs(pod=what, node_names=selected)).node_names or []
-        if not fitting:
+        asked = NodeNames(selected)
+        fitting = asked.subset(placing.filter(what, asked).ok)
+        if not len(fitting):
             chosen[event] = None
             continue
-        scores = placing.prioritize(ExtenderArgs(pod=what, node_names=fitting))
-        best = max(scores, key=lambda entry: entry.score).host
+        best = fitting[int(placing.prioritize(what, fitting).argmax())]
         request = cache.request(what)
         allocation = cache.ranking.choose(request, best, policies)
         cache.assume_pod(what, allocation)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from egpu.api import names
-from egpu.api.extender import ExtenderArgs
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.placing import Placing
 from egpu.cli.plots import Line, write_plot
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.node_names import NodeNames
 from egpu.core.policies.registry import NAMES, Policies
 from egpu.core.policies.shapes import Machine, Mix, Shape
 from egpu.core.simulation.replay import run
@@ -67,8 +67,7 @@ def test_a_pod_whose_class_asks_for_prices_is_not_placed_by_another_policy() -> 
     with pytest.raises(MissingExtra, match=PRICES):
         cache.ranking.choose(cache.request(what), "n0", BINPACK)
     view: Any = SimpleNamespace(cache=cache)
-    scores = Placing(view, BINPACK).prioritize(ExtenderArgs(pod=what, node_names=["n0"]))
-    assert [entry.score for entry in scores] == [0]
+    assert Placing(view, BINPACK).prioritize(what, NodeNames(["n0"])).tolist() == [0]
 
 
 def test_with_the_package_it_is_placed_by_its_class() -> None:

@@ -2,6 +2,7 @@
 
     client        one method per verb, in our own errors
     connection    from a kubeconfig or a service account to HTTP
+    transport     HTTP/1.1 to one server
     paths         the URL of each kind
     failures      the API server's errors as ours
     reflector     a local copy of one kind, kept true by list and watch

@@ -3,6 +3,7 @@
 import ipaddress
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx2
 import yaml
@@ -11,6 +12,7 @@ from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
+from egpu.adapters.kubernetes.transport import Transport
 from egpu.errors import InvalidInput
 
 MAX_CONNECTIONS = 256
@@ -33,16 +35,18 @@ def connect(kubeconfig: Path | str | None = None, *, context: str | None = None)
         assert config is not None, "without a default, lightkube raises instead"
         user = config.user or User()
         server = config.cluster.server
+        tls = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
+        # A proxy never stands between us and this very machine; where there is one, httpx2 knows how to ask it.
+        proxied = not _is_loopback(server) and bool(getproxies())
         http = httpx2.AsyncClient(
             base_url=server,
             auth=user_auth(user),
-            verify=verify_cluster(config.cluster, user, config.abs_file, trust_env=False),
+            verify=tls,
             timeout=httpx2.Timeout(REQUEST_TIMEOUT_SECONDS),
-            limits=httpx2.Limits(
-                max_connections=MAX_CONNECTIONS, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_SECONDS
-            ),
-            trust_env=not _is_loopback(server),  # a proxy never stands between us and this very machine
+            limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS),
+            trust_env=proxied,
             headers={"User-Agent": "elastic-gpu"},
+            transport=None if proxied else Transport(tls, at_most=MAX_CONNECTIONS, keepalive_seconds=KEEPALIVE_SECONDS),
         )
     except (ConfigError, OSError, AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:
         source = kubeconfig or "service account, $KUBECONFIG or ~/.kube/config"

@@ -3,6 +3,7 @@
     app               puts an extender together and runs it
     config            what it can be told
     server            kube-scheduler's protocol
+    questions         what kube-scheduler asks about a pod, read
     placing           filter, prioritize, preempt: questions that change nothing
     binding           bind: choose, assume, one POST
     preempting        evicts for pods of higher priority, and keeps their room for them

@@ -59,7 +59,12 @@ class Extender:
         self.waker = Waker(client, self.view, policies, metrics)
         self.preemptor = Preemptor(client, self.view, self.fence, policies, events=events, metrics=metrics)
         self.card_status = CardStatusWriter(client, self.view)
-        self.placing = Placing(self.view, policies, filtered.note, self.waker.answered)
+        self.placing = Placing(
+            self.view,
+            policies,
+            filtered.note,
+            lambda uid, _, fits: self.waker.answered(uid, room=bool(fits.any())),
+        )
         self.server = ExtenderServer(self.placing, self.binder, filtered, metrics=metrics, not_ready=self.not_ready)
         self.guard = Guard(client)
         self.address: Listen | None = None

@@ -6,9 +6,14 @@ time, or because there was too much of it) is asked again: the bind fails, and k
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from egpu.core.arrays import BoolArray, IntArray
+from egpu.core.placement.node_names import NodeNames
 from egpu.errors import Conflict
 
 REMEMBER_SECONDS = 900.0
@@ -30,21 +35,16 @@ class Filtered:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._numbers: dict[str, int] = {}
+        self._numbered: WeakKeyDictionary[NodeNames, IntArray] = WeakKeyDictionary()
+        """The numbers of a list's names, for lists come again."""
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
 
-    def note(self, uid: str, nodes: Iterable[str]) -> None:
-        """The pod may go to these nodes, and no others."""
-        chosen = list(nodes)
-        if len(self._numbers) + len(chosen) > MAX_NODES and not self._numbers.keys() >= set(chosen):
-            self._numbers.clear()
-            self._answers.clear()
-        bits = bytearray()
-        for node in chosen:
-            byte, bit = divmod(self._numbers.setdefault(node, len(self._numbers)), 8)
-            if byte >= len(bits):
-                bits.extend(bytes(byte + 1 - len(bits)))
-            bits[byte] |= 1 << bit
-        self._answers[uid] = _Answer(bytes(bits), self._clock())
+    def note(self, uid: str, nodes: NodeNames, fits: BoolArray) -> None:
+        """The pod may go to those of `nodes` for which `fits`, shape (nodes,), is true, and to no others."""
+        numbers = self._number(nodes)[fits]
+        chosen = np.zeros(len(self._numbers), dtype=np.bool_)
+        chosen[numbers] = True
+        self._answers[uid] = _Answer(np.packbits(chosen).tobytes(), self._clock())
         self._answers.move_to_end(uid)
         while len(self._answers) > MAX_PODS:
             self._answers.popitem(last=False)
@@ -55,5 +55,17 @@ class Filtered:
         if answer is None or self._clock() - answer.since > REMEMBER_SECONDS:
             raise Conflict(f"pod with uid {uid} has not been filtered here, or too long ago; schedule it again")
         byte, bit = divmod(self._numbers.get(node, MAX_NODES), 8)
-        if byte >= len(answer.bits) or not answer.bits[byte] >> bit & 1:
+        if byte >= len(answer.bits) or not answer.bits[byte] << bit & 0x80:
             raise Conflict(f"the filter did not let pod with uid {uid} go to {node}; schedule it again")
+
+    def _number(self, nodes: NodeNames) -> IntArray:
+        found = self._numbered.get(nodes)
+        if found is None:
+            if len(self._numbers) + len(nodes) > MAX_NODES and not self._numbers.keys() >= set(nodes.names):
+                self._numbers.clear()
+                self._numbered.clear()
+                self._answers.clear()
+            numbers = self._numbers
+            listed = [numbers.setdefault(name, len(numbers)) for name in nodes.names]
+            found = self._numbered[nodes] = np.array(listed, dtype=np.int64)
+        return found

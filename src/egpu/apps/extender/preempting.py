@@ -119,13 +119,11 @@ class Preemptor:
         """Pods that kube-scheduler found no place for, and that are more important than some that have one: the most
         important first, and among equals namespace by namespace, so that nobody's many hopeless pods are all that is
         ever looked at."""
-        placed = [priority(pod) for pod in self._view.pods if is_placed(pod)]
-        least = min(placed, default=None)
-        waiting = [
-            pod
-            for pod in self._view.pods
-            if least is not None and priority(pod) > least and self._waits(pod) and self._is_turn(pod.uid)
-        ]
+        waiting = [pod for pod in self._view.waiting.values() if self._waits(pod) and self._is_turn(pod.uid)]
+        if not waiting:
+            return []
+        least = min((priority(pod) for pod in self._view.pods if is_placed(pod)), default=None)
+        waiting = [pod for pod in waiting if least is not None and priority(pod) > least]
         return sorted(waiting, key=self._place_in_line)
 
     def _place_in_line(self, pod: Pod) -> tuple[int, float, str, str]:

@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from itertools import compress
+from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,18 +18,19 @@ from starlette.routing import Route
 from egpu.adapters.monitoring import Guard, monitoring_app
 from egpu.adapters.web import body_within
 from egpu.api.extender import (
-    ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
-    ExtenderFilterResult,
+    ExtenderFilterAnswer,
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
-    HostPriority,
 )
 from egpu.apps.extender.binding import Binder
 from egpu.apps.extender.filtered import Filtered
 from egpu.apps.extender.metrics import Metrics
-from egpu.apps.extender.placing import Placing
+from egpu.apps.extender.placing import MAX_SCORE, Placing, Verdict
+from egpu.apps.extender.questions import Question, Questions
+from egpu.core.arrays import IntArray
+from egpu.core.placement.node_names import NodeNames
 from egpu.errors import ElasticGPUError, InvalidInput
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -37,20 +40,13 @@ MAX_BIND_BYTES = 16 * 1024
 MAX_BODIES = 4
 """Bodies read and answered at once; others wait. A kube-scheduler sends one after the other, but for bindings."""
 
+_NEXT: Final = b',{"Host":'
+_SCORED: Final = [b',"Score":%d}%b' % (score, _NEXT) for score in range(MAX_SCORE + 1)]
+
 A = TypeVar("A")
 Handler = Callable[[Request], Awaitable[Response]]
 
 log = structlog.get_logger(__name__)
-
-
-class _Items(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
-class _FullNodes(msgspec.Struct):
-    """The nodes of a filter call as they were sent, for the caller to get back unshortened."""
-
-    nodes: _Items = msgspec.field(name="Nodes")
 
 
 class ExtenderServer:
@@ -70,6 +66,7 @@ class ExtenderServer:
         self._placing = placing
         self._binder = binder
         self._not_ready = not_ready
+        self._questions = Questions()
         self._bodies = asyncio.Semaphore(MAX_BODIES)
 
     def app(self) -> Starlette:
@@ -94,20 +91,29 @@ class ExtenderServer:
     async def filter(self, request: Request) -> Response:
         async with self._bodies:
             body = await body_within(request, MAX_BODY_BYTES)
-            args = _decode(body, ExtenderArgs)
+            asked = self._questions.read(body)
             if (reason := self._not_ready()) is not None:
-                return _json(ExtenderFilterResult(error=f"extender not ready: {reason}"))
-            full_nodes = [] if args.nodes is None else _decode(body, _FullNodes).nodes.items or []
+                return _json(ExtenderFilterAnswer(error=f"extender not ready: {reason}"))
             with self._metrics.filter_seconds.time():
-                return _json(self._placing.filter(args, full_nodes))
+                return _json(self._filtered_answer(asked, self._placing.filter(asked.pod, asked.nodes)))
+
+    def _filtered_answer(self, asked: Question, verdict: Verdict) -> ExtenderFilterAnswer:
+        failed, unresolvable = verdict.failed, verdict.unresolvable
+        if asked.full_nodes is None:
+            names = msgspec.Raw(self._questions.expect(asked.nodes, verdict.ok))
+            return ExtenderFilterAnswer(
+                node_names=names, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable
+            )
+        kept: dict[str, object] = {"items": list(compress(asked.full_nodes, verdict.ok.tolist()))}
+        return ExtenderFilterAnswer(nodes=kept, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)
 
     async def prioritize(self, request: Request) -> Response:
         async with self._bodies:
-            args = await _read(request, ExtenderArgs)
+            asked = self._questions.read(await body_within(request, MAX_BODY_BYTES))
             if self._not_ready() is not None:
-                return _json([HostPriority(host=name, score=0) for name in args.names()])
+                return _answer(priorities(asked.nodes, np.zeros(len(asked.nodes), dtype=np.int64)))
             with self._metrics.prioritize_seconds.time():
-                return _json(self._placing.prioritize(args))
+                return _answer(priorities(asked.nodes, self._placing.prioritize(asked.pod, asked.nodes)))
 
     async def bind(self, request: Request) -> Response:
         args = _decode(await body_within(request, MAX_BIND_BYTES), ExtenderBindingArgs)
@@ -186,5 +192,24 @@ def _decode(body: bytes, kind: type[A]) -> A:
         raise InvalidInput("body", f"not {kind.__name__}: {error}") from error
 
 
+def priorities(nodes: NodeNames, scores: IntArray) -> bytes:
+    """A HostPriorityList, put together from the names as JSON: an object for each of thousands costs more than the
+    scores themselves. Raises InvalidInput for what is no name of a node."""
+    if not len(nodes):
+        return b"[]"
+    quoted = msgspec.json.encode(nodes.names)[1:-1].split(b",")
+    if len(quoted) != len(nodes):
+        raise InvalidInput("NodeNames", "no node has a name with a comma")
+    parts = [b""] * (2 * len(nodes))
+    parts[0::2] = quoted
+    parts[1::2] = [_SCORED[score] for score in scores.tolist()]
+    parts[-1] = parts[-1].removesuffix(_NEXT)
+    return b'[{"Host":' + b"".join(parts) + b"]"
+
+
 def _json(value: Any, *, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+    return _answer(msgspec.json.encode(value), status=status)
+
+
+def _answer(body: bytes, *, status: int = 200) -> Response:
+    return Response(body, status_code=status, media_type="application/json")

@@ -7,6 +7,7 @@ from egpu.api import names
 from egpu.api.disruption import PodDisruptionBudget
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
+from egpu.apps.extender.fence import awaits_placement
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.scene import Scene
@@ -24,6 +25,8 @@ class View:
         self.nodes = self.caches.add(Node)
         self.pods = self.caches.add(Pod)
         self.budgets = self.caches.add(PodDisruptionBudget)
+        self.waiting: dict[str, Pod] = {}
+        """Pods that ask for cards and have no node, by UID: few of all pods."""
         self._listeners: list[Callable[[], None]] = []
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
@@ -83,15 +86,21 @@ class View:
             self.made_room()  # pods may have waited for the claim, or for it to be bound
 
     def _pod(self, change: Change[Pod]) -> None:
-        if change.new is None:
-            self.cache.pod_deleted(change.subject.uid)
+        uid, new = change.subject.uid, change.new
+        if new is None or not awaits_placement(new):
+            self.waiting.pop(uid, None)
+        else:
+            self.waiting[uid] = new
+        if new is None:
+            self.cache.pod_deleted(uid)
             self.made_room()
             return
-        self.cache.pod_changed(change.new)
-        old, new = change.old, change.new
-        ended = new.finished and not (old is not None and old.finished)
-        gave_back = old is not None and old.annotations.get(names.ALLOCATION) != new.annotations.get(names.ALLOCATION)
-        if ended or gave_back:
+        had_reserved = uid in self.cache.reservations
+        self.cache.pod_changed(new)
+        before = change.old.annotations.get(names.ALLOCATION) if change.old is not None else None
+        ended = new.finished and not (change.old is not None and change.old.finished)
+        gave_back = before is not None and before != new.annotations.get(names.ALLOCATION)
+        if ended or gave_back or (had_reserved and uid not in self.cache.reservations):
             self.made_room()
 
 

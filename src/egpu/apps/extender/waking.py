@@ -13,7 +13,6 @@ touches every waiting pod (`egpu.apps.extender.fence`), and so is asked about al
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 import structlog
 
@@ -50,10 +49,11 @@ class Waker:
         self._room = asyncio.Event()
         view.on_room(self._room.set)
 
-    def answered(self, uid: str, fits: Sequence[str]) -> None:
-        """Which of the nodes that kube-scheduler offered have room for the pod; if none has, it will be put aside."""
+    def answered(self, uid: str, *, room: bool) -> None:
+        """Whether any of the nodes that kube-scheduler offered has room for the pod; if none has, it will be put
+        aside."""
         self._told.pop(uid, None)
-        if fits:
+        if room:
             self._refused.discard(uid)
         else:
             self._refused.add(uid)
@@ -82,6 +82,8 @@ class Waker:
             if pod is not None and awaits_placement(pod) and not self._has_cards(pod)
         }
         self._refused &= waiting.keys()
+        if not waiting:
+            return
         for pod in would_fit(waiting.values(), self._view.cache, self._view.usable_nodes(), self._policies):
             if pod.uid not in self._told and not self._has_cards(pod):
                 await self._wake(pod)
@@ -101,7 +103,7 @@ class Waker:
         except (Conflict, NotFound, Refused):
             return  # another pod by now, or none, or one that cannot be told; nobody else waits for it
         except ElasticGPUError:
-            self.answered(pod.uid, ())
+            self.answered(pod.uid, room=False)
             raise
         self._metrics.pods_woken.inc()
         log.info("woken: there is room for it", pod=pod.key)

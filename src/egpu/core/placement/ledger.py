@@ -10,6 +10,7 @@ Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -169,10 +170,18 @@ class Ledger:
             return nodes.found(self._rows_version, self._look_up)
         return self._look_up(nodes)
 
+    def known(self, nodes: Sequence[str]) -> BoolArray:
+        """Which of them have cards or take part in the pool, shape (nodes,)."""
+        found = np.zeros(len(nodes), dtype=np.bool_)
+        found[self.rows_of(nodes)[1]] = True
+        if self.pool:
+            found |= np.array([node in self.pool for node in nodes], dtype=np.bool_)
+        return found
+
     def _look_up(self, names: Sequence[str]) -> Found:
-        found = [(row, place) for place, name in enumerate(names) if (row := self._rows.get(name)) is not None]
-        pairs = np.array(found, dtype=np.int64).reshape(len(found), 2)
-        return pairs[:, 0].copy(), pairs[:, 1].copy()
+        rows: IntArray = np.fromiter(map(self._rows.get, names, repeat(-1)), dtype=np.int64, count=len(names))
+        places = np.flatnonzero(rows >= 0)
+        return rows[places], places
 
     def totals(self, rows: IntArray | int) -> CardTotals:
         """What the cards of these rows have in all."""

@@ -34,6 +34,16 @@ class NodeNames(Sequence[str]):
             self._found, self._version = look_up(self.names), version
         return self._found
 
+    def subset(self, which: BoolArray) -> "NodeNames":
+        """Those for which `which`, of shape (nodes,), is true; what is known of them is known of it."""
+        part = NodeNames(chosen(self, which))
+        if self._found is not None:
+            rows, places = self._found
+            kept = which[places]
+            part._found = rows[kept], which.cumsum()[places[kept]] - 1
+            part._version = self._version
+        return part
+
 
 def chosen(nodes: Sequence[str], which: BoolArray) -> tuple[str, ...]:
     """Those of `nodes` for which `which`, of shape (nodes,), is true, in their order."""

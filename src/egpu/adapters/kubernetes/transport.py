@@ -1,0 +1,235 @@
+"""HTTP/1.1 to one server, for httpx2: a parser in C, one write per request, connections kept and used again.
+
+A binding is sent for every pod, with a question about the election before it, so what one request costs counts: with
+the parser and the locks in Python of httpx2's own transport, several times as much.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import httptools
+import httpx2
+
+MAX_BUFFERED_BYTES: Final = 1024 * 1024
+"""Of a body that is not read as fast as it comes; beyond, the server is made to wait."""
+MAX_HEAD_BYTES: Final = 256 * 1024
+"""Status line and headers of one answer."""
+
+
+class Transport(httpx2.AsyncBaseTransport):
+    """Connections to one server, made when they are needed. `keepalive_seconds`: an idle one is not used after that."""
+
+    def __init__(self, tls: ssl.SSLContext | None, *, at_most: int, keepalive_seconds: float) -> None:
+        self._tls = tls
+        self._keepalive_seconds = keepalive_seconds
+        self._places = asyncio.Semaphore(at_most)
+        self._idle: list[_Connection] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Raises what httpx2's own transport would: only ConnectError, ConnectTimeout and PoolTimeout say that nothing
+        can have been sent."""
+        timeouts: dict[str, float | None] = request.extensions.get("timeout", {})
+        body = await request.aread()
+        try:
+            async with asyncio.timeout(timeouts.get("pool")):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise httpx2.PoolTimeout("too many requests at once", request=request) from error
+        try:
+            connection = self._kept() or await self._connect(request, timeouts.get("connect"))
+            connection.send(request, body)
+            status, headers = await connection.head(timeouts.get("read"))
+        except BaseException:
+            self._places.release()
+            raise
+        return httpx2.Response(status, headers=headers, stream=_Body(self, connection, timeouts.get("read")))
+
+    def done(self, connection: "_Connection") -> None:
+        """The answer was read, or nobody wants the rest of it."""
+        self._places.release()
+        if connection.reusable:
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    async def aclose(self) -> None:
+        while self._idle:
+            self._idle.pop().abort()
+
+    def _kept(self) -> "_Connection | None":
+        """The connection that was used last, of those that may be used again."""
+        oldest = time.monotonic() - self._keepalive_seconds
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable and connection.idle_since >= oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, request: httpx2.Request, within_seconds: float | None) -> "_Connection":
+        url = request.url
+        port = url.port or (443 if url.scheme == "https" else 80)
+        tls = self._tls if url.scheme == "https" else None
+        try:
+            async with asyncio.timeout(within_seconds):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    _Connection, url.host, port, ssl=tls, server_hostname=url.host if tls else None
+                )
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout(f"no connection within {within_seconds} s", request=request) from error
+        except OSError as error:  # of TLS too
+            raise httpx2.ConnectError(str(error), request=request) from error
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One exchange at a time."""
+
+    def __init__(self) -> None:
+        self.idle_since = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._chunks: deque[bytes] = deque()
+        self._buffered = self._head_bytes = 0
+        self._has_head = self._whole = self._until_close = self._kept_alive = False
+        self._error: httpx2.TransportError | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may be sent: the last answer is whole, and nobody closed."""
+        return (
+            self._whole
+            and not self._chunks
+            and self._error is None
+            and self._kept_alive
+            and self._transport is not None
+            and not self._transport.is_closing()
+        )
+
+    def send(self, request: httpx2.Request, body: bytes) -> None:
+        self._reset()
+        assert self._transport is not None
+        lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)]
+        lines += [b"%b: %b\r\n" % pair for pair in request.headers.raw]
+        self._transport.write(b"".join((*lines, b"\r\n", body)))
+
+    async def head(self, within_seconds: float | None) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Status and headers of the answer. Raises ReadError, ReadTimeout, RemoteProtocolError."""
+        try:
+            while not self._has_head:
+                await self._wait(within_seconds)
+        except BaseException:
+            self.abort()
+            raise
+        return self._parser.get_status_code(), self._headers
+
+    async def chunk(self, within_seconds: float | None) -> bytes:
+        """The next part of the body, empty at its end. Raises as `head` does."""
+        while not self._chunks and not self._whole:
+            await self._wait(within_seconds)
+        if not self._chunks:
+            return b""
+        found = b"".join(self._chunks)
+        self._chunks.clear()
+        if self._buffered > MAX_BUFFERED_BYTES and self._transport is not None:
+            self._transport.resume_reading()
+        self._buffered = 0
+        return found
+
+    async def _wait(self, within_seconds: float | None) -> None:
+        if self._error is not None:
+            raise self._error
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(within_seconds):
+                await self._changed.wait()
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout(f"nothing came within {within_seconds} s") from error
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- what asyncio calls ---
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += 0 if self._has_head else len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(httpx2.RemoteProtocolError(str(error)))
+        if not self._has_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(httpx2.RemoteProtocolError(f"headers larger than {MAX_HEAD_BYTES} bytes"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._until_close and exc is None:
+            self._whole = True
+        if not self._whole:
+            self._fail(httpx2.ReadError(str(exc) if exc else "the server closed the connection"))
+        self._changed.set()
+        self._transport = None
+
+    def _fail(self, error: httpx2.TransportError) -> None:
+        self._error = self._error or error
+        self._changed.set()
+        self.abort()
+
+    # --- what the parser calls ---
+
+    def on_message_begin(self) -> None:
+        if self._whole:
+            self._fail(httpx2.RemoteProtocolError("an answer that nobody asked for"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._has_head = self._parser.get_status_code() >= 200  # what comes before is no answer
+        if not self._has_head:
+            self._headers = []
+        self._kept_alive = self._parser.should_keep_alive()
+        named = {name.lower() for name, _ in self._headers}
+        self._until_close = self._has_head and not named & {b"content-length", b"transfer-encoding"}
+        self._changed.set()
+
+    def on_body(self, body: bytes) -> None:
+        if self._whole:
+            return
+        self._chunks.append(body)
+        before, self._buffered = self._buffered, self._buffered + len(body)
+        if before <= MAX_BUFFERED_BYTES < self._buffered and self._transport is not None:
+            self._transport.pause_reading()
+        self._changed.set()
+
+    def on_message_complete(self) -> None:
+        self._whole = self._has_head
+        self._changed.set()
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, transport: Transport, connection: _Connection, within_seconds: float | None) -> None:
+        self._transport = transport
+        self._connection: _Connection | None = connection
+        self._within_seconds = within_seconds
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._connection is not None and (found := await self._connection.chunk(self._within_seconds)):
+            yield found
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._transport.done(connection)
