@@ -4,6 +4,8 @@ nothing leaks, and no pod fails and no program is interrupted that was not itsel
 import asyncio
 import contextlib
 import os
+import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +17,12 @@ from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import AlreadyExists, ElasticGPUError
 from support import programs
-from support.faults import Faults
+from support.faults import JUMP_SECONDS, Faults
+from support.settable_clock import EVERYBODY, SettableClock
 from support.storm import Witness, check_container, script
 from support.waiting import until
 
-ROUNDS: Final = int(os.environ.get("EGPU_FAULT_ROUNDS", "23"))
+ROUNDS: Final = int(os.environ.get("EGPU_FAULT_ROUNDS", "29"))
 """One of each kind in every run of the suite; `make faults` has many more."""
 SEED: Final = int(os.environ.get("EGPU_FAULT_SEED", "1"))
 ROUND_SECONDS: Final = 0.5
@@ -79,12 +82,24 @@ def left(running: Cluster) -> list[Path]:
     return found
 
 
+@pytest.fixture
+def clock(tmp_path: Path) -> Generator[SettableClock]:
+    """That of every component, which can be set."""
+    made = SettableClock(tmp_path)
+    with made.environment():
+        made.set(EVERYBODY, JUMP_SECONDS)
+        assert made.seen() > time.time() + JUMP_SECONDS / 2, "it is what processes see"
+        made.set(EVERYBODY, 0)
+        yield made
+
+
 @pytest.mark.timeout(300 + 5 * ROUNDS)
-async def test_nothing_but_what_was_struck_notices() -> None:
-    async with cluster(ClusterConfig(nodes=1, cards_per_node=2, cpu_nodes=1)) as running, running.client() as client:
+async def test_nothing_but_what_was_struck_notices(clock: SettableClock) -> None:
+    config = ClusterConfig(nodes=1, cards_per_node=2, cpu_nodes=1)
+    async with cluster(config) as running, running.client() as client:
         await manifests.create(client, programs.steady())
         await until(lambda: programs.computing(running) == len(PLACES), "three programs compute")
-        held, witness, faults = len(left(running)), Witness(), Faults(running, SEED)
+        held, witness, faults = len(left(running)), Witness(), Faults(running, SEED, clock)
         watching = asyncio.create_task(witness.watch(client))
         try:
             for number in range(ROUNDS):

@@ -7,11 +7,12 @@ nothing else may notice.
     refused    requests of our components to the API server, with 409, 410, 429 and 500, before anything is done
     cut        every watch
     deposed    the extender that leads: its Lease is another's, until the next one takes it back
+    set        a component's clock, by an hour to either side, and back again
     rotated    the certificates of webhook, extender and pool, and the authorities of webhook and pool
 
 Not killed are shims: their executors end with them, which is what they are for. And an agent is struck only while all
-agents are ready, as in a rollout: between two nodes a program of the pool outlives 30 seconds in which they are not
-both there.
+agents are ready, as in a rollout, and programs go on: between two nodes a program of the pool outlives 30 seconds
+without a connection, which on a busy machine several agents in a row would make of one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -40,12 +42,14 @@ from egpu.embedded.apiserver.authorization import Wanted
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.cluster import NAMESPACE, PKI, Cluster
 from egpu.embedded.credentials import LOOPBACK
-from support import rotation
+from support import programs, rotation
+from support.settable_clock import SettableClock
 from support.waiting import until
 
 KILLED: Final = ("extender", "controller", "webhook", "agent", "kubelet")
 PAUSED: Final = (*KILLED, "shim")
 LONGEST_PAUSE_SECONDS: Final = 2.0
+JUMP_SECONDS: Final = 3600
 LONGEST_AWAY_SECONDS: Final = 3.0
 """Of the API server: as long as its container takes to start again, and more."""
 REFUSING_SECONDS: Final = 1.5
@@ -57,8 +61,9 @@ WEBHOOK_TLS: Final = ControllerConfig.tls_secret
 class Faults:
     """`strike` once a round; `struck` counts what was done."""
 
-    def __init__(self, running: Cluster, seed: int) -> None:
+    def __init__(self, running: Cluster, seed: int, clock: SettableClock) -> None:
         self._running = running
+        self._clock = clock
         self._rng = random.Random(seed)
         self._left: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._refusing_until = 0.0
@@ -73,6 +78,8 @@ class Faults:
             yield f"kill {kind}", lambda kind=kind: self._kill(kind)
         for kind in PAUSED:
             yield f"pause {kind}", lambda kind=kind: self._pause(kind)
+        for kind in PAUSED:
+            yield f"set clock of {kind}", lambda kind=kind: self._set_clock(kind)
         yield "roll agent", self._roll
         yield "kill every agent", self._kill_agents
         yield "pause API server", self._pause_api
@@ -94,6 +101,8 @@ class Faults:
         name, fault = self._left.pop()
         if name.endswith("agent"):
             await until(self._agents_ready, "every agent is ready")
+            before = programs.gpu_seconds(self._running)
+            await until(lambda: self._all_go_on(before), "the steady programs go on")
         await fault()
         self.struck[name] += 1
         return name
@@ -113,6 +122,9 @@ class Faults:
                 return False
         return all(answer.status_code == 200 for answer in answers)
 
+    def _all_go_on(self, before: dict[Path, float]) -> bool:
+        return programs.progress(before, programs.gpu_seconds(self._running)) >= len(programs.steady())
+
     async def _kill(self, kind: str) -> None:
         self._running.fleet.children[self._one(kind)].kill()
 
@@ -124,6 +136,13 @@ class Faults:
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(self._rng.uniform(0.3, LONGEST_PAUSE_SECONDS))
             os.kill(pid, signal.SIGCONT)
+
+    async def _set_clock(self, kind: str) -> None:
+        pid = self._running.fleet.children[self._one(kind)].pid
+        if pid is not None:
+            self._clock.set(pid, self._rng.choice((-1, 1)) * JUMP_SECONDS)
+            await asyncio.sleep(self._rng.uniform(0.3, LONGEST_PAUSE_SECONDS))
+            self._clock.set(pid, 0)
 
     async def _kill_agents(self) -> None:
         for name, child in self._running.fleet.children.items():
