@@ -25,6 +25,7 @@ _KINDS = (
     ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, "pvc"),
     ("", "v1", "persistentvolumes", "PersistentVolume", False, "pv"),
     ("", "v1", "replicationcontrollers", "ReplicationController", True, "rc"),
+    ("apps", "v1", "controllerrevisions", "ControllerRevision", True, ""),
     ("batch", "v1", "cronjobs", "CronJob", True, "cj"),
     ("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", True, "hpa"),
     ("networking.k8s.io", "v1", "ingresses", "Ingress", True, "ing"),
@@ -36,7 +37,7 @@ _KINDS = (
 def resources() -> list[Resource]:
     """Kinds of which every request is refused, by name."""
     return [
-        Resource(group, version, plural, kind, namespaced, "", kind.lower(), (short,),
+        Resource(group, version, plural, kind, namespaced, "", kind.lower(), tuple(filter(None, [short])),
                  verbs=("create", "get", "list", "patch", "delete"),
                  model=(f"{group.partition('.')[0] or 'core'}_{version}", kind))
         for group, version, plural, kind, namespaced, short in _KINDS

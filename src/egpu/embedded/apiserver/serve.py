@@ -222,6 +222,7 @@ def _settings(app: Instance, directory: Path, certificates: Certificates) -> uvi
             ws="wsproto",
             ws_max_size=FRAME_BYTES,
             ws_per_message_deflate=False,
+            ws_ping_interval=None,  # who waits for `| less` does not answer; on loopback the connection's end is seen
             lifespan="off",
             log_config=None,
             access_log=False,
