@@ -13,10 +13,11 @@ from test_extender_preempting import UNSCHEDULABLE, evicted, full, ranked, ready
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ObjectMeta
-from egpu.apps.extender import Extender
+from egpu.apps.extender import Extender, preempting
 from egpu.apps.extender.preempting import AGAIN_SECONDS
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.published import MAX_LINK_MBPS
+from egpu.core.preemption.plan import plan_in_slices
 from egpu.errors import Conflict
 from support.fake_api import FakeAPI, Fault, Json, status
 from support.waiting import until
@@ -155,12 +156,11 @@ async def test_a_selector_that_compares_with_no_number_stops_nobody(operator: st
 async def test_a_pod_that_no_plan_can_be_made_for_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     api = ready_cluster()
     async with slow_extender(api) as (one, _):
-        plan = one.preemptor._plan  # pyright: ignore[reportPrivateUsage]
 
-        async def failing(pod: Pod) -> Any:
-            return await plan(pod) if pod.name != "strange" else 1 // 0
+        def failing(pod: Pod, *arguments: Any, **named: Any) -> Any:
+            return plan_in_slices(pod, *arguments, **named) if pod.name != "strange" else 1 // 0
 
-        monkeypatch.setattr(one.preemptor, "_plan", failing)
+        monkeypatch.setattr(preempting, "plan_in_slices", failing)
         await full(api, one, ranked("small", 1))
         await unschedulable(api, one, ranked("strange", 10))
         await waiting(api, one, ranked("great", 5))
@@ -178,14 +178,13 @@ async def test_many_pods_for_which_nobody_can_go_do_not_take_every_turn(monkeypa
         great = ranked("great", 10)
         great["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
         looks: list[str] = []
-        begin = one.preemptor._begin  # pyright: ignore[reportPrivateUsage]
 
-        async def noted(pod: Pod) -> None:
+        def noted(pod: Pod, *arguments: Any, **named: Any) -> Any:
             looks.append(pod.name)
             now[0] += AGAIN_SECONDS / 2  # a plan takes time where the cluster is large
-            await begin(pod)
+            return plan_in_slices(pod, *arguments, **named)
 
-        monkeypatch.setattr(one.preemptor, "_begin", noted)
+        monkeypatch.setattr(preempting, "plan_in_slices", noted)
         await unschedulable(api, one, *hopeless)
         await until(lambda: len(looks) >= 4)
         await waiting(api, one, great)

@@ -10,7 +10,7 @@ import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -22,6 +22,9 @@ from egpu.api.quantities import parse_memory_mib
 from egpu.cli import pool
 from egpu.cli.output import EXIT_USAGE, Format, fail, note
 from egpu.errors import ElasticGPUError, InvalidInput
+
+if TYPE_CHECKING:
+    from egpu.adapters.local.run import LocalMachine
 
 EXIT_NOT_STARTED = 125
 NUMBA_PLUGIN = Path(egpu.__file__).parent / "adapters/local/numba_ptx/egpu_numba.py"
@@ -87,9 +90,7 @@ def run(
 
     logs.configure("run", level="error")  # stdout is the command's
     try:
-        machine = localrun.find_machine(simulate, root=state_dir and state_dir.absolute())
-        if machine.simulated is not None and simulate is None:
-            note(f"no NVIDIA driver here: using the simulated machine {machine.name} (say --simulate to choose)")
+        machine = _machine(simulate, state_dir)
         cards = machine.cards()
         request = SliceRequest(
             core=core, memory_mib=_memory_mib(memory, core, cards[0].memory_mib), gpu=gpu, mode=_mode(mode)
@@ -141,6 +142,16 @@ def _run_pooled(
         fail(str(error), code=EXIT_NOT_STARTED)
     _summarise(summary, output)
     raise typer.Exit(status)
+
+
+def _machine(simulate: str | None, state_dir: Path | None) -> "LocalMachine":
+    """Raises InvalidInput, ElasticGPUError."""
+    from egpu.adapters.local.run import find_machine
+
+    machine = find_machine(simulate, root=state_dir and state_dir.absolute())
+    if machine.simulated is not None and simulate is None:
+        note(f"no NVIDIA driver here: using the simulated machine {machine.name} (say --simulate to choose)")
+    return machine
 
 
 def _summarise(summary: dict[str, Any], output: Format) -> None:
