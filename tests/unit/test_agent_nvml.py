@@ -35,6 +35,8 @@ class FakeNVML:
         self.events: list[tuple[str, int]] = []
         self.starts = 0
         self.answers = True
+        self.nvmlMemory_v2 = 2
+        self.tells_reserved = True
 
     def nvmlInit(self) -> None:  # noqa: N802
         self.starts += 1
@@ -59,8 +61,10 @@ class FakeNVML:
     def nvmlDeviceGetName(self, handle: str) -> bytes:  # noqa: N802
         return b"T4"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(total=16 << 30)
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int = 0) -> SimpleNamespace:  # noqa: N802
+        if version and not self.tells_reserved:
+            raise self.NVMLError("function not found")
+        return SimpleNamespace(total=16 << 30, reserved=500 << 20)
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> tuple[int, int]:  # noqa: N802
         return 7, 5
@@ -104,6 +108,12 @@ def test_a_lost_card_stays_known_and_comes_back(fake: FakeNVML) -> None:
     assert health(inventory) == {"GPU-a": "", "GPU-b": ""}
     assert {card.uuid: card.minor for card in inventory.read()} == {"GPU-b": 0, "GPU-a": 1}
     assert fake.starts > 1, "NVML finds a card that came back only after a fresh start"
+
+
+def test_what_the_driver_keeps_is_not_published(fake: FakeNVML) -> None:
+    assert {card.memory_mib for card in NvmlInventory().read()} == {(16 << 10) - 500}
+    fake.tells_reserved = False
+    assert {card.memory_mib for card in NvmlInventory().read()} == {16 << 10}, "an old driver does not say"
 
 
 def test_a_critical_xid_is_held_against_a_card_for_a_while(fake: FakeNVML) -> None:

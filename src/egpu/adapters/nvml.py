@@ -222,13 +222,12 @@ class NvmlInventory:
     def _card(self, handle: Any, index: int, uuid: str) -> CardReading:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         pci = _quiet(nvml.nvmlDeviceGetPciInfo, handle)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         return CardReading(
             uuid=uuid,
             index=index,
             minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
             model=_text(nvml.nvmlDeviceGetName(handle)),
-            memory_mib=int(memory.total) // MIB,
+            memory_mib=_memory_mib(handle),
             compute_capability=f"{major}.{minor}",
             tflops=_tflops(handle),
             numa=_numa(handle),
@@ -304,6 +303,17 @@ def _quiet(function: Callable[..., T], *arguments: Any) -> T | None:
         return function(*arguments)
     except nvml.NVMLError:
         return None
+
+
+def _memory_mib(handle: Any) -> int:
+    """What programs can have of a card's memory: all of it less what the driver keeps for itself, in MiB.
+
+    Drivers before 510 do not say what that is.
+    """
+    memory = _quiet(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+    if memory is None:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB
+    return (int(memory.total) - int(memory.reserved)) // MIB
 
 
 def _text(value: str | bytes) -> str:
