@@ -70,7 +70,7 @@ struct symbol {
     uint32_t number;
     uint32_t size, align;
     uint32_t element; /* bytes of one, in an array of one dimension; 0: `name[N]` means nothing */
-    bool param; /* SYM_FRAME: declared .param */
+    bool param;       /* SYM_FRAME: declared .param */
     struct variable *variable;
     struct function *function;
 };
