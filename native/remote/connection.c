@@ -17,6 +17,7 @@
 #include "common/kernel.h"
 
 #define GRACE_SECONDS 30
+#define LONGEST_GRACE_SECONDS 3600
 #define RETRY_MS 100
 #define HELLO_MS 2000
 
@@ -28,6 +29,18 @@ static bool read_line(const char *path, char *to, size_t room, size_t *length) {
     to[got] = 0;
     *length = (size_t)got;
     return true;
+}
+
+/* How long a session outlives its connection: who carries our bytes to another machine says it in a
+ * file beside the socket, where it is another time than usual. */
+static void read_grace(struct link *link) {
+    char path[sizeof link->path + 16], text[16];
+    size_t length;
+    int folder = (int)(strrchr(link->path, '/') - link->path);
+    snprintf(path, sizeof path, "%.*s/grace", folder, link->path);
+    long seconds = read_line(path, text, sizeof text, &length) ? strtol(text, NULL, 10) : 0;
+    link->grace_seconds =
+        seconds >= 1 && seconds <= LONGEST_GRACE_SECONDS ? (int)seconds : GRACE_SECONDS;
 }
 
 static int dial_tcp(struct link *link) {
@@ -184,7 +197,7 @@ static enum greeting greet(struct link *link, int fd) {
     bool resume = link->connected_once;
     if (!say_hello(link, fd, resume)) return TRY_AGAIN;
     int memory;
-    int64_t deadline = clock_now_ms() + (resume ? HELLO_MS : GRACE_SECONDS * 1000);
+    int64_t deadline = clock_now_ms() + (resume ? HELLO_MS : link->grace_seconds * 1000);
     if (!descriptor_receive_all(fd, &in, sizeof in, &memory, deadline)) return TRY_AGAIN;
     enum greeting greeting = REFUSED;
     bool sane = in.header.op == WIRE_WELCOME && in.welcome.snapshot_length <= WIRE_MAX_SNAPSHOT &&
@@ -230,7 +243,7 @@ static int dial_first(struct link *link, int64_t deadline) {
         }
         if (!waits)
             fprintf(stderr, "egpu: %s: nobody listens now; waits %d s for its agent\n", link->path,
-                    GRACE_SECONDS);
+                    link->grace_seconds);
         usleep(RETRY_MS * 1000);
     }
 }
@@ -238,7 +251,8 @@ static int dial_first(struct link *link, int64_t deadline) {
 /* A connection that breaks before the welcome is made anew, as any later one is, with a session of
  * its own: what the executor has begun for the one before ends there. */
 bool connection_open(struct link *link) {
-    int64_t deadline = clock_now_ms() + GRACE_SECONDS * 1000;
+    read_grace(link);
+    int64_t deadline = clock_now_ms() + (int64_t)link->grace_seconds * 1000;
     for (;;) {
         int fd = dial_first(link, deadline);
         if (fd < 0) return false;
@@ -281,7 +295,7 @@ void connection_recover(struct link *link) {
     while (!reading_start(link)) reading_await(link);
     pthread_mutex_unlock(&link->receive_lock);
     pthread_mutex_lock(&link->stream.feed_lock);
-    int64_t deadline = clock_now_ms() + GRACE_SECONDS * 1000;
+    int64_t deadline = clock_now_ms() + (int64_t)link->grace_seconds * 1000;
     const char *lost = NULL;
     bool connected = false;
     while (!connected && lost == NULL && !atomic_load(&link->dead))

@@ -103,6 +103,7 @@ struct link {
     bool connected_once;
     bool direct;     /* the executor is on this machine: what does not answer is gone */
     char path[4096]; /* path of the socket, or of the file with the port */
+    int grace_seconds;
     uint8_t session[16];
     int fd;
 

@@ -233,6 +233,12 @@ def talk(path: Path) -> str:
         return sock.makefile("rb").readline().decode().split()[0]
 
 
+def grace_of(pid: int) -> str:
+    """As an executor's process was told."""
+    arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return arguments[arguments.index("--grace") + 1]
+
+
 async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_agent_has_restarted(
     state_dir: Path,
 ) -> None:
@@ -261,6 +267,9 @@ async def test_a_container_reaches_its_executor_through_its_slot_also_when_its_a
             bridges.settled(record)
             (lease,) = here.running()
             assert await asyncio.to_thread(talk, slots.path("7") / "lease.sock") == lease
+            # The program waits for its agents as long as its session waits for it.
+            said = (slots.path("7") / "grace").read_text().strip()
+            assert {grace_of(pid) for pid in processes_of(state_dir / "served" / lease)} == {said}
         async with agent():
             inode = (slots.path("7") / "lease.sock").stat().st_ino
             await until(lambda: (slots.path("7") / "lease.sock").stat().st_ino != inode, seconds=30)

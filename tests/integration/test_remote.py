@@ -257,6 +257,28 @@ def test_a_first_call_waits_for_the_agent_to_come_back(sim: Machine, tmp_path: P
             bridge.close()
 
 
+def test_a_first_call_waits_no_longer_than_it_is_told(tmp_path: Path) -> None:
+    client = client_dir(tmp_path / "client")
+    abandoned(client / "lease.sock")
+    (client / "grace").write_text("1\n")
+    done = sample(client, "vectoradd")
+    assert done.returncode != 0
+    assert "nobody listens now; waits 1 s for its agent" in done.stderr
+
+
+def test_a_lost_connection_is_tried_again_no_longer_than_it_is_told(sim: Machine, tmp_path: Path) -> None:
+    with remote(sim, tmp_path, "bridge") as (client, _, bridge):
+        assert bridge
+        (client / "grace").write_text("1\n")
+        with Program(client, "context(); say(1); wait(); say(d.cuMemAlloc(1)[0].name)") as program:
+            program.hear()
+            bridge.close()
+            (client / "lease.sock").unlink(missing_ok=True)
+            abandoned(client / "lease.sock")
+            program.go()
+            assert program.hear() == "CUDA_ERROR_DEVICE_UNAVAILABLE"
+
+
 def test_a_first_call_does_not_wait_for_an_executor_beside_it(tmp_path: Path) -> None:
     client = client_dir(tmp_path / "client")
     abandoned(client / "lease.sock")

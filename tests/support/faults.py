@@ -11,8 +11,7 @@ nothing else may notice.
     rotated    the certificates of webhook, extender and pool, and the authorities of webhook and pool
 
 Not killed are shims: their executors end with them, which is what they are for. And an agent is struck only while all
-agents are ready, as in a rollout, and programs go on: between two nodes a program of the pool outlives 30 seconds
-without a connection, which on a busy machine several agents in a row would make of one.
+agents are ready, as in a rollout.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -42,7 +40,7 @@ from egpu.embedded.apiserver.authorization import Wanted
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.cluster import NAMESPACE, PKI, Cluster
 from egpu.embedded.credentials import LOOPBACK
-from support import programs, rotation
+from support import rotation
 from support.settable_clock import SettableClock
 from support.waiting import until
 
@@ -101,8 +99,6 @@ class Faults:
         name, fault = self._left.pop()
         if name.endswith("agent"):
             await until(self._agents_ready, "every agent is ready")
-            before = programs.gpu_seconds(self._running)
-            await until(lambda: self._all_go_on(before), "the steady programs go on")
         await fault()
         self.struck[name] += 1
         return name
@@ -121,9 +117,6 @@ class Faults:
             except httpx2.HTTPError:
                 return False
         return all(answer.status_code == 200 for answer in answers)
-
-    def _all_go_on(self, before: dict[Path, float]) -> bool:
-        return programs.progress(before, programs.gpu_seconds(self._running)) >= len(programs.steady())
 
     async def _kill(self, kind: str) -> None:
         self._running.fleet.children[self._one(kind)].kill()

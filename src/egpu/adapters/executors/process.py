@@ -51,8 +51,6 @@ log = structlog.get_logger(__name__)
 
 INTERPOSER: Final = "libegpu-interposer.so"
 SOCKET: Final = "lease.sock"
-GRACE_SECONDS: Final = 30
-"""How long a session whose program has lost its connection waits for it to come back."""
 END_SECONDS: Final = 5.0
 MAX_SESSIONS: Final = 64
 MAX_NAME: Final = 128
@@ -179,7 +177,7 @@ class Executor(Generic[Owner]):
         arguments = [
             str(native.path(EXECUTOR)), "--slice", str(self.directory),
             "--driver", DRIVER if driver_dir is None else str(driver_dir / DRIVER),
-            "--listen", str(self.socket), "--grace", str(GRACE_SECONDS), "--sessions", str(MAX_SESSIONS),
+            "--listen", str(self.socket), "--grace", str(self.record.grace_seconds), "--sessions", str(MAX_SESSIONS),
             "--lease", self.name, *confinement.enter(group_name(self.directory), self.record.cards),
             *confinement.show(driver_dir, [self.record.minors[share.uuid] for share in self.record.cards]),
             *(("--user", f"{user.uid}:{user.uid}") if user else ()),

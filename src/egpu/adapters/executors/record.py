@@ -16,6 +16,8 @@ from egpu.errors import CorruptData
 
 RECORD: Final = "executor.json"
 MIB: Final = 1024 * 1024
+GRACE_SECONDS: Final = 30
+"""How long a session whose program has lost its connection waits for it to come back, where nobody says otherwise."""
 _EARLIER_RECORD: Final = "lease.json"
 """What versions before this file wrote in its place."""
 
@@ -28,7 +30,8 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
 
     `cards` are the limits in force. `pid` 0: not started yet; `boot_id` is that of the boot it was started in. `uid` is
     its user, who nobody else is; 0: it is who started it. `granted_mib` by card, in the order of `cards`: what it was
-    allowed before its limits were last changed, and may still hold; empty: they never were.
+    allowed before its limits were last changed, and may still hold; empty: they never were. `grace_seconds` is how long
+    a session of it outlives its connection.
     """
 
     name: str
@@ -40,6 +43,7 @@ class ExecutorRecord(msgspec.Struct, Generic[Owner], frozen=True, kw_only=True, 
     boot_id: str = ""
     uid: int = 0
     granted_mib: tuple[int, ...] = ()
+    grace_seconds: int = GRACE_SECONDS
 
     @property
     def granted(self) -> tuple[int, ...]:

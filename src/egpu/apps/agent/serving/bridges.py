@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from egpu.adapters.executors.process import SOCKET
+from egpu.adapters.files import write_atomically
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.bridge import Bridge, Target
@@ -23,7 +24,7 @@ from egpu.adapters.pool.security import Credentials
 from egpu.api import names
 from egpu.api.kubernetes import Node
 from egpu.apps.agent.serving.slots import SlotOwner
-from egpu.apps.agent.slots.directories import SlotRecord, Slots
+from egpu.apps.agent.slots.directories import GRACE_FILE, SlotRecord, Slots
 from egpu.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,9 @@ SWEEP_SECONDS = 1.0
 OPEN_SECONDS = 15.0
 """How long the other node may take to start an executor."""
 BRIDGE_SOCKET = "lease0.sock"
+AGENTS_AWAY_SECONDS = 300
+"""How long a program waits for the agents between it and its executor, and its session for the program: an agent whose
+new image is still pulled is away for minutes. A lost node is waited for as long: then Kubernetes, too, gives it up."""
 
 
 class SlotBridges:
@@ -130,7 +134,8 @@ class SlotBridges:
 
 def link(socket: Path, slot: Path) -> None:
     """Put a bridge's socket into a slot, in place of one that may be there; for every user of the container, as
-    `slots.link_into` says."""
+    `slots.link_into` says. Beside it, how long a program may wait for it."""
+    write_atomically(slot / GRACE_FILE, f"{AGENTS_AWAY_SECONDS}\n".encode())
     socket.chmod(0o666)
     draft = slot / f".{SOCKET}"
     with contextlib.suppress(FileNotFoundError):

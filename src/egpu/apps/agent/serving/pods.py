@@ -30,6 +30,7 @@ from egpu.api import names
 from egpu.api.allocation import ContainerAllocation, decode_allocation
 from egpu.api.kubernetes import Pod
 from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.serving.bridges import AGENTS_AWAY_SECONDS
 from egpu.apps.agent.slots.owners import PodReader
 from egpu.core.leasing import tokens
 from egpu.core.provisioners import provisioner
@@ -197,7 +198,13 @@ class PodService:
                 minors = {share.uuid: self._inventory.cards[share.uuid].minor for share in given.cards}
                 owner = _of(container, given)
                 executor = await self._executors.launch(
-                    ExecutorRecord(name=container.name, owner=owner, cards=given.cards, minors=minors)
+                    ExecutorRecord(
+                        name=container.name,
+                        owner=owner,
+                        cards=given.cards,
+                        minors=minors,
+                        grace_seconds=AGENTS_AWAY_SECONDS,
+                    )
                 )
             elif given.revision > executor.record.owner.revision:
                 executor.resize(given.cards, _of(executor.record.owner, given))
