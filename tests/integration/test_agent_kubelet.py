@@ -134,7 +134,7 @@ def limits(node: LocalNode, pod: Pod, container: str) -> dict[str, tuple[int, in
 
 
 async def test_containers_of_one_pod_are_told_apart(node: LocalNode) -> None:
-    show = "cat /dev/nvidia0 /dev/nvidia1; sleep 100"
+    show = "cat /dev/nvidia0 /dev/nvidia1; echo; sleep 100"
     pod = await node.create(
         "two",
         [shell("a", show), shell("plain", "ls /opt/egpu || sleep 100", gpu=False), shell("b", show)],
@@ -192,13 +192,13 @@ async def test_init_containers_get_their_own_slice_on_a_shared_slot(node: LocalN
     look = "wc -c < /opt/egpu/policy; cat /dev/nvidia0 /dev/nvidia1"
     pod = await node.create(
         "staged",
-        [shell("main", f"{look}; sleep 100"), shell("second", "sleep 100")],
+        [shell("main", f"{look}; echo; sleep 100"), shell("second", "sleep 100")],
         {
             "first": vcuda(share(1, core=70, memory_mib=700)),
             "main": vcuda(share(0, core=10, memory_mib=100)),
             "second": vcuda(share(1, core=20, memory_mib=200)),
         },
-        inits=[shell("first", f"{look}; sleep 0.3"), shell("between", "true", gpu=False)],
+        inits=[shell("first", f"{look}; echo; sleep 0.3"), shell("between", "true", gpu=False)],
     )
     await until(lambda: node.slot_of(pod, "first"), "init prepared")
     assert limits(node, pod, "first") == {card(1).uuid: (700_000, 700)}
@@ -392,7 +392,7 @@ async def test_a_card_under_another_minor_is_found_by_uuid(node: LocalNode) -> N
 
 async def test_after_a_reboot_a_container_finds_its_card_under_another_minor(node: LocalNode) -> None:
     """The same slot, prepared anew: what was written down of it before names the card, and not where it was."""
-    script = "cat /dev/nvidia0 /dev/nvidia1 2>/dev/null; sleep 654321"
+    script = "cat /dev/nvidia0 /dev/nvidia1 2>/dev/null; echo; sleep 654321"
     pod = await node.create("stays", [shell("main", script)], {"main": vcuda(share(1))}, restartPolicy="Always")
     await node.phase("stays", "Running")
     await until(lambda: card(1).uuid in node.log(pod, "main"), "its card")

@@ -163,9 +163,11 @@ def test_programs_of_the_simulators_tests(
     def told(driver_dir: Path) -> list[Answer]:
         answers: list[Answer] = []
 
-        def run(on: Machine, code: str, env: Mapping[str, str] | None = None) -> Any:
+        def run(on: Machine, code: str, env: Mapping[str, str] | None = None, *, fails: bool = False) -> Any:
             answers.append(answer([sys.executable, "-c", source(code)], on.driver_dir, env))
             code_, said, errors = answers[-1]
+            if fails:
+                return subprocess.CompletedProcess([], code_, said, errors)
             assert code_ == 0, f"exit {code_}\n{said}\n{errors}"
             return json.loads(said.splitlines()[-1])
 

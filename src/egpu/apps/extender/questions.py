@@ -68,7 +68,10 @@ class Questions:
     def _known(self, text: bytes) -> NodeNames:
         found = self._lists.get(text)
         if found is None:
-            found = NodeNames(() if text == b"null" else self._names.decode(text))
+            try:
+                found = NodeNames(() if text == b"null" else self._names.decode(text))
+            except msgspec.MsgspecError as error:
+                raise InvalidInput("body", f"not ExtenderArgs: NodeNames: {error}") from error
         self._keep(text, found)
         return found
 
