@@ -25,7 +25,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Node
 from egpu.apps.agent.serving.slots import SlotOwner
 from egpu.apps.agent.slots.directories import GRACE_FILE, SlotRecord, Slots
-from egpu.errors import NotFound, Unavailable
+from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ OPEN_SECONDS = 15.0
 BRIDGE_SOCKET = "lease0.sock"
 AGENTS_AWAY_SECONDS = 300
 """How long a program waits for the agents between it and its executor, and its session for the program: an agent whose
-new image is still pulled is away for minutes. A lost node is waited for as long: then Kubernetes, too, gives it up."""
+new image is still pulled is away for minutes. A node that Kubernetes has lost is not waited for."""
 
 
 class SlotBridges:
@@ -95,10 +95,28 @@ class SlotBridges:
         owner = SlotOwner.of(record)
         directory = self._directory / owner.name
         directory.mkdir(mode=0o711)
-        bridge = Bridge(directory, self._credentials, lambda: self._take(record))
+        bridge = Bridge(directory, self._credentials, lambda: self._take_unless_lost(record))
         await bridge.open()
         self._open[owner] = bridge
         return directory / BRIDGE_SOCKET
+
+    async def _take_unless_lost(self, record: SlotRecord) -> Target:
+        """For a program that connects: it need not wait for a node of which its kubelet, too, has long said nothing.
+        Raises Refused then, else as `_take`."""
+        try:
+            return await self._take(record)
+        except Unavailable as error:
+            if await self._is_lost(record.server):
+                raise Refused(f"node {record.server}, which has the cards, is lost: {error}") from error
+            raise
+
+    async def _is_lost(self, name: str) -> bool:
+        """Kubernetes says Unknown when a kubelet has said nothing for long (40 seconds, unless told otherwise)."""
+        try:
+            node = await self._client.get(Node, name)
+        except ElasticGPUError:
+            return False  # nobody says so
+        return any(one.type == "Ready" and one.status == "Unknown" for one in node.status.conditions or [])
 
     async def _take(self, record: SlotRecord) -> Target:
         """Ask the node that has the cards for the container's executor, and a token for it."""
