@@ -1,6 +1,7 @@
 """Programs that say what they see of their slice while it is resized, and what must agree about a slice then."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -152,7 +153,9 @@ def gpu_ns_of(running: Cluster, pod: Pod) -> int:
 
 def _slots(running: Cluster, pod: Pod) -> Iterator[Path]:
     """Directories that say that they are the pod's."""
-    for file in running.state_dir.joinpath("nodes").rglob("*.json"):
+    # os.walk passes over a directory that is removed meanwhile; Path.rglob raises.
+    found = (Path(at) / name for at, _, files in os.walk(running.state_dir / "nodes") for name in files)
+    for file in found:
         record = _record(file) if file.name in (OWNER_FILE, RECORD) else None
         owner = {} if record is None else record.get("owner", record)
         if pod.uid in (owner.get("podUid"), owner.get("uid")):
