@@ -16,12 +16,13 @@ import pytest_asyncio
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Event, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.core.placement.cache import rebuild
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import ElasticGPUError, Refused
 from support.claims import a_claim, a_class, using
+from support.clearing import clear
 from support.resizing import Program, disagreement, given, gpu_ns_of, page_of
 from support.waiting import until
 
@@ -54,18 +55,7 @@ async def client(running: Cluster, directory: Path) -> AsyncIterator[Client]:
     _ = directory
     async with running.client() as one:
         yield one
-        for kind in (Pod, ElasticGPUClaim):
-            for each in await one.list(kind, namespace="default"):
-                await one.delete(kind, each.name, namespace="default", grace_period_seconds=0)
-        for each in await one.list(ElasticGPUClass):
-            await one.delete(ElasticGPUClass, each.name)
-
-        async def gone() -> bool:
-            left = [gpu for gpu in await one.list(ElasticGPU) if gpu.spec.slice]
-            claims = await one.list(ElasticGPUClaim, namespace="default")
-            return not (left or claims or await one.list(Pod, namespace="default"))
-
-        await until(gone, seconds=60)
+        await clear(one)
 
 
 async def started(client: Client, program: Program, document: dict[str, Any], *more: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 from egpu.errors import Refused
 from support.claims import a_claim, a_class, using
+from support.clearing import clear
 from support.resizing import Program, disagreement, given, gpu_ns_of, page_of
 from support.waiting import until
 
@@ -47,18 +48,7 @@ async def client(running: Cluster, directory: Path) -> AsyncIterator[Client]:
     _ = directory
     async with running.client() as one:
         yield one
-        for kind in (Pod, ElasticGPUClaim):
-            for each in await one.list(kind, namespace="default"):
-                await one.delete(kind, each.name, namespace="default", grace_period_seconds=0)
-        for each in await one.list(ElasticGPUClass):
-            await one.delete(ElasticGPUClass, each.name)
-
-        async def gone() -> bool:
-            left = [gpu for gpu in await one.list(ElasticGPU) if gpu.spec.slice]
-            claims = await one.list(ElasticGPUClaim, namespace="default")
-            return not (left or claims or await one.list(Pod, namespace="default"))
-
-        await until(gone, seconds=60)
+        await clear(one)
 
 
 async def shared(client: Client, technology: str, mode: str = "Immediate", core: int = 30) -> None:

@@ -9,9 +9,10 @@ import pytest_asyncio
 from egpu.adapters.kubernetes import Client
 from egpu.api import names
 from egpu.api.kubernetes import Event, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.embedded import manifests
 from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from support.clearing import clear
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,20 +29,7 @@ async def client(running: Cluster) -> AsyncIterator[Client]:
     """Sees to it that the test leaves no pod, claim or class."""
     async with running.client() as one:
         yield one
-        for kind in (Pod, ElasticGPUClaim):
-            for each in await one.list(kind, namespace="default"):
-                await one.delete(kind, each.name, namespace="default", grace_period_seconds=0)
-        for each in await one.list(ElasticGPUClass):
-            await one.delete(ElasticGPUClass, each.name)
-
-        async def gone() -> bool:
-            return not (
-                await one.list(Pod, namespace="default")
-                or await one.list(ElasticGPUClaim, namespace="default")
-                or [gpu for gpu in await one.list(ElasticGPU) if gpu.spec.slice]
-            )
-
-        await until(gone, seconds=60)
+        await clear(one)
 
 
 def pod(name: str, core: int, *, claim: str = "") -> dict[str, Any]:

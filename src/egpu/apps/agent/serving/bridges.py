@@ -25,7 +25,7 @@ from egpu.api import names
 from egpu.api.kubernetes import Node
 from egpu.apps.agent.serving.slots import SlotOwner
 from egpu.apps.agent.slots.directories import GRACE_FILE, SlotRecord, Slots
-from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
+from egpu.errors import NotFound, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -103,27 +103,25 @@ class SlotBridges:
     async def _take_unless_lost(self, record: SlotRecord) -> Target:
         """For a program that connects: it need not wait for a node of which its kubelet, too, has long said nothing.
         Raises Refused then, else as `_take`."""
+        node = await self._server_of(record)
         try:
-            return await self._take(record)
+            return await self._ask(node, record)
         except Unavailable as error:
-            if await self._is_lost(record.server):
+            if is_lost(node):
                 raise Refused(f"node {record.server}, which has the cards, is lost: {error}") from error
             raise
 
-    async def _is_lost(self, name: str) -> bool:
-        """Kubernetes says Unknown when a kubelet has said nothing for long (40 seconds, unless told otherwise)."""
-        try:
-            node = await self._client.get(Node, name)
-        except ElasticGPUError:
-            return False  # nobody says so
-        return any(one.type == "Ready" and one.status == "Unknown" for one in node.status.conditions or [])
-
     async def _take(self, record: SlotRecord) -> Target:
         """Ask the node that has the cards for the container's executor, and a token for it."""
+        return await self._ask(await self._server_of(record), record)
+
+    async def _server_of(self, record: SlotRecord) -> Node:
         try:
-            node = await self._client.get(Node, record.server)
+            return await self._client.get(Node, record.server)
         except NotFound as error:
             raise Unavailable(f"node {record.server}, which has the cards, is gone") from error
+
+    async def _ask(self, node: Node, record: SlotRecord) -> Target:
         address = node.annotations.get(names.POOL_ADDRESS)
         if not address:
             raise Unavailable(f"node {record.server}, which has the cards, takes no part in the pool now")
@@ -148,6 +146,11 @@ class SlotBridges:
             server=record.server, address=address, host="", socket="", cards=len(record.allocation.cards)
         )
         return Target(granted.lease.lease, (part,), granted.token)
+
+
+def is_lost(node: Node) -> bool:
+    """Kubernetes says Unknown when a kubelet has said nothing for long (40 seconds, unless told otherwise)."""
+    return any(one.type == "Ready" and one.status == "Unknown" for one in node.status.conditions or [])
 
 
 def link(socket: Path, slot: Path) -> None:
