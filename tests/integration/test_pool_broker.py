@@ -3,8 +3,10 @@
 import asyncio
 import socket
 import struct
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from egpu.adapters.pool import messages
@@ -224,6 +226,35 @@ async def test_leases_survive_a_new_broker_and_a_restarted_server(tmp_path: Path
         await until(lambda: not broker.service.pool.leases)
         await client.close()
         await server.stop()
+
+
+async def test_a_new_broker_that_knows_half_of_a_lease_leaves_its_ordinals_as_they_were(tmp_path: Path) -> None:
+    """Otherwise a program would look for its session on another server, whose executor does not know it."""
+    credentials = in_process_pool.secret(tmp_path)
+    async with in_process_pool.broker(credentials) as broker:
+        address = str(broker.address)
+        servers = [in_process_pool.FakeServer(name, broker.address, credentials) for name in ("one", "two")]
+        for server in servers:
+            await server.start()
+        held = HeldLease(broker.address, credentials, replace(REQUEST, cards=2), holder="pod:a")
+        parts = (await held.take()).parts
+    for server in servers:
+        await server.stop()
+    second = next(server for server in servers if server.name == parts[1].server)
+    second.host = "moved"
+    async with in_process_pool.broker(credentials, address) as broker:
+        await second.start()
+
+        async def now() -> tuple[messages.PartView, ...]:
+            return (await held.take()).parts
+
+        async def has_attached() -> bool:
+            return any(part.host == "moved" for part in await now())
+
+        await until(has_attached)
+        assert await now() == (parts[0], msgspec.structs.replace(parts[1], host="moved"))
+        await held.close()
+        await second.stop()
 
 
 async def test_a_server_whose_executor_is_gone_ends_the_lease_and_tells_its_holder(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 import structlog
 
 from egpu.adapters.pool import messages
@@ -142,13 +143,22 @@ class HeldLease:
             try:
                 client = await self._connected()
                 if self._granted is None or client is not self._attached:
-                    self._granted = await client.attach(lease)
+                    granted = await client.attach(lease)
                     self._attached = client
                 else:
-                    self._granted = await client.renew(lease)
+                    granted = await client.renew(lease)
+                self._granted = granted if self._granted is None else _in_its_order(granted, self._granted)
                 await asyncio.wait([client.lost], timeout=RENEW_SECONDS)
             except RetryableError as error:
                 log.info("the broker does not answer", reason=str(error))
                 await asyncio.sleep(RECONNECT_SECONDS)
             except (NotFound, Refused) as error:
                 self._finish(str(error))
+
+
+def _in_its_order(granted: messages.Granted, before: messages.Granted) -> messages.Granted:
+    """With the parts that the lease was taken with, in that order: the program's ordinals follow it. A broker that has
+    just started learns them one by one, as servers come back, in any order."""
+    known = {part.server: part for part in granted.lease.parts}
+    parts = tuple(known.get(part.server, part) for part in before.lease.parts)
+    return msgspec.structs.replace(granted, lease=msgspec.structs.replace(granted.lease, parts=parts))
