@@ -100,8 +100,8 @@ def test_watching_shows_it_anew_until_ctrl_c(shell: Shell):
     environment = shell.place.environment(KUBECONFIG=shell.kubeconfig)
     lines = on_terminal("get", "pods", "-w", environment=environment, interrupt_at="selective")
     assert max(map(len, lines)) <= 80, lines
-    assert any(line.startswith("NAMESPACE") for line in lines)
-    assert not any("Traceback" in line for line in lines)
+    assert any(line.startswith("NAMESPACE") for line in lines), lines
+    assert not any("Traceback" in line for line in lines), lines
 
 
 def test_json_and_yaml_say_the_same_with_units(shell: Shell):

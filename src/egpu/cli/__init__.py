@@ -31,6 +31,7 @@
     components      the processes of an installation
     pool            the processes of a pool, and what is asked of its broker
     output          tables for people, JSON and YAML for scripts
+    interruption    what Ctrl-C does, and when
     surroundings    what terminal, disk and machine refuse, in a sentence
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 it failed; 2 the command line was wrong.
@@ -39,12 +40,15 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 it failed
 import os
 from typing import Final
 
+from egpu.cli.interruption import ends_at_once
+
 ASKS: Final = "_EGPU_COMPLETE"
 """In the environment of a process whom a shell asks what may be completed."""
 
 
 def main() -> None:
     """Entry point of `egpu` and `kubectl-egpu`."""
+    ends_at_once()
     if ASKS in os.environ:
         from egpu.cli.completion import offered
 

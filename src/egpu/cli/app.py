@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import egpu
 from egpu.cli.examples import epilog
+from egpu.cli.interruption import STATUS, ends_at_once, is_raised
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Format, note, show_value
 from egpu.cli.panels import PANELS
 from egpu.cli.surroundings import TRACEBACK, finish_output, prepare_streams, sentence
@@ -52,6 +53,12 @@ class Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = Commands({name: panel for panel, names in PANELS.items() for name in names})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command is imported here. What follows is its own."""
+        found = super().resolve_command(ctx, args)
+        is_raised()
+        return found
 
 
 app = typer.Typer(
@@ -99,6 +106,7 @@ def run_app() -> None:
         try:
             app()
         finally:
+            ends_at_once()
             finish_output()
     except ElasticGPUError as error:
         note(str(error), label="error:")
@@ -109,4 +117,4 @@ def run_app() -> None:
         note(sentence(error), label="error:")
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(STATUS)

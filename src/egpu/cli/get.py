@@ -10,6 +10,7 @@ from rich.live import Live
 
 from egpu.cli import pool, views
 from egpu.cli.components import Kubeconfig
+from egpu.cli.interruption import held
 from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, fit, note, render, show
 from egpu.cli.snapshot import Snapshot, load_from
 
@@ -111,7 +112,9 @@ def _watch(what: What, kubeconfig: Path | None, namespace: str | None) -> None:
     # Not on a screen of its own, where rows below the edge would be lost: this scrolls, and stays to be read.
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            live.update(render(fit(_table(what, load_from(kubeconfig), namespace).narrow())), refresh=True)
+            table = render(fit(_table(what, load_from(kubeconfig), namespace).narrow()))
+            with held():  # half a table would be shown once more, behind its last line
+                live.update(table, refresh=True)
             time.sleep(REFRESH_SECONDS)
 
 
