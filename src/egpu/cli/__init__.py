@@ -12,6 +12,9 @@
     resize          other limits for a lease
     get             what there is, what is given out, to whom
     views           tables for `get`
+    selecting       which of their rows it shows, and what they come to
+    watching        which of them changed
+    layout          texts in columns
     cordon          a card takes nothing new, or does again
     explain         why a pod is where it is, or is not
     inspect         what a slice may use and uses, for people and scripts

@@ -16,7 +16,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "sim list": ("egpu sim list -o wide",),
     "sim rm": ("egpu sim rm --all",),
     "selftest": ("egpu selftest --simulate A100-80G",),
-    "get": ("egpu get gpus -w", "egpu get pods -n team-a -o json", "egpu get leases --pool gpus.example:7433"),
+    "get": (
+        "egpu get gpus -w",
+        "egpu get gpus --free --model a100 -l zone=a",
+        "egpu get pods -n team-a -o json",
+        "egpu get leases --pool gpus.example:7433",
+    ),
     "explain": ("egpu explain pod trainer", "egpu explain pod team-a/trainer -o yaml"),
     "inspect": ("egpu inspect", "egpu inspect SLOT -o json"),
     "simulate": ("egpu simulate --policy default,fgd,best-fit --seed 42", "egpu simulate --add 2:A100:8:96000:786432"),

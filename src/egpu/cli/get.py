@@ -1,32 +1,15 @@
 """`egpu get nodes|gpus|claims|pods`: the whole cluster at a glance; `egpu get leases|servers`: a pool."""
 
-import time
-from enum import StrEnum
-from pathlib import Path
+import asyncio
 from typing import Annotated
 
 import typer
-from rich.live import Live
 
 from egpu.cli import pool, views
 from egpu.cli.components import Kubeconfig
-from egpu.cli.interruption import held
-from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, fit, note, render, show
-from egpu.cli.snapshot import Snapshot, load_from
-
-REFRESH_SECONDS = 1.0
-
-
-class What(StrEnum):
-    """What can be listed."""
-
-    NODES = "nodes"
-    GPUS = "gpus"
-    CLAIMS = "claims"
-    PODS = "pods"
-    LEASES = "leases"
-    SERVERS = "servers"
-
+from egpu.cli.output import EXIT_USAGE, Format, Table, console, fail, note, show
+from egpu.cli.selecting import KEYS, Selection, What, summary
+from egpu.cli.snapshot import Snapshot, load_from, reading
 
 OTHER_NAMES = {
     "node": What.NODES,
@@ -78,7 +61,16 @@ def get(
     output: Annotated[
         Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml.")
     ] = Format.TABLE,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Keep showing, once a second, until Ctrl-C.")] = False,
+    node: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="On this node; * and ? stand for others. Repeatable.")
+    ] = None,
+    selector: Annotated[
+        str, typer.Option("-l", "--selector", help="With these labels: of the claim or pod; of a card, its node's.")
+    ] = "",
+    model: Annotated[str, typer.Option(help="Cards and nodes of models whose name has this in it.")] = "",
+    mode: Annotated[str, typer.Option(help="Cards in this mode: free, exclusive, vcuda, qgpu, …")] = "",
+    free: Annotated[bool, typer.Option("--free", help="Untouched cards that take work; nodes that have one.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Then show what changes, until Ctrl-C.")] = False,
     address: pool.PoolAddress = None,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
@@ -91,6 +83,12 @@ def get(
     if namespace is not None and all_namespaces:
         fail("give --namespace or --all-namespaces, not both", code=EXIT_USAGE)
     wanted = _what(what)
+    selection = Selection(node=node or (), labels=selector, model=model, mode=mode, free=free)
+    selection.check(wanted)
+
+    def table_of(snapshot: Snapshot) -> Table:
+        return selection.of(wanted, _table(wanted, snapshot, namespace), snapshot)
+
     if wanted in (What.LEASES, What.SERVERS):
         show_table = pool.leases_table if wanted is What.LEASES else pool.servers_table
         found = pool.credentials(secret_file, tls_ca, tls_cert, tls_key)
@@ -99,23 +97,18 @@ def get(
     if watch:
         if not console.is_terminal or output is not Format.TABLE:
             fail("--watch shows a table on a terminal; scripts watch with kubectl get -w", code=EXIT_USAGE)
-        _watch(wanted, kubeconfig, namespace)
-        return
+        from egpu.cli.watching import watch as watch_it  # slow to load, and only this needs it
+
+        with reading():
+            asyncio.run(watch_it(kubeconfig, table_of, key=KEYS[wanted]))
     snapshot = load_from(kubeconfig)
-    show(_table(wanted, snapshot, namespace), output, empty=f"no {wanted} found")
+    table = table_of(snapshot)
+    show(table, output, empty=f"no {wanted} found")
+    if output.for_people and table.records:
+        note(summary(wanted, table.records))
     if wanted in (What.GPUS, What.NODES):
         for problem in snapshot.cache.problems():
             note(problem, label="problem:")
-
-
-def _watch(what: What, kubeconfig: Path | None, namespace: str | None) -> None:
-    # Not on a screen of its own, where rows below the edge would be lost: this scrolls, and stays to be read.
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-        while True:
-            table = render(fit(_table(what, load_from(kubeconfig), namespace).narrow()))
-            with held():  # half a table would be shown once more, behind its last line
-                live.update(table, refresh=True)
-            time.sleep(REFRESH_SECONDS)
 
 
 def _table(what: What, snapshot: Snapshot, namespace: str | None) -> Table:

@@ -2,24 +2,21 @@
 
 import json
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NoReturn
 
 import typer
 import yaml
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from egpu.api.text import escaped
+from egpu.cli.layout import Grid
 
 ROOMY_COLUMNS = 120
 """A terminal with fewer gets tables without bars, and shorter names of models."""
-GAP = 2
-"""Columns of the terminal between two of a table."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -61,6 +58,8 @@ STYLES: Mapping[str, str] = {
     "wrong": "red",
 }
 """Words that carry a state, and how a terminal shows them."""
+COLOURS: Mapping[str, int] = {"green": 32, "yellow": 33, "red": 31}
+"""A terminal's numbers for them."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,12 @@ class Table:
         rows = [[row[place] for place in kept] for row in self.rows]
         return replace(self, columns=[self.columns[place] for place in kept], rows=rows)
 
+    def where(self, wanted: Callable[[Mapping[str, Any]], bool]) -> "Table":
+        """Only the rows whose record is wanted."""
+        kept = [place for place, record in enumerate(self.records) if wanted(record)]
+        rows, records = [self.rows[place] for place in kept], [self.records[place] for place in kept]
+        return replace(self, rows=rows, records=records)
+
 
 def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing found") -> None:
     """Print the table in the wanted form on stdout; `empty` goes to stderr when there is no row."""
@@ -112,9 +117,8 @@ def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing f
     if not table.rows:
         errors.print(empty, style="dim")
     elif console.is_terminal:
-        fitting = table if output is Format.WIDE else fit(table)
-        console.print(render(fitting), crop=False, soft_wrap=True)
-        if gone := [column for column in table.columns if column not in fitting.columns]:
+        grid = show_rows(table, spared=output is not Format.WIDE)
+        if gone := [name for name in table.columns if name not in grid.names]:
             errors.print(f"too narrow for {', '.join(gone)}: -o wide shows all", style="dim")
     else:
         sys.stdout.write(plain(table))
@@ -133,8 +137,7 @@ def show_value(value: Any, output: Format) -> None:
 
 def plain(table: Table) -> str:
     """Aligned columns as kubectl prints them: no colours, no borders, one line per row."""
-    rows = ([escaped(_text(cell)) for cell in row] for row in table.rows)
-    lines = [[column.upper() for column in table.columns], *rows]
+    lines = [[column.upper() for column in table.columns], *_shown(table)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
     return "".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
@@ -180,46 +183,42 @@ def fail(message: str, *, code: int = EXIT_FAILED) -> NoReturn:
     raise typer.Exit(code)
 
 
-def fit(table: Table) -> Table:
-    """Without as many of its spare columns as the terminal is too narrow for."""
-    for column in table.spare:
-        if _total(least for _, least in _widths(table)) <= console.width:
-            break
-        table = table.without((column,))
-    return table
+def show_rows(table: Table, *, spared: bool = False, above: Grid | None = None) -> Grid:
+    """Print the table as the terminal shows it; returns how. `spared`: it may do without some columns. `above`: rows
+    that were shown before, in whose columns these go on."""
+    width = console.width
+
+    def laid_out(*, narrow: bool) -> tuple[Grid, list[str]]:
+        grid = Grid.of(table.columns, _shown(table, narrow=narrow))
+        if above is not None:
+            grid = grid.below(above)
+        elif spared:
+            grid = grid.fitted(table.spare, width)
+        heading = _bold if above is None else None
+        return grid, list(grid.lines(width, right=table.right, style=_coloured, heading=heading))
+
+    grid, lines = laid_out(narrow=width < ROOMY_COLUMNS)
+    if not grid.fits(width) and width >= ROOMY_COLUMNS:
+        grid, lines = min((grid, lines), laid_out(narrow=True), key=lambda found: len(found[1]))
+    title = [table.title] if table.title and above is None else []
+    console.file.write("".join(f"{line}\n" for line in (*title, *lines)))
+    return grid
 
 
-def render(table: Table) -> RichTable:
-    """The table as a terminal shows it. Cells are broken between words only: where the widest words do not fit, nothing
-    is broken, and lines go on behind the edge, as kubectl's do."""
-    rich = RichTable(title=table.title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    ranges = _widths(table)
-    widths = [most for most, _ in ranges]
-    if _total(least for _, least in ranges) <= console.width:
-        while _total(widths) > console.width:
-            slack = [width - least for width, (_, least) in zip(widths, ranges, strict=True)]
-            widths[slack.index(max(slack))] -= 1
-    for column, width in zip(table.columns, widths, strict=True):
-        justify = "right" if column in table.right else "left"
-        rich.add_column(column.upper(), justify=justify, min_width=width, max_width=width)
-    for row in _shown(table):
-        rich.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
-    return rich
-
-
-def _shown(table: Table) -> list[list[str]]:
-    narrow = console.width < ROOMY_COLUMNS
+def _shown(table: Table, *, narrow: bool = False) -> list[list[str]]:
     return [[escaped(_text(cell, narrow=narrow)) for cell in row] for row in table.rows]
 
 
-def _widths(table: Table) -> list[tuple[int, int]]:
-    """Of each column, in cells of the terminal: its longest text, and its longest word."""
-    columns = zip(*([column.upper() for column in table.columns], *_shown(table)), strict=True)
-    return [(max(map(cell_len, texts)), max(cell_len(word) for text in texts for word in text.split() or [""]))
-            for texts in columns]  # fmt: skip
+def _coloured(text: str, padded: str) -> str:
+    colour = STYLES.get(text)
+    if colour is None or not _has_colours():
+        return padded
+    return padded.replace(text, f"\x1b[{COLOURS[colour]}m{text}\x1b[0m")
 
 
-def _total(widths: Iterable[int]) -> int:
-    """How wide a table with such columns is."""
-    each = list(widths)
-    return sum(each) + GAP * (len(each) - 1)
+def _bold(text: str, padded: str) -> str:
+    return f"\x1b[1m{padded}\x1b[0m" if _has_colours() else padded
+
+
+def _has_colours() -> bool:
+    return console.color_system is not None and not console.no_color

@@ -1,6 +1,7 @@
 """Tables of a snapshot: nodes, cards, claims, pods. Each row also carries the same as plain values, for scripts."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -91,6 +92,7 @@ def nodes(snapshot: Snapshot) -> Table:
         spare=("model",),
     )
     ledger = snapshot.cache.ledger
+    holding = Counter(pod.spec.node_name for pod in snapshot.pods if not pod.finished and _given(pod))
     for node in snapshot.nodes:
         cards = ledger.cards(node.name)
         row = ledger.row(node.name)
@@ -98,7 +100,7 @@ def nodes(snapshot: Snapshot) -> Table:
         core = sum(100 - int(ledger.core_free[row, column]) for column in range(len(cards)))
         total = sum(card.memory_mib for card in cards)
         memory = sum(card.memory_mib - int(ledger.memory_free[row, column]) for column, card in enumerate(cards))
-        pods = sum(1 for pod in snapshot.pods if pod.spec.node_name == node.name and not pod.finished and _given(pod))
+        pods = holding[node.name]
         share = round(core / len(cards)) if cards else 0
         status = _node_status(node)
         table.add(

@@ -71,22 +71,25 @@ class SchedulerCache:
 
     # --- ElasticGPUs ------------------------------------------------------------------------------------------------
 
-    def gpu_changed(self, gpu: ElasticGPU) -> None:
-        """A card was published or changed, or a slice was made or changed."""
-        old = self._gpus.get(gpu.name)
-        if old is not None and (is_card(old) != is_card(gpu) or old.spec.node_name != gpu.spec.node_name):
-            self.gpu_deleted(gpu.name)
-        self._gpus[gpu.name] = gpu
-        if is_card(gpu):
-            self._cards_of.setdefault(gpu.spec.node_name, {})[gpu.name] = gpu
-            self._recount_node(gpu.spec.node_name)
-        elif gpu.spec.slice and gpu.spec.claim_ref:
-            self._slices_of.setdefault(gpu.spec.claim_ref.uid, {})[gpu.name] = gpu
-            self._recount_slices(gpu.spec.claim_ref.uid)
+    def gpu_changed(self, *gpus: ElasticGPU) -> None:
+        """Cards were published or changed, or slices made or changed. A node's cards are counted once."""
+        nodes: dict[str, None] = {}
+        for gpu in gpus:
+            old = self._gpus.get(gpu.name)
+            if old is not None and (is_card(old) != is_card(gpu) or old.spec.node_name != gpu.spec.node_name):
+                self.gpu_deleted(gpu.name)
+            self._gpus[gpu.name] = gpu
+            if is_card(gpu):
+                self._cards_of.setdefault(gpu.spec.node_name, {})[gpu.name] = gpu
+                nodes[gpu.spec.node_name] = None
+            elif gpu.spec.slice and gpu.spec.claim_ref:
+                self._slices_of.setdefault(gpu.spec.claim_ref.uid, {})[gpu.name] = gpu
+                self._recount_slices(gpu.spec.claim_ref.uid)
+        for node in nodes:
+            self._recount_node(node)
 
     def gpu_deleted(self, name: str) -> None:
-        gpu = self._gpus.pop(name, None)
-        if gpu is None:
+        if (gpu := self._gpus.pop(name, None)) is None:
             return
         if is_card(gpu):
             self._cards_of[gpu.spec.node_name].pop(name, None)
@@ -129,8 +132,7 @@ class SchedulerCache:
         self.classes.pop(name, None)
 
     def claim_changed(self, claim: ElasticGPUClaim) -> None:
-        previous = self._claims.get(claim.key)
-        if previous is not None and previous.uid != claim.uid:
+        if (previous := self._claims.get(claim.key)) is not None and previous.uid != claim.uid:
             self.claim_deleted(previous.uid)  # deleted and made again between two lists
         self._claims[claim.key] = claim
         self._claim_uids[claim.uid] = claim.key
@@ -178,8 +180,7 @@ class SchedulerCache:
 
     def pod_allocation(self, uid: str) -> PodAllocation | None:
         """What a bound pod was given, as written or as assumed; None for one that has nothing, or has ended."""
-        known = self._pods.get(uid)
-        return None if known is None else known.allocation
+        return known.allocation if (known := self._pods.get(uid)) is not None else None
 
     def claim_allocation(self, uid: str) -> ClaimAllocation | None:
         """The cards of a claim, as written or as assumed; None when it has none."""
@@ -381,8 +382,7 @@ def rebuild(
         cache.node_changed(node)
     for klass in classes:
         cache.class_changed(klass)
-    for gpu in gpus:
-        cache.gpu_changed(gpu)
+    cache.gpu_changed(*gpus)
     for claim in claims:
         cache.claim_changed(claim)
     for pod in pods:

@@ -1,0 +1,119 @@
+"""Texts in columns for a terminal: which of them fit, how wide each is, and the lines.
+
+As rich's tables look, in a hundredth of their time: a cluster has thousands of cards.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, repeat, zip_longest
+from typing import Final
+
+from rich.cells import cell_len
+
+GAP: Final = 2
+"""Cells of the terminal between two columns."""
+
+Style = Callable[[str, str], str]
+"""Of the text of a place and the same text padded: as the terminal gets it."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Columns of texts under their names. `most` and `least` are of each column, in cells of the terminal: its longest
+    text, and its longest word."""
+
+    names: Sequence[str]
+    columns: Sequence[Sequence[str]]
+    most: Sequence[int]
+    least: Sequence[int]
+
+    @classmethod
+    def of(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> "Grid":
+        columns = list(zip(*rows, strict=True)) if rows else [() for _ in names]
+        headed = [(name.upper(), *texts) for name, texts in zip(names, columns, strict=True)]
+        most = [max(map(_length, texts)) for texts in headed]
+        least = [max(_length(word) for text in set(texts) for word in text.split() or [""]) for texts in headed]
+        return cls(names, columns, most, least)
+
+    def without(self, name: str) -> "Grid":
+        kept = [at for at, each in enumerate(self.names) if each != name]
+        return Grid(
+            names=[self.names[at] for at in kept],
+            columns=[self.columns[at] for at in kept],
+            most=[self.most[at] for at in kept],
+            least=[self.least[at] for at in kept],
+        )
+
+    def fits(self, width: int) -> bool:
+        """Whether every row has its one line."""
+        return _total(self.most) <= width
+
+    def fitted(self, spare: Sequence[str], width: int) -> "Grid":
+        """Without as many of its spare columns, the first first, as the longest words leave no room for."""
+        grid = self
+        for name in spare:
+            if _total(grid.least) <= width:
+                break
+            grid = grid.without(name)
+        return grid
+
+    def below(self, above: "Grid") -> "Grid":
+        """The columns of the rows above, and at least as wide."""
+        grid = self
+        for name in self.names:
+            if name not in above.names:
+                grid = grid.without(name)
+        return replace(grid, most=[max(pair) for pair in zip(grid.most, above.most, strict=True)])
+
+    def lines(self, width: int, *, right: Collection[str], style: Style, heading: Style | None) -> Iterator[str]:
+        """The names of the columns (without `heading` not) and all rows. Texts are broken between words only: where the
+        longest words do not fit, nothing is broken, and lines go on behind the edge, as kubectl's do."""
+        widths = list(self.most)
+        if _total(self.least) <= width:
+            while _total(widths) > width:
+                slack = [each - least for each, least in zip(widths, self.least, strict=True)]
+                widths[slack.index(max(slack))] -= 1
+        pads = [_pad_left if name in right else _pad_right for name in self.names]
+        broken = any(each < most for each, most in zip(widths, self.most, strict=True))
+
+        def line(texts: Sequence[str], style: Style) -> str:
+            padded = (style(text, pad(text, each)) for text, each, pad in zip(texts, widths, pads, strict=True))
+            return (" " * GAP).join(padded).rstrip()
+
+        rows = zip(zip(*self.columns, strict=True), repeat(style))
+        head = [] if heading is None else [(tuple(name.upper() for name in self.names), heading)]
+        for row, look in chain(head, rows):
+            if not broken or all(_length(text) <= each for text, each in zip(row, widths, strict=True)):
+                yield line(row, look)
+            else:
+                parts = [_broken(text, each) for text, each in zip(row, widths, strict=True)]
+                yield from (line(texts, look) for texts in zip_longest(*parts, fillvalue=""))
+
+
+def _total(widths: Sequence[int]) -> int:
+    """How wide a table with such columns is."""
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _pad_left(text: str, width: int) -> str:
+    return " " * (width - _length(text)) + text
+
+
+def _pad_right(text: str, width: int) -> str:
+    return text + " " * (width - _length(text))
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """In lines of at most `width`, none of whose words is longer."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if _length(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
