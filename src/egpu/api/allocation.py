@@ -3,9 +3,11 @@
 JSON with camelCase keys, read strictly: an unknown field or version is corrupt data, not something to guess about.
 """
 
+import sys
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from egpu.api.quantities import MIB_BYTES
 from egpu.api.wire import camel
@@ -16,7 +18,7 @@ VERSION: Final = 1
 Mode = Literal["exclusive", "shared"]
 
 
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=camel):
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, rename=camel):
     pass
 
 
@@ -160,6 +162,26 @@ class PodDemand(_Strict, frozen=True, kw_only=True):
     containers: dict[str, ContainerDemand]
     init: tuple[str, ...] = ()
     sidecars: tuple[str, ...] = ()
+
+
+def with_shared_names(allocation: PodAllocation) -> PodAllocation:
+    """The same, for whoever keeps very many: the names that hundreds of others have too are there once."""
+    return replace(
+        allocation,
+        node=sys.intern(allocation.node),
+        containers={name: _with_shared_names(container) for name, container in allocation.containers.items()},
+    )
+
+
+def _with_shared_names(container: ContainerAllocation) -> ContainerAllocation:
+    return replace(
+        container,
+        provisioner=sys.intern(container.provisioner),
+        class_name=sys.intern(container.class_name),
+        vocabulary=sys.intern(container.vocabulary),
+        server=sys.intern(container.server),
+        cards=tuple(replace(share, model=sys.intern(share.model)) for share in container.cards),
+    )
 
 
 _allocations = msgspec.json.Decoder(PodAllocation)

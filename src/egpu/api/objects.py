@@ -43,6 +43,11 @@ class ObjectMeta(Wire, frozen=True, kw_only=True):
     owner_references: list[OwnerReference] | None = None
 
 
+def key_of(name: str, namespace: str) -> str:
+    """`namespace/name`, or `name` where there is no namespace."""
+    return f"{namespace}/{name}" if namespace else name
+
+
 class Object(Wire, frozen=True, kw_only=True):
     """Anything with metadata. `kind` and `apiVersion` are always written; subclasses say where they live."""
 
@@ -65,7 +70,7 @@ class Object(Wire, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """`namespace/name`, or `name` for kinds without a namespace."""
-        return f"{self.metadata.namespace}/{self.metadata.name}" if self.metadata.namespace else self.metadata.name
+        return key_of(self.metadata.name, self.metadata.namespace)
 
     @property
     def annotations(self) -> dict[str, str]:

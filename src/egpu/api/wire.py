@@ -24,8 +24,9 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=camel):
-    """Base of what we exchange with an API server: immutable, camelCase, unknown fields ignored, defaults omitted."""
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename=camel):
+    """Base of what we exchange with an API server: immutable, camelCase, unknown fields ignored, defaults omitted. What
+    was read from JSON has no cycles, so the garbage collector need not look for any."""
 
 
 class Resource(msgspec.Struct, frozen=True):

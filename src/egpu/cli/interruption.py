@@ -7,8 +7,6 @@ all is done. In between it is Python's `KeyboardInterrupt`, for which commands h
 import signal
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any, Final
 
 STATUS: Final = 130
@@ -42,16 +40,3 @@ def _unraisable(fell: "sys.UnraisableHookArgs") -> None:
     again = threading.Timer(AGAIN_SECONDS, signal.raise_signal, (signal.SIGINT,))
     again.daemon = True
     again.start()
-
-
-@contextmanager
-def held() -> Generator[None]:
-    """What is done here is done whole: a Ctrl-C meanwhile is raised after it. For what is drawn, and takes no time."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt

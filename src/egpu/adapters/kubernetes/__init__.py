@@ -6,6 +6,7 @@
     paths         the URL of each kind
     failures      the API server's errors as ours
     reflector     a local copy of one kind, kept true by list and watch
+    store         the objects of such a copy, whole or packed
     caches        the reflectors of one process
     election      one leader at a time, by a Lease object
     events        what `kubectl describe` shows of what happened

@@ -1,6 +1,7 @@
 """The reflectors of one process: started together, ready together."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from egpu.adapters.kubernetes.client import Client, T
@@ -21,8 +22,19 @@ class Caches:
         namespace: str | None = None,
         labels: str | None = None,
         fields: str | None = None,
+        packed: bool = False,
+        transform: Callable[[T], T] = lambda one: one,
     ) -> Reflector[T]:
-        reflector = Reflector(self.client, kind, namespace=namespace, labels=labels, fields=fields)
+        """As `Reflector`."""
+        reflector = Reflector(
+            self.client,
+            kind,
+            namespace=namespace,
+            labels=labels,
+            fields=fields,
+            packed=packed,
+            transform=transform,
+        )
         self._reflectors.append(reflector)
         return reflector
 

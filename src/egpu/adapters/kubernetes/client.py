@@ -72,6 +72,14 @@ class WatchEvent(Generic[T]):
     object: T | None
 
 
+@dataclass(frozen=True)
+class Listed(Generic[T]):
+    """One page of a list. `version`: the resourceVersion to watch from, that of the whole list."""
+
+    objects: Sequence[T]
+    version: str
+
+
 class Client:
     """Talks to one API server. Use as an async context manager, or call `close()`."""
 
@@ -131,23 +139,31 @@ class Client:
         """All objects and the resourceVersion to watch from. A list whose page token expired is started over once."""
         for last in (False, True):
             try:
-                return await self._list_pages(kind, namespace, labels, fields)
+                pages = [one async for one in self.pages(kind, namespace=namespace, labels=labels, fields=fields)]
             except Gone:
                 if last:
                     raise
+            else:
+                return [one for page in pages for one in page.objects], pages[-1].version
         raise AssertionError("unreachable")
 
-    async def _list_pages(
-        self, kind: type[T], namespace: str | None, labels: str | None, fields: str | None
-    ) -> tuple[Sequence[T], str]:
+    async def pages(
+        self,
+        kind: type[T],
+        *,
+        namespace: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> AsyncGenerator[Listed[T]]:
+        """All objects, page by page, at least one. Raises Gone where a page token expired."""
         params: dict[str, str] = {"limit": str(PAGE_SIZE)} | _selectors(labels, fields)
-        objects: list[T] = []
         while True:
             response = await self._send("GET", path_of(kind, namespace), params=params)
             page = msgspec.json.decode(response.content, type=Page)
-            objects += [one for raw in page.items or [] if (one := self._decode_or_skip(kind, raw)) is not None]
+            found = [one for raw in page.items or [] if (one := self._decode_or_skip(kind, raw)) is not None]
+            yield Listed(found, page.metadata.resource_version)
             if not page.metadata.continue_:
-                return objects, page.metadata.resource_version
+                return
             params["continue"] = page.metadata.continue_
 
     async def watch(

@@ -18,8 +18,9 @@ from typing import Generic
 
 import structlog
 
-from egpu.adapters.kubernetes.client import Client, T, WatchEvent
-from egpu.api.objects import Object
+from egpu.adapters.kubernetes.client import PAGE_SIZE, Client, T, WatchEvent
+from egpu.adapters.kubernetes.store import Store
+from egpu.api.objects import Object, key_of
 from egpu.errors import ElasticGPUError, Gone
 
 MAX_BACKOFF_SECONDS = 5.0
@@ -57,12 +58,16 @@ class Reflector(Generic[T]):
         namespace: str | None = None,
         labels: str | None = None,
         fields: str | None = None,
+        packed: bool = False,
+        transform: Callable[[T], T] = lambda one: one,
     ) -> None:
+        """`packed`: see `Store`. `transform` says what of an object is kept, and handlers are shown."""
         self._client = client
         self.kind = kind
         self._namespace, self._labels, self._fields = namespace, labels, fields
-        self._objects: dict[tuple[str, str], T] = {}
-        self._names_by_uid: dict[str, tuple[str, str]] = {}
+        self._packed = packed
+        self._objects = Store(kind, packed=packed)
+        self._transform = transform
         self._handlers: list[Handler[T]] = []
         self._version: str | None = None
         self.synced = asyncio.Event()
@@ -70,18 +75,17 @@ class Reflector(Generic[T]):
     def on_change(self, handler: Handler[T]) -> None:
         """Registers a handler; it also gets what is already here, as added objects."""
         self._handlers.append(handler)
-        for obj in list(self._objects.values()):
+        for obj in self._objects:
             handler(Change(None, obj))
 
     def get(self, name: str, namespace: str = "") -> T | None:
-        return self._objects.get((namespace, name))
+        return self._objects.get(key_of(name, namespace))
 
     def by_uid(self, uid: str) -> T | None:
-        key = self._names_by_uid.get(uid)
-        return None if key is None else self._objects.get(key)
+        return self._objects.by_uid(uid)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(list(self._objects.values()))
+        return iter(self._objects)
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -91,10 +95,9 @@ class Reflector(Generic[T]):
 
         The watch repeats it; an object whose deletion the watch has already told must not be absorbed.
         """
-        key = (obj.namespace, obj.name)
-        known = self._objects.get(key)
+        known = self._objects.get(obj.key)
         if known is not None and known.uid == obj.uid and _newer(obj, known):
-            self._put(key, obj)
+            self._put(self._transform(obj))
 
     async def run(self) -> None:
         """Lists and watches for ever; ends only by cancellation or by a handler's exception."""
@@ -123,16 +126,26 @@ class Reflector(Generic[T]):
                 failures = 0
 
     async def _list(self) -> None:
-        objects, version = await self._client.list_at(
-            self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields
-        )
-        found = {(obj.namespace, obj.name): obj for obj in objects}
-        for key in [key for key in self._objects if key not in found]:
+        """What is gone is told first. Other work has its turn between: of thousands of objects it takes seconds."""
+        listed, self._version = await self._listed()
+        for key in sorted(self._objects.keys() - listed.keys()):
             self._remove(key)
-        for key, obj in found.items():
-            self._put(key, obj)
-        self._version = version
+        for number, obj in enumerate(listed):
+            self._put(obj)
+            if number % PAGE_SIZE == 0:
+                await asyncio.sleep(0)
         self.synced.set()
+
+    async def _listed(self) -> tuple[Store[T], str]:
+        """All objects, in the form of the copy: whole, those of a large cluster are several times as much."""
+        found, version = Store(self.kind, packed=self._packed), ""
+        pages = self._client.pages(self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields)
+        async with aclosing(pages):
+            async for page in pages:
+                version = page.version
+                for obj in page.objects:
+                    found.put(self._transform(obj))
+        return found, version
 
     async def _follow(self) -> None:
         assert self._version is not None
@@ -150,31 +163,28 @@ class Reflector(Generic[T]):
                 self._version = event.identity.resource_version or self._version
 
     def _take(self, event: WatchEvent[T]) -> None:
-        key = (event.identity.namespace, event.identity.name)
         match event.type:
             case "DELETED":
-                self._remove(key, last=event.object)
+                self._remove(key_of(event.identity.name, event.identity.namespace), last=event.object)
             case "ADDED" | "MODIFIED" if event.object is not None:
-                self._put(key, event.object)
+                self._put(self._transform(event.object))
             case _:
                 pass  # a bookmark, or an object that cannot be read: the last readable state stands
 
-    def _put(self, key: tuple[str, str], obj: T) -> None:
-        old = self._objects.get(key)
+    def _put(self, obj: T) -> None:
+        old = self._objects.get(obj.key)
         if old is not None and old.uid != obj.uid:
-            self._remove(key)  # deleted and made again under the same name
+            self._remove(obj.key)  # deleted and made again under the same name
             old = None
         if old is not None and not _newer(obj, old):
             return
-        self._objects[key] = obj
-        self._names_by_uid[obj.uid] = key
+        self._objects.put(obj)
         self._tell(Change(old, obj))
 
-    def _remove(self, key: tuple[str, str], last: T | None = None) -> None:
-        old = self._objects.pop(key, None)
+    def _remove(self, key: str, last: T | None = None) -> None:
+        old = self._objects.pop(key)
         if old is None:
             return
-        self._names_by_uid.pop(old.uid, None)
         same = last is not None and last.uid == old.uid
         self._tell(Change(last if same else old, None))
 

@@ -54,7 +54,7 @@ class CardStatusWriter:
         self._changed |= dict.fromkeys(ledger.changes.since(self._seen).tolist())
         self._seen = ledger.changes.version
         for row in list(self._changed)[:MOST_ROWS]:
-            for gpu in self._view.cache.published_cards(ledger.names[row]):
+            for gpu in self._view.cards(ledger.names[row]):
                 wanted = card_status(gpu, self._view.cache)
                 if wanted == gpu.status:
                     continue

@@ -95,7 +95,7 @@ class PodSizes:
         """What the node of the cards says of its slices, card by card of the container."""
         cards = {
             card.spec.physical_gpu.uuid: card.status.in_force
-            for card in self._view.cache.published_cards(node)
+            for card in self._view.cards(node)
             if card.spec.physical_gpu is not None
         }
         return [cards.get(share.uuid, []) for share in container.cards]

@@ -36,7 +36,6 @@ from egpu.core.placement.usage import card_usage
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.plan import confirmed, plan_in_slices
 from egpu.core.preemption.scene import InVain, Plan, card_names
-from egpu.core.preemption.victims import is_placed
 from egpu.errors import BudgetSpent, Conflict, ElasticGPUError, NotFound, RetryableError, TerminalError
 from egpu.runtime.clock import even_time_of_day
 
@@ -123,7 +122,7 @@ class Preemptor:
         waiting = [pod for pod in self._view.waiting.values() if self._waits(pod) and self._is_turn(pod.uid)]
         if not waiting:
             return []
-        least = min((priority(pod) for pod in self._view.pods if is_placed(pod)), default=None)
+        least = min(self._view.placed.values(), default=None)
         waiting = [pod for pod in waiting if least is not None and priority(pod) > least]
         return sorted(waiting, key=self._place_in_line)
 

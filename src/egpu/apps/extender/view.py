@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from egpu.adapters.kubernetes import Caches, Change, Client
 from egpu.api import names
 from egpu.api.disruption import PodDisruptionBudget
-from egpu.api.kubernetes import Node, Pod
+from egpu.api.kubernetes import Node, NodeStatus, Pod
 from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import awaits_placement
+from egpu.core.placement.reservations import priority
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.scene import Scene
+from egpu.core.preemption.victims import is_placed
 
 
 class View:
@@ -20,13 +24,16 @@ class View:
         self.cache = SchedulerCache()
         self.caches = Caches(client)
         self.classes = self.caches.add(ElasticGPUClass)
-        self.gpus = self.caches.add(ElasticGPU)
+        self.gpus = self.caches.add(ElasticGPU, packed=True)
         self.claims = self.caches.add(ElasticGPUClaim)
-        self.nodes = self.caches.add(Node)
-        self.pods = self.caches.add(Pod)
+        self.nodes = self.caches.add(Node, packed=True, transform=_node_part)
+        self.pods = self.caches.add(Pod, packed=True, transform=_pod_part)
         self.budgets = self.caches.add(PodDisruptionBudget)
         self.waiting: dict[str, Pod] = {}
         """Pods that ask for cards and have no node, by UID: few of all pods."""
+        self.placed: dict[str, int] = {}
+        """The priorities of the pods that have cards, by UID."""
+        self._usable: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self.classes.on_change(self._class)
         self.gpus.on_change(self._gpu)
@@ -40,12 +47,17 @@ class View:
 
     def usable_nodes(self) -> list[str]:
         """Nodes on which a claim may be bound before any pod is there to be scheduled."""
-        return sorted(node.name for node in self.nodes if not node.spec.unschedulable and _ready(node))
+        return sorted(self._usable)
 
     def scene(self, policies: Policies) -> Scene:
         """What a plan to evict somebody looks at."""
         nodes = {node.name: node for node in self.nodes}
         return Scene(self.cache, nodes, list(self.pods), list(self.budgets), policies)
+
+    def cards(self, node: str) -> list[ElasticGPU]:
+        """The cards that the node's agent published; none for a node without."""
+        found = (self.gpus.get(name) for name in self.cache.card_names(node))
+        return [gpu for gpu in found if gpu is not None]
 
     def made_room(self) -> None:
         """Cards may have become free, or new ones have appeared."""
@@ -61,6 +73,9 @@ class View:
 
     def _node(self, change: Change[Node]) -> None:
         known = self.cache.ledger.pool.get(change.subject.name)
+        self._usable.discard(change.subject.name)
+        if change.new is not None and not change.new.spec.unschedulable and _ready(change.new):
+            self._usable.add(change.new.name)
         if change.new is None:
             self.cache.node_deleted(change.subject.name)
         else:
@@ -87,6 +102,10 @@ class View:
 
     def _pod(self, change: Change[Pod]) -> None:
         uid, new = change.subject.uid, change.new
+        if new is not None and is_placed(new):
+            self.placed[uid] = priority(new)
+        else:
+            self.placed.pop(uid, None)
         if new is None or not awaits_placement(new):
             self.waiting.pop(uid, None)
         else:
@@ -102,6 +121,29 @@ class View:
         gave_back = before is not None and before != new.annotations.get(names.ALLOCATION)
         if ended or gave_back or (had_reserved and uid not in self.cache.reservations):
             self.made_room()
+
+
+def _pod_part(pod: Pod) -> Pod:
+    """A pod without what nobody asks any more once it has a node, which is half of it: why it may run there, and what
+    its containers do."""
+    if not pod.spec.node_name:
+        return pod
+    bare = {"env": None, "env_from": None, "image": "", "command": None, "args": None, "working_dir": ""}
+    containers = [replace(one, **bare) for one in pod.spec.containers or ()]
+    init = [replace(one, **bare) for one in pod.spec.init_containers or ()]
+    spec = replace(
+        pod.spec, containers=containers, init_containers=init or None, tolerations=None, volumes=None,
+        scheduling_gates=None,
+    )  # fmt: skip
+    return replace(pod, spec=spec)
+
+
+def _node_part(node: Node) -> Node:
+    """A node without what nobody asks: of thousands it is most of what they weigh."""
+    status = node.status
+    ready = [one for one in status.conditions or () if one.type == "Ready"]
+    room = status.capacity if status.allocatable is None else status.allocatable
+    return replace(node, status=NodeStatus(allocatable=room, conditions=ready))
 
 
 def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:

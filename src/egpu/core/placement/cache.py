@@ -13,15 +13,17 @@ Who holds what:
   just deleted.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
+from typing import Final
 
 from msgspec.structs import replace
 
 from egpu.api import names
-from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation
+from egpu.api.allocation import ContainerAllocation, PodAllocation, decode_allocation, with_shared_names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.demand.selection import Selection
@@ -36,14 +38,16 @@ from egpu.core.placement.requests import CLAIM_CONTAINER, Request
 from egpu.core.placement.reservations import Reservations
 from egpu.errors import CorruptData
 
+_NO_CLAIMS: Final[Mapping[str, str]] = {}
 
-@dataclass
+
+@dataclass(frozen=True, slots=True)
 class _KnownPod:
     """What the ledger must know of a bound pod; the object itself is not kept."""
 
     key: str
     allocation: PodAllocation
-    claims: dict[str, str]
+    claims: Mapping[str, str]
     """Container → UID-independent key (`namespace/name`) of the claim it uses."""
 
 
@@ -59,9 +63,13 @@ class SchedulerCache:
         self.classes: dict[str, ElasticGPUClass] = {}
         self._claims: dict[str, ElasticGPUClaim] = {}
         self._claim_uids: dict[str, str] = {}
-        self._gpus: dict[str, ElasticGPU] = {}
-        self._cards_of: dict[str, dict[str, ElasticGPU]] = {}
-        self._slices_of: dict[str, dict[str, ElasticGPU]] = {}
+        self._node_of_card: dict[str, str] = {}
+        """By the names of the cards' objects."""
+        self._cards_of: dict[str, dict[str, Card]] = {}
+        """The cards of each node by the names of their objects."""
+        self._slices: dict[str, ElasticGPU] = {}
+        self._slices_of: dict[str, set[str]] = {}
+        """Names of slices by the UID of their claim."""
         self._pods: dict[str, _KnownPod] = {}
         self._pods_of_claim: dict[str, set[str]] = {}
         self._assumed_claims: dict[str, ClaimAllocation] = {}
@@ -75,53 +83,66 @@ class SchedulerCache:
         """Cards were published or changed, or slices made or changed. A node's cards are counted once."""
         nodes: dict[str, None] = {}
         for gpu in gpus:
-            old = self._gpus.get(gpu.name)
-            if old is not None and (is_card(old) != is_card(gpu) or old.spec.node_name != gpu.spec.node_name):
-                self.gpu_deleted(gpu.name)
-            self._gpus[gpu.name] = gpu
+            node = sys.intern(gpu.spec.node_name)
+            if not is_card(gpu) or self._node_of_card.get(gpu.name, node) != node:
+                self._card_deleted(gpu.name)
+            known = self._slices.get(gpu.name)
+            if known is not None and known.spec.claim_ref != gpu.spec.claim_ref:
+                self._slice_deleted(gpu.name)
             if is_card(gpu):
-                self._cards_of.setdefault(gpu.spec.node_name, {})[gpu.name] = gpu
-                nodes[gpu.spec.node_name] = None
+                card = card_of(gpu)
+                cards = self._cards_of.setdefault(node, {})
+                if cards.get(gpu.name) != card:
+                    cards[gpu.name] = card
+                    self._node_of_card[gpu.name] = node
+                    nodes[node] = None
             elif gpu.spec.slice and gpu.spec.claim_ref:
-                self._slices_of.setdefault(gpu.spec.claim_ref.uid, {})[gpu.name] = gpu
+                self._slices[gpu.name] = gpu
+                self._slices_of.setdefault(gpu.spec.claim_ref.uid, set()).add(gpu.name)
                 self._recount_slices(gpu.spec.claim_ref.uid)
-        for node in nodes:
+        for node in nodes.keys() & self._cards_of.keys():
             self._recount_node(node)
 
     def gpu_deleted(self, name: str) -> None:
-        if (gpu := self._gpus.pop(name, None)) is None:
-            return
-        if is_card(gpu):
-            self._cards_of[gpu.spec.node_name].pop(name, None)
-            self._recount_node(gpu.spec.node_name)
-        elif gpu.spec.claim_ref:
-            self._slices_of.get(gpu.spec.claim_ref.uid, {}).pop(name, None)
+        self._card_deleted(name)
+        self._slice_deleted(name)
+
+    def _card_deleted(self, name: str) -> None:
+        node = self._node_of_card.pop(name, None)
+        if node is not None:
+            del self._cards_of[node][name]
+            self._problems.pop(f"gpu/{name}", None)
+            self._recount_node(node)
+
+    def _slice_deleted(self, name: str) -> None:
+        gpu = self._slices.pop(name, None)
+        if gpu is not None and gpu.spec.claim_ref:
+            self._slices_of[gpu.spec.claim_ref.uid].discard(name)
             self.ledger.release(Holder("slice", name))
 
     def _recount_node(self, node: str) -> None:
         cards: dict[str, Card] = {}
-        for gpu in sorted(self._cards_of.get(node, {}).values(), key=lambda gpu: gpu.name):
-            card = card_of(gpu)
+        for name, card in sorted(self._cards_of[node].items()):
             if card.uuid in cards:
-                self._problems[f"gpu/{gpu.name}"] = f"ElasticGPU {gpu.name} publishes {card.uuid} a second time"
+                self._problems[f"gpu/{name}"] = f"ElasticGPU {name} publishes {card.uuid} a second time"
                 continue
-            self._problems.pop(f"gpu/{gpu.name}", None)
+            self._problems.pop(f"gpu/{name}", None)
             cards[card.uuid] = card
         if cards:
             self.ledger.set_node(NodeCards(node, tuple(cards.values())))
             self.selection.cards_changed(node, self.ledger.cards(node)[0].model)
         else:
-            self._cards_of.pop(node, None)
+            del self._cards_of[node]
             self.ledger.remove_node(node)
             self.selection.cards_changed(node, None)
 
     def _recount_slices(self, claim_uid: str) -> None:
         claimed = self.claim_allocation(claim_uid) is not None
-        for name, gpu in self._slices_of.get(claim_uid, {}).items():
+        for name in self._slices_of.get(claim_uid, ()):
             if claimed:
                 self.ledger.release(Holder("slice", name))
             else:
-                self.ledger.hold(Holder("slice", name), slice_allocation(gpu))
+                self.ledger.hold(Holder("slice", name), slice_allocation(self._slices[name]))
 
     # --- classes and claims -----------------------------------------------------------------------------------------
 
@@ -305,7 +326,7 @@ class SchedulerCache:
                 for name, container in allocation.containers.items()
                 if container.claim
             }
-            self._pods[uid] = _KnownPod(key, allocation, used)
+            self._pods[uid] = _KnownPod(key, with_shared_names(allocation), used or _NO_CLAIMS)
             for claim in used.values():
                 self._pods_of_claim.setdefault(claim, set()).add(uid)
             self.reservations.recount(uid)
@@ -324,7 +345,7 @@ class SchedulerCache:
             for name, used in allocation.containers.items()
             if not (used.claim and self._claim_covers(f"{namespace}/{used.claim}", allocation.node, used))
         }
-        return replace(allocation, containers=own)
+        return allocation if len(own) == len(allocation.containers) else replace(allocation, containers=own)
 
     def _claim_covers(self, key: str, node: str, used: ContainerAllocation) -> bool:
         claim = self._claims.get(key)
@@ -351,9 +372,9 @@ class SchedulerCache:
         """Which of `nodes` can take the request now. Changes nothing."""
         return filter_nodes(request, self.ledger, nodes)
 
-    def published_cards(self, node: str) -> list[ElasticGPU]:
-        """The objects of a node's cards; none for a node without."""
-        return list(self._cards_of.get(node, {}).values())
+    def card_names(self, node: str) -> list[str]:
+        """Names of the objects of a node's cards; none for a node without."""
+        return list(self._cards_of.get(node, ()))
 
     def holder_name(self, holder: Holder) -> str:
         """As people know it: "pod NAMESPACE/NAME", "claim NAMESPACE/NAME", "slice NAME", "reserved for pod …"."""

@@ -4,8 +4,10 @@ Not a second scheduler: kube-scheduler decides whether CPU and memory suffice. A
 """
 
 import itertools
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from egpu.api.kubernetes import Node, Pod
@@ -26,7 +28,13 @@ class Room(NamedTuple):
 def pod_requests(pod: Pod) -> Room:
     """CPU and memory of the pod's effective request."""
     found = effective_requests(pod)
-    return Room(int(found.get("cpu", 0) * 1000), int(found.get("memory", 0) / 2**20))
+    return _room(int(found.get("cpu", 0) * 1000), int(found.get("memory", 0) / 2**20))
+
+
+@lru_cache(maxsize=1024)
+def _room(cpu_milli: int, ram_mib: int) -> Room:
+    """One object for the many pods that ask for the same."""
+    return Room(cpu_milli, ram_mib)
 
 
 class Hosts:
@@ -61,7 +69,7 @@ class Hosts:
         room = pod_requests(pod)
         if self._pods.get(pod.uid) != (node, room):
             self.pod_gone(pod.uid)
-            self.put(pod.uid, node, room)
+            self.put(pod.uid, sys.intern(node), room)
 
     def put(self, uid: str, node: str, room: Room) -> None:
         """The pod of this UID, which was nowhere, takes so much of the node."""

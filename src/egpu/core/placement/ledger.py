@@ -27,7 +27,7 @@ from egpu.core.provisioners import CardTotals
 _FEWEST_ROWS: Final = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Card:
     """A card as its agent published it. `tflops` by precision; `numa` is -1 where the machine has none; `links` are the
     kinds of connection to other cards of the node, by UUID."""

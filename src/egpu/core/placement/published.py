@@ -1,5 +1,8 @@
 """What published objects say to the ledger: cards, slices, and nodes of the pool."""
 
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from egpu.api import names
@@ -10,6 +13,7 @@ from egpu.core.placement.ledger import Card, PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
 
 CORDONED: Final = "is cordoned"
+_NO_LINKS: Final[Mapping[str, str]] = {}
 MAX_LINK_MBPS: Final = 10**9
 """What a node says beyond it, in more digits than a number has or not, counts as this."""
 
@@ -45,15 +49,21 @@ def card_of(gpu: ElasticGPU) -> Card:
         index=physical.index,
         minor=physical.minor,
         memory_mib=physical.memory_mib,
-        model=physical.model,
-        tflops=physical.tflops,
+        model=sys.intern(physical.model),
+        tflops=_figures(tuple(physical.tflops.items())),
         numa=physical.numa,
         healthy=not (reason := _why_not(gpu)),
         why_not=reason,
         cordoned=reason == CORDONED,
-        compute_capability=physical.compute_capability,
-        links={link.uuid: link.kind for link in physical.links},
+        compute_capability=sys.intern(physical.compute_capability),
+        links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
     )
+
+
+@lru_cache(maxsize=256)
+def _figures(by_precision: tuple[tuple[str, float], ...]) -> Mapping[str, float]:
+    """One mapping for all cards of a model."""
+    return dict(by_precision)
 
 
 def _why_not(gpu: ElasticGPU) -> str:

@@ -33,7 +33,7 @@ class CardKey(NamedTuple):
     uuid: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What one holder takes of one card. `mode` as in the ledger's arrays."""
 
