@@ -1,6 +1,5 @@
-"""Ctrl-C at the moments that Python answers with a traceback: imports, destructors, the end, half a line."""
+"""Ctrl-C at the moments that Python answers with a traceback: imports, destructors, the end."""
 
-import io
 import os
 import signal
 import subprocess
@@ -8,11 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from egpu.cli import get
-from egpu.cli.interruption import held
-from egpu.cli.output import Table
 from support.waiting import DEADLINE_SECONDS
 
 PRESSED = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
@@ -68,42 +63,3 @@ is_raised()
 signal.raise_signal(signal.SIGINT)
 """
     assert ended("-c", program) == (0, "")
-
-
-def test_what_is_held_is_done_whole() -> None:
-    done: list[str] = []
-
-    def drawn() -> None:
-        with held():
-            signal.raise_signal(signal.SIGINT)
-            done.append("whole")
-
-    with pytest.raises(KeyboardInterrupt):
-        drawn()
-    assert done == ["whole"]
-
-
-def test_a_table_that_is_watched_is_not_left_half_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted in the middle of a write, it would be shown once more, behind its own last line."""
-
-    class Terminal(io.StringIO):
-        pressed = False
-
-        def write(self, text: str) -> int:
-            half = len(text) // 2
-            written = super().write(text[:half])
-            if "runs" in text and not self.pressed:
-                self.pressed = True
-                signal.raise_signal(signal.SIGINT)
-            return written + super().write(text[half:])
-
-    terminal = Terminal()
-    monkeypatch.setattr(get, "console", Console(file=terminal, force_terminal=True, width=80, _environ={}))
-    monkeypatch.setattr(get, "load_from", lambda _: None)
-    monkeypatch.setattr(get, "_table", lambda *_: Table(("pod", "phase"), rows=[("runs", "Running")]))
-    with pytest.raises(KeyboardInterrupt):
-        get._watch(get.What.PODS, None, None)
-    shown = terminal.getvalue()
-    assert terminal.pressed
-    assert shown.count("runs") == 2, "when it was drawn, and when it was left standing"
-    assert shown.endswith("\n\x1b[?25h"), "the cursor is there again, below the table"

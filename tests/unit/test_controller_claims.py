@@ -90,11 +90,11 @@ async def test_a_claim_being_deleted_waits_for_a_pod_that_the_cache_does_not_sho
     fresh["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     api.put("elasticgpuclaims", fresh)
     blind = Controller(ControllerConfig(), api.client())
-    blind.claims._claims._put(("ns", "c"), _typed(api))
+    blind.claims._claims._put(_typed(api))
     await blind.claims.reconcile_claim(("ns", "c"))
     assert api.get("elasticgpuclaims", "c", "ns")["metadata"]["finalizers"] == [names.CLAIM_FINALIZER]
     api.remove("pods", "u", "ns")
-    blind.claims._claims._put(("ns", "c"), _typed(api))
+    blind.claims._claims._put(_typed(api))
     await blind.claims.reconcile_claim(("ns", "c"))
     assert not api.get("elasticgpuclaims", "c", "ns")["metadata"].get("finalizers")
     assert held["metadata"]["uid"] == fresh["metadata"]["uid"]

@@ -100,7 +100,7 @@ class SchedulerCache:
                 self._slices[gpu.name] = gpu
                 self._slices_of.setdefault(gpu.spec.claim_ref.uid, set()).add(gpu.name)
                 self._recount_slices(gpu.spec.claim_ref.uid)
-        for node in nodes.keys() & self._cards_of.keys():
+        for node in [one for one in nodes if one in self._cards_of]:
             self._recount_node(node)
 
     def gpu_deleted(self, name: str) -> None:
