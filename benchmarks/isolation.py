@@ -151,7 +151,7 @@ def _probe(programs: Path, environment: Mapping[str, str], *arguments: object) -
 
 
 def _costs(report: Report, folder: Path, programs: Path, machine: Machine) -> None:
-    rounds = 3 if report.options.quick else 15
+    rounds = 5 if report.options.quick else 15
     peer = report.options.peer
     beds = {
         "simulated driver": _Bed(folder, machine.driver_dir, machine.cards[0].uuid, peer),
@@ -168,25 +168,23 @@ def _costs(report: Report, folder: Path, programs: Path, machine: Machine) -> No
             for _ in range(rounds):  # in turn, so that a slow minute is everybody's
                 for rival in bed.rivals():
                     measured[rival].append(_probe(programs, bed.environment(rival, core), *arguments))
-            # The least of the rounds: what else runs on a shared core only ever adds, and to both.
-            row: dict[str, Any] = {"driver": driver, "what": what, "goal_ns": goal, "bare_ns": min(measured["bare"])}
+            row: dict[str, Any] = {"driver": driver, "what": what, "goal_ns": goal, "bare_ns": median(measured["bare"])}
             for rival in bed.rivals()[1:]:
+                # Of pairs that ran next to each other: each core has a fast and a slow state, and takes minutes in one.
                 pairs = zip(measured[rival], measured["bare"], strict=True)
-                row[f"{rival}_added_ns"] = min(measured[rival]) - min(measured["bare"])
-                row[f"{rival}_added_median_ns"] = median(one - bare for one, bare in pairs)
+                row[f"{rival}_added_ns"] = median(one - bare for one, bare in pairs)
             found.append(row)
     report.figures["costs"] = found
     columns = [
-        "processor time, ns a call, least of the rounds",
+        "processor time, ns a call, median of the rounds",
         "driver",
         "bare",
         "we add",
         "goal",
-        "median",
         *(["peer adds"] if peer else []),
     ]
     rows = [
-        [r["what"], r["driver"], r["bare_ns"], r["egpu_added_ns"], f"≤ {r['goal_ns']}", r["egpu_added_median_ns"]]
+        [r["what"], r["driver"], r["bare_ns"], r["egpu_added_ns"], f"≤ {r['goal_ns']}"]
         + ([r["peer_added_ns"]] if peer else [])
         for r in found
     ]

@@ -21,12 +21,16 @@ enum {
     REPAIR_ATTEMPTS = 64,
 };
 
-static egpu_lock lock;          /* joining */
-static egpu_lock counters_lock; /* our slots' counters: one thread at a time */
-static struct egpu_usage_slot *slots[EGPU_MAX_DEVICES];
-/* What this process itself holds, memory and spill, under counters_lock: the file can be written by
- * others, and says at least this. */
-static uint64_t own_bytes[EGPU_MAX_DEVICES][2];
+/* This process on one device: all that an allocation or a release of its own needs, in one line. */
+static struct own {
+    egpu_lock lock; /* the slot's counters and our own: one thread at a time */
+    struct egpu_usage_slot *slot;
+    struct egpu_usage_device *totals; /* where there is a slot */
+    /* What the process holds: the file can be written by others, and says at least this. */
+    uint64_t memory_bytes, spill_bytes;
+} __attribute__((aligned(64))) owns[EGPU_MAX_DEVICES];
+
+static egpu_lock lock; /* joining */
 static uint64_t reaped_at_ns[EGPU_MAX_DEVICES];
 static uint64_t own_pid_namespace;
 
@@ -44,14 +48,13 @@ void kill_point(void);
 /* of this process alone */
 #define KEEP(word, n) __atomic_store_n(&(word), (n), __ATOMIC_RELAXED)
 
-/* Which word a class counts in. */
-static uint64_t *total_of(int device, int class) {
-    struct egpu_usage_device *totals = &slice_usage()->devices[device];
+/* Which word a class counts in: of the device, and of this process. */
+static uint64_t *total_of(struct egpu_usage_device *totals, int class) {
     return class == EGPU_MEMORY_SPILL ? &totals->spill_bytes : &totals->memory_bytes;
 }
 
-static uint64_t *own_of(int device, int class) {
-    return &own_bytes[device][class == EGPU_MEMORY_SPILL];
+static uint64_t *own_of(struct own *own, int class) {
+    return class == EGPU_MEMORY_SPILL ? &own->spill_bytes : &own->memory_bytes;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -62,9 +65,8 @@ static uint64_t limit_of(int device, int class) {
 }
 
 void account_forget(void) {
-    lock.word = counters_lock.word = 0;
-    memset(slots, 0, sizeof slots); /* the parent's slots: the child joins for itself */
-    memset(own_bytes, 0, sizeof own_bytes);
+    lock.word = 0;
+    memset(owns, 0, sizeof owns); /* the parent's: the child joins for itself */
 }
 
 /* no process has these start times: they are before init */
@@ -129,7 +131,7 @@ static bool is_dead(const struct egpu_usage_slot *slot) {
     if (slot->pid_namespace != pid_namespace()) return false;
     /* Ours, and not in use: of the program that this process ran before it called exec. */
     if (slot->pid == (uint32_t)getpid())
-        return slot->device >= EGPU_MAX_DEVICES || GET(slots[slot->device]) != slot;
+        return slot->device >= EGPU_MAX_DEVICES || GET(owns[slot->device].slot) != slot;
     if (kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH) return true;
     uint64_t start_time = start_time_of(slot->pid);
     /* It exists, but /proc hides it from us (hidepid, another user): then it counts as alive. */
@@ -157,8 +159,8 @@ static bool survey(int device, struct bytes *held, uint64_t *mark) {
 /* Under the join lock. Takes out of the totals what no live slot holds: what processes left that
  * died half-way. */
 static void repair(int device) {
-    uint64_t *memory = total_of(device, EGPU_MEMORY_DEVICE),
-             *spill = total_of(device, EGPU_MEMORY_SPILL);
+    uint64_t *memory = &slice_usage()->devices[device].memory_bytes,
+             *spill = &slice_usage()->devices[device].spill_bytes;
     for (int attempt = 0; attempt < REPAIR_ATTEMPTS; attempt++) {
         struct bytes held, again_held;
         uint64_t mark, again;
@@ -214,7 +216,8 @@ static struct egpu_usage_slot *join(int device) {
                                          .pid_namespace = pid_namespace(),
                                          .heartbeat_ns = now_ns()};
         /* before the lock is dropped: what is ours and not in here is reaped */
-        PUT(slots[device], slot);
+        owns[device].totals = &slice_usage()->devices[device];
+        PUT(owns[device].slot, slot);
         PUT(slot->state, EGPU_SLOT_LIVE);
     }
     close(file);
@@ -222,76 +225,76 @@ static struct egpu_usage_slot *join(int device) {
 }
 
 struct egpu_usage_slot *slot_of(int device) {
-    struct egpu_usage_slot *slot = GET(slots[device]);
+    struct egpu_usage_slot *slot = GET(owns[device].slot);
     if (slot != NULL) return slot;
     lock_take(&lock);
-    slot = slots[device];
+    slot = owns[device].slot;
     if (slot == NULL) slot = join(device);
     lock_drop(&lock);
     return slot;
 }
 
+/* NULL: a device of nobody's, or the usage file is unusable. */
+static struct own *own_on(int device) {
+    return device < 0 || slot_of(device) == NULL ? NULL : &owns[device];
+}
+
 /* Between these two the counters are ours, and a survey knows that they are moving. Plain stores:
  * nobody else writes them, and the read-modify-write of the total in between orders them. */
-static uint64_t begin(struct egpu_usage_slot *slot) {
-    lock_take(&counters_lock);
-    uint64_t sequence = slot->sequence | 1;
-    STORE(__atomic_store_n(&slot->sequence, sequence, __ATOMIC_RELAXED));
+static uint64_t begin(struct own *own) {
+    lock_take(&own->lock);
+    uint64_t sequence = own->slot->sequence | 1;
+    STORE(__atomic_store_n(&own->slot->sequence, sequence, __ATOMIC_RELAXED));
     return sequence;
 }
 
-static void end(struct egpu_usage_slot *slot, uint64_t sequence) {
-    PUT(slot->sequence, sequence + 1);
-    lock_drop(&counters_lock);
+static void end(struct own *own, uint64_t sequence) {
+    PUT(own->slot->sequence, sequence + 1);
+    lock_drop(&own->lock);
 }
 
-static void take(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class,
-                 uint64_t bytes) {
-    PUT(slot->reserved_bytes[class], slot->reserved_bytes[class] + bytes);
-    KEEP(*own_of(device, class), *own_of(device, class) + bytes);
+static void take(struct own *own, enum egpu_memory_class class, uint64_t bytes) {
+    PUT(own->slot->reserved_bytes[class], own->slot->reserved_bytes[class] + bytes);
+    KEEP(*own_of(own, class), *own_of(own, class) + bytes);
 }
 
-static void give_back(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class,
-                      uint64_t bytes) {
-    PUT(slot->released_bytes[class], slot->released_bytes[class] + bytes);
-    SUB(*total_of(device, class), bytes);
-    KEEP(*own_of(device, class), *own_of(device, class) - bytes);
+static void give_back(struct own *own, enum egpu_memory_class class, uint64_t bytes) {
+    PUT(own->slot->released_bytes[class], own->slot->released_bytes[class] + bytes);
+    SUB(*total_of(own->totals, class), bytes);
+    KEEP(*own_of(own, class), *own_of(own, class) - bytes);
 }
 
-static bool try_reserve(struct egpu_usage_slot *slot, int device, enum egpu_memory_class class,
-                        uint64_t bytes) {
-    struct egpu_usage_device *totals = &slice_usage()->devices[device];
-    uint64_t limit = limit_of(device, class), *total = total_of(device, class);
+static bool try_reserve(struct own *own, enum egpu_memory_class class, uint64_t bytes,
+                        uint64_t limit) {
+    struct egpu_usage_device *totals = own->totals;
+    uint64_t *total = total_of(totals, class);
     /* A hopeless request is not even tried: while it stood in the total, it would refuse others
      * that do fit. */
-    uint64_t used = GET(*total);
-    if (bytes > limit || used > limit - bytes) return false;
-    uint64_t sequence = begin(slot);
-    uint64_t before = ADD(*total, bytes), own = *own_of(device, class);
-    take(slot, device, class, bytes);
-    bool granted = larger(before, own) <= limit - bytes;
-    if (!granted) give_back(slot, device, class, bytes);
-    end(slot, sequence);
+    if (bytes > limit || GET(*total) > limit - bytes) return false;
+    uint64_t sequence = begin(own);
+    uint64_t before = ADD(*total, bytes);
+    bool granted = larger(before, *own_of(own, class)) <= limit - bytes;
+    take(own, class, bytes);
+    if (!granted) give_back(own, class, bytes);
+    end(own, sequence);
     if (granted && class != EGPU_MEMORY_SPILL && before + bytes > GET(totals->peak_bytes))
         PUT(totals->peak_bytes, before + bytes);
     return granted;
 }
 
 bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes) {
-    struct egpu_usage_slot *slot = device < 0 ? NULL : slot_of(device);
-    if (slot == NULL) return false;
-    if (__builtin_expect(try_reserve(slot, device, class, bytes), 1)) return true;
+    struct own *own = own_on(device);
+    if (own == NULL) return false;
+    if (__builtin_expect(try_reserve(own, class, bytes, limit_of(device, class)), 1)) return true;
+    if (bytes > limit_of(device, class)) return false;
     /* Perhaps it is the dead who hold the memory, or another's refused request that stood in the
      * way. */
-    if (bytes <= limit_of(device, class)) {
-        int file = join_lock(JOIN_PATIENCE_NS);
-        if (file >= 0) {
-            reap_locked(device);
-            close(file);
-        }
-        if (try_reserve(slot, device, class, bytes)) return true;
+    int file = join_lock(JOIN_PATIENCE_NS);
+    if (file >= 0) {
+        reap_locked(device);
+        close(file);
     }
-    return false;
+    return try_reserve(own, class, bytes, limit_of(device, class));
 }
 
 void account_refused(int device) {
@@ -299,38 +302,42 @@ void account_refused(int device) {
 }
 
 void account_force(int device, enum egpu_memory_class class, uint64_t bytes) {
-    struct egpu_usage_slot *slot = device < 0 ? NULL : slot_of(device);
-    if (slot == NULL) return;
-    uint64_t sequence = begin(slot);
-    ADD(*total_of(device, class), bytes);
-    take(slot, device, class, bytes);
-    end(slot, sequence);
+    struct own *own = own_on(device);
+    if (own == NULL) return;
+    uint64_t sequence = begin(own);
+    ADD(*total_of(own->totals, class), bytes);
+    take(own, class, bytes);
+    end(own, sequence);
 }
 
 void account_release(int device, enum egpu_memory_class class, uint64_t bytes) {
-    struct egpu_usage_slot *slot = device < 0 ? NULL : slot_of(device);
-    if (slot == NULL) return;
-    uint64_t sequence = begin(slot);
-    give_back(slot, device, class, bytes);
-    end(slot, sequence);
+    struct own *own = own_on(device);
+    if (own == NULL) return;
+    uint64_t sequence = begin(own);
+    give_back(own, class, bytes);
+    end(own, sequence);
 }
 
 /* All that is counted, or at least our own. */
 static uint64_t counted(int device, int class) {
-    return larger(GET(*total_of(device, class)), GET(*own_of(device, class)));
+    return larger(GET(*total_of(&slice_usage()->devices[device], class)),
+                  GET(*own_of(&owns[device], class)));
 }
 
-uint64_t account_held(int device, uint64_t *sequence) {
-    const struct egpu_usage_slot *slot = GET(slots[device]);
+uint64_t account_held(uint64_t *sequence) {
     uint64_t held = 0;
     *sequence = 0;
-    if (slot == NULL) return 0;
-    lock_take(&counters_lock);
-    for (int class = 0; class < EGPU_MEMORY_CLASSES; class++)
-        if (class != EGPU_MEMORY_POOL && class != EGPU_MEMORY_GRAPH)
-            held += slot->reserved_bytes[class] - slot->released_bytes[class];
-    *sequence = slot->sequence;
-    lock_drop(&counters_lock);
+    for (unsigned device = 0; device < slice_device_count(); device++) {
+        struct own *own = &owns[device];
+        const struct egpu_usage_slot *slot = GET(own->slot);
+        if (slot == NULL) continue;
+        lock_take(&own->lock);
+        for (int class = 0; class < EGPU_MEMORY_CLASSES; class++)
+            if (class != EGPU_MEMORY_POOL && class != EGPU_MEMORY_GRAPH)
+                held += slot->reserved_bytes[class] - slot->released_bytes[class];
+        *sequence += slot->sequence;
+        lock_drop(&own->lock);
+    }
     return held;
 }
 

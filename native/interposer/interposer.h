@@ -187,8 +187,9 @@ bool account_reserve(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_force(int device, enum egpu_memory_class class, uint64_t bytes);
 void account_refused(int device); /* counts an allocation that the program did not get */
 void account_release(int device, enum egpu_memory_class class, uint64_t bytes);
-/* What this process holds, but for pools and graphs, and a number that any change changes. */
-uint64_t account_held(int device, uint64_t *sequence);
+/* What this process holds, on all devices and but for pools and graphs, and a number that any
+ * change changes. */
+uint64_t account_held(uint64_t *sequence);
 uint64_t account_counted(int device); /* memory and spill, whatever the limits say */
 uint64_t account_used(int device);    /* overhead included, at most the limit */
 void account_reap(int device);
@@ -243,7 +244,7 @@ void table_take_owned(uint64_t owner, uint32_t kinds, struct holdings *out);
 void table_take_key(enum holding_kind kind, uint64_t key, struct holdings *out);
 void table_put_back(struct holdings *holdings);
 /* what the table has of what account_held says */
-uint64_t table_bytes(int device);
+uint64_t table_bytes(void);
 
 /* ---- memory.c ---- */
 uint64_t charge_of(uint64_t bytes);

@@ -19,7 +19,7 @@ egpu_lock loading;
 
 static bool at_rest(int device, uint64_t in_hand, uint64_t *sequence) {
     return pools_at_rest(device) && graphs_at_rest(device) &&
-           account_held(device, sequence) == table_bytes(device) + in_hand;
+           account_held(sequence) == table_bytes() + in_hand;
 }
 
 static int64_t read_uncounted(int device) {

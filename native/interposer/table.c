@@ -3,15 +3,14 @@
 #include "interposer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { SHARDS = 64, FIRST_CAPACITY = 64 };
 
 static struct shard {
     egpu_lock lock;
-    uint32_t capacity, count;         /* capacity: a power of two, at most three quarters used */
-    struct holding *entries;          /* references == 0: empty */
-    uint64_t bytes[EGPU_MAX_DEVICES]; /* that entries are charged, but for pools and graphs */
+    uint32_t capacity, count; /* capacity: a power of two, at most three quarters used */
+    struct holding *entries;  /* references == 0: empty */
+    uint64_t bytes;           /* that entries are charged, but for pools and graphs */
 } __attribute__((aligned(64))) shards[SHARDS];
 
 void table_forget(void) {
@@ -22,7 +21,7 @@ void table_forget(void) {
          * behind. */
         shards[i].entries = NULL;
         shards[i].capacity = 0;
-        memset(shards[i].bytes, 0, sizeof shards[i].bytes);
+        shards[i].bytes = 0;
     }
 }
 
@@ -33,8 +32,8 @@ static uint64_t hash_of(uint8_t kind, uint64_t key) {
 
 static struct shard *shard_of(uint64_t hash) { return &shards[hash >> 58]; }
 
-static void place(struct shard *shard, const struct holding *holding) {
-    uint32_t mask = shard->capacity - 1, at = (uint32_t)hash_of(holding->kind, holding->key) & mask;
+static void place(struct shard *shard, const struct holding *holding, uint64_t hash) {
+    uint32_t mask = shard->capacity - 1, at = (uint32_t)hash & mask;
     while (shard->entries[at].references != 0) at = (at + 1) & mask;
     shard->entries[at] = *holding;
 }
@@ -44,7 +43,7 @@ static void sum(struct shard *shard, const struct holding *entry, bool comes) {
     static const uint32_t charged = HOLDINGS_OF_CONTEXT | 1u << HOLDING_HANDLE;
     if ((charged >> entry->kind & 1) == 0 || entry->class == EGPU_MEMORY_POOL || entry->device < 0)
         return;
-    shard->bytes[entry->device] += comes ? entry->bytes : -entry->bytes;
+    shard->bytes += comes ? entry->bytes : -entry->bytes;
 }
 
 static bool grow(struct shard *shard) {
@@ -55,17 +54,18 @@ static bool grow(struct shard *shard) {
     shard->entries = entries;
     shard->capacity = capacity;
     for (uint32_t i = 0; i < old_capacity; i++)
-        if (old[i].references != 0) place(shard, &old[i]);
+        if (old[i].references != 0) place(shard, &old[i], hash_of(old[i].kind, old[i].key));
     free(old);
     return true;
 }
 
 bool table_add(const struct holding *holding) {
-    struct shard *shard = shard_of(hash_of(holding->kind, holding->key));
+    uint64_t hash = hash_of(holding->kind, holding->key);
+    struct shard *shard = shard_of(hash);
     lock_take(&shard->lock);
     bool room = (shard->count + 1) * 4 <= shard->capacity * 3 || grow(shard);
     if (room) {
-        place(shard, holding);
+        place(shard, holding, hash);
         sum(shard, holding, true);
         shard->count++;
     }
@@ -195,11 +195,11 @@ void table_put_back(struct holdings *holdings) {
     free(holdings->list);
 }
 
-uint64_t table_bytes(int device) {
+uint64_t table_bytes(void) {
     uint64_t bytes = 0;
     for (int i = 0; i < SHARDS; i++) {
         lock_take(&shards[i].lock);
-        bytes += shards[i].bytes[device];
+        bytes += shards[i].bytes;
         lock_drop(&shards[i].lock);
     }
     return bytes;

@@ -246,6 +246,31 @@ async def test_what_can_have_no_other_size_is_refused(client: Client, directory:
         await ask(client, "whole", "half")
 
 
+async def test_a_vgpu_has_the_size_of_its_profile_and_keeps_it(
+    running: Cluster, client: Client, directory: Path
+) -> None:
+    """By a resource name, and by a claim whose class says that idle compute may be used."""
+    half, quarter = f"{names.VGPU}-2", f"{names.VGPU}-4"
+    claim = a_claim("half", "vgpu")
+    claim["spec"]["resources"]["requests"] = {half: 1}
+    klass = a_class("vgpu", names.VGPU, parameters={"vgpuScheduler": "equal-share"})
+    plain, claimed = Program(directory, "plain"), Program(directory, "claimed")
+    await started(client, claimed, claimed.pod({}, using("half")), klass, claim)
+    await started(client, plain, plain.pod({quarter: "1"}))
+    await agrees(running, client, claimed, CARD_MIB // 2, "half")
+    await agrees(running, client, plain, CARD_MIB // 4)
+    of_claim, of_pod = await given(client, "claimed"), await given(client, "plain")
+    assert of_claim is not None
+    assert of_pod is not None
+    assert (of_claim.provisioner, of_claim.cards[0].core, of_claim.core_limit) == (names.VGPU, 50, 100)
+    assert (of_pod.provisioner, of_pod.cards[0].core, of_pod.core_limit) == (names.VGPU, 25, 0)
+    spec = {"resources": {"requests": {half: None, quarter: 1}}}
+    with pytest.raises(Refused, match="vgpu gives slices of fixed sizes"):
+        await client.patch(ElasticGPUClaim, "half", {"spec": spec}, namespace="default")
+    plain.hold(CARD_MIB // 64)
+    await sees(plain, pieces=CARD_MIB // 4 // 64)
+
+
 async def test_a_quota_bounds_growth(running: Cluster, client: Client, directory: Path) -> None:
     quota = {
         "apiVersion": "v1",

@@ -37,6 +37,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """Whether all amounts are of each card: one card where no number is given, all its memory where none is."""
     slices_per_card: int = 1
     """How many a card counts for in `cards` on a node: more than one where slices are counted by that name too."""
+    parts: int = 0
+    """Into how many equal parts a card is cut of which `cards` counts one of each card; 0: it is cut by amounts."""
     optional: bool = False
     """Whether it is taken only where somebody turned it on: it gives another meaning to a name that others use."""
 
@@ -115,7 +117,19 @@ VOLCANO: Final = Vocabulary(
     slices_per_card=SLICES_PER_CARD,
 )
 
-VOCABULARIES: Final = (NVIDIA, ALIYUN, TENCENT, DOCKER, QGPU, GPUSHARE, POOL, ELASTIC, VOLCANO, HAMI)
+VGPUS: Final = tuple(
+    Vocabulary(
+        name=f"vgpu-{parts}",
+        provisioner=names.VGPU,
+        cards=f"{names.VGPU}-{parts}",
+        slices_per_card=parts,
+        parts=parts,
+    )
+    for parts in (1, 2, 3, 4, 6, 8)
+)
+"""One for each fixed profile: `elasticgpu.io/vgpu-4` is a quarter of a card."""
+
+VOCABULARIES: Final = (NVIDIA, ALIYUN, TENCENT, DOCKER, QGPU, GPUSHARE, POOL, ELASTIC, VOLCANO, HAMI, *VGPUS)
 """Where two have a name, the first is meant that has all the names of a container."""
 OPTIONAL: Final = tuple(vocabulary.name for vocabulary in VOCABULARIES if vocabulary.optional)
 BY_NAME: Final = {vocabulary.name: vocabulary for vocabulary in VOCABULARIES}

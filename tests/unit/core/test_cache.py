@@ -172,9 +172,6 @@ def test_a_pod_waits_for_an_immediate_claim_and_says_for_what() -> None:
     assert "claim c, which does not exist" in why_not(cache, claim_pod("p", "c"))
     cache.claim_changed(claim("c"))
     assert "claim c, which is not bound" in why_not(cache, claim_pod("p", "c"))
-    cache.class_changed(gpu_class("vgpu", names.VGPU))
-    cache.claim_changed(claim("d", class_name="vgpu"))
-    assert "elasticgpu.io/vgpu, which is known by name but not available yet" in why_not(cache, claim_pod("p", "d"))
 
 
 def test_a_claim_that_waits_for_its_consumer_gets_cards_with_the_pod() -> None:

@@ -75,11 +75,6 @@ def test_a_card_that_is_gone_is_named() -> None:
         prepare(given(slice_pod("p")), {"GPU-n0-1": 1})
 
 
-def test_a_technology_that_is_not_built_is_named() -> None:
-    with pytest.raises(NotSupported, match=names.VGPU):
-        prepare(ContainerAllocation(provisioner=names.VGPU, mode="shared", cards=()))
-
-
 def test_annotation_names_of_long_container_names_stay_within_63_characters_and_apart() -> None:
     one, two = names.cards_annotation("x" * 62 + "a"), names.cards_annotation("x" * 62 + "b")
     assert one != two

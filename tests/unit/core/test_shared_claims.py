@@ -170,7 +170,7 @@ def test_nobody_is_counted_with_what_several_have_together() -> None:
     assert written == {names.SLOT.replace("/", "~1")}
 
 
-@pytest.mark.parametrize("technology", [names.GPUSHARE, names.POOL, names.VGPU])
+@pytest.mark.parametrize("technology", [names.GPUSHARE, names.POOL])
 def test_what_cannot_hold_several_pods_to_one_slice_says_so(technology: str) -> None:
     (found,) = validate_class(gpu_class(provisioner=technology, parameters=SHAREABLE), None)
     assert found.field == "parameters[shareable]"
@@ -178,7 +178,7 @@ def test_what_cannot_hold_several_pods_to_one_slice_says_so(technology: str) -> 
     assert names.QGPU in found.reason
 
 
-@pytest.mark.parametrize("technology", [names.VCUDA, names.QGPU, names.PHYSICAL])
+@pytest.mark.parametrize("technology", [names.VCUDA, names.VGPU, names.QGPU, names.PHYSICAL])
 def test_what_can_may(technology: str) -> None:
     assert validate_class(gpu_class(provisioner=technology, parameters=SHAREABLE), None) == []
     (found,) = validate_class(gpu_class(provisioner=technology, parameters={"shareable": "yes"}), None)

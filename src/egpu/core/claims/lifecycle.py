@@ -41,7 +41,6 @@ from egpu.core.claims.actions import (
 )
 from egpu.core.claims.conditions import CARDS_HEALTHY
 from egpu.core.demand.pods import claims_by_container
-from egpu.core.provisioners import provisioner
 from egpu.errors import InvalidDemand
 
 
@@ -70,8 +69,6 @@ def check_class(klass: ElasticGPUClass) -> list[Action]:
     """A class has no status to write into; what is wrong with it is an event."""
     if found := validate_class(klass, None):
         return [Tell(klass, "Invalid", "; ".join(map(str, found)))]
-    if missing := provisioner(klass.provisioner).missing:
-        return [Tell(klass, "NotAvailable", f"{klass.provisioner} {missing}: claims will wait")]
     return []
 
 

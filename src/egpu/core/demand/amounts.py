@@ -69,10 +69,11 @@ def normalise(
     def field(resource: str) -> str:
         return asked[resource][1]
 
+    part = 100 // vocabulary.parts if vocabulary.parts else 0
     try:
-        cards, core, tflops = count(vocabulary.cards), count(vocabulary.core), count(vocabulary.tflops)
+        cards, core, tflops = count(vocabulary.cards), part or count(vocabulary.core), count(vocabulary.tflops)
         memory = memory_of(*asked[vocabulary.memory]) if vocabulary.memory in asked else 0
-        memory_percent = count(vocabulary.memory_percent)
+        memory_percent = part or count(vocabulary.memory_percent)
     except InvalidQuantity as error:
         raise InvalidDemand(error.field, error.reason) from error
     if tflops and core:

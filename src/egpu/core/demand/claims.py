@@ -117,6 +117,7 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
         raise InvalidDemand(path, f"{reason}, or use another class")
     if problem := technology.problem(demand):
         raise InvalidDemand(path, problem)
+    demand = technology.of_class(demand, parameters)
     check_bounds(demand, bounds, class_name=klass.name, field=path)
     if (links := parameters.get(LINKS)) and demand.cards > 1:
         if technology.anywhere:

@@ -105,7 +105,6 @@ def pod_request(pod: Pod, claims: Claims) -> Request:
             waiting.append(why)
         elif demand := container_demand(pod, container):
             containers[container.name] = demand
-            waiting.append(_not_built(container.name, demand))
     init, sidecars = init_names(pod)
     demand = PodDemand(
         containers=containers,
@@ -147,18 +146,14 @@ def _claimed(
         return demand, None, f"{use}, whose slice is lost"
     if held is not None:
         return replace(demand, provisioner=held.container.provisioner), held, ""
-    missing = _not_built(container, demand)
-    if immediate:
-        missing = f"{use}, which is not bound: {missing or 'no card has had room for it yet'}"
-    return demand, None, missing
+    return demand, None, f"{use}, which is not bound: no card has had room for it yet" if immediate else ""
 
 
 def claim_request(claim: ElasticGPUClaim, classes: Mapping[str, ElasticGPUClass]) -> Request:
     """What an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
     demand = claim_demand(claim, claim_class(claim, classes))
-    waiting = _not_built(CLAIM_CONTAINER, demand)
     policy = _class_policy([demand], classes)
-    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), waiting=waiting, policy=policy)
+    return Request(PodDemand(containers={CLAIM_CONTAINER: demand}), policy=policy)
 
 
 def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, ClaimAllocation]:
@@ -168,13 +163,6 @@ def claim_allocations(request: Request, allocation: PodAllocation) -> dict[str, 
         for name, container in allocation.containers.items()
         if container.claim and name not in request.bound
     }
-
-
-def _not_built(container: str, demand: ContainerDemand) -> str:
-    """Why its technology cannot serve it yet; empty where it can."""
-    technology = provisioner(demand.provisioner)
-    missing = technology.missing
-    return f"container {container} asks for {technology.name}, which {missing}" if missing else ""
 
 
 def _class_policy(demands: Iterable[ContainerDemand], classes: Mapping[str, ElasticGPUClass]) -> str:

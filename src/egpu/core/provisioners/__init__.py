@@ -9,7 +9,7 @@
     vcuda             a library in the process holds it to its slice
     qgpu              an executor beside the program has the card
     pool              the same, on any node
-    vgpu              not built yet
+    vgpu              fixed parts of a card, held to as by vcuda
 
 Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node (`egpu.apps.agent.slots`).
 """

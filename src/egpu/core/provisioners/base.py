@@ -78,8 +78,6 @@ class Provisioner:
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    missing: ClassVar[str] = ""
-    """Why nothing can be served yet, to follow "which …"; empty for a technology that is built."""
     oversubscribes: ClassVar[bool] = False
     """Whether programs may be let allocate more than their share, the rest in managed memory."""
     anywhere: ClassVar[bool] = False
@@ -101,6 +99,10 @@ class Provisioner:
     def problem(self, demand: ContainerDemand) -> str | None:
         """Why this technology can never serve `demand`, whatever the cards; None when it can."""
         return None
+
+    def of_class(self, demand: ContainerDemand, parameters: Mapping[str, str]) -> ContainerDemand:
+        """What the technology's own `parameters` of a class make of a claim's `demand`."""
+        return demand
 
     def needs(self, demand: ContainerDemand, cards: CardTotals) -> Needs:
         """What `demand` takes of each card of `cards` (same shape).
@@ -160,11 +162,9 @@ class Provisioner:
         """What to set up for a container; `where` names it in messages. `minors` are those of the node's cards by UUID,
         as its driver reports them now: a reboot may have given a card another one. None where another node has them.
 
-        Raises NotSupported for a technology that is not built, or needs the cards here, and TerminalError when a
-        granted card is not there.
+        Raises NotSupported for a technology that needs the cards here, and TerminalError when a granted card is not
+        there.
         """
-        if self.missing:
-            raise NotSupported(f"{where}: {self.name} {self.missing}")
         if minors is None:
             if not self.anywhere:
                 raise NotSupported(f"{where}: {self.name} cannot use another node's cards")
