@@ -152,9 +152,11 @@ def _driver(trial: Trial) -> Finding:
 
 
 def _answers(trial: Trial) -> Finding:
-    for name in SAMPLES:
-        trial.bare(*sample(name))
-        trial.sliced(*sample(name), core=50)
+    """All in one slice: on a busy machine, what it takes to make one is most of the time."""
+    each = 'for one; do "$one" --json || exit; done'
+    samples = ("sh", "-c", each, "samples", *(sample(name)[0] for name in SAMPLES))
+    trial.bare(*samples)
+    trial.sliced(*samples, core=50)
     return Finding(State.OK, f"{', '.join(SAMPLES)}: right, bare and in a slice")
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import yaml
 
 from egpu.errors import CorruptData
 
@@ -96,8 +95,8 @@ def profiles() -> Mapping[str, Profile]:
     found: dict[str, Profile] = {}
     for path in sorted(_PROFILES.glob("*.yaml")):
         try:
-            profile = msgspec.convert(yaml.safe_load(path.read_text()), Profile)
-        except (msgspec.ValidationError, yaml.YAMLError) as error:
+            profile = msgspec.yaml.decode(path.read_bytes(), type=Profile)
+        except msgspec.DecodeError as error:
             raise CorruptData(f"card profile {path}: {error}") from error
         if (profile.memory_mib - profile.driver_mib) % CHUNK_MIB:
             raise CorruptData(f"card profile {path}: what the driver leaves is no multiple of {CHUNK_MIB} MiB")
