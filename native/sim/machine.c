@@ -83,8 +83,9 @@ int machine_open(struct machine *machine, const char *directory) {
             close(fd);
             return EPROTO;
         }
-        uint64_t table_end = card.chunk_offset + (uint64_t)card.chunk_count * sizeof(uint32_t);
-        if (card.index != i || card.memory_offset + card.memory_bytes > header.file_bytes ||
+        uint64_t all = card.memory_bytes + card.driver_bytes; /* instances are cut out of this */
+        uint64_t table_end = card.chunk_offset + (all >> SIM_CHUNK_SHIFT) * sizeof(uint32_t);
+        if (card.index != i || card.memory_offset + all > header.file_bytes ||
             table_end > card.memory_offset) {
             close(fd);
             return EPROTO;
@@ -350,7 +351,7 @@ uint32_t machine_free_chunks(struct machine *machine, struct sim_card *card) {
         const struct sim_card *instance = machine_instance(machine, card, SIM_INSTANCE_GPU, place);
         if (instance) used += atomic_load(&instance->used_chunks);
     }
-    return card->chunk_count - used;
+    return used < card->chunk_count ? card->chunk_count - used : 0;
 }
 
 static bool add_run(struct chunk_run **runs, size_t *used, size_t *room, uint32_t at) {

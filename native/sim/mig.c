@@ -146,6 +146,7 @@ static void begin(struct sim_card *made, const struct sim_card *whole, uint32_t 
 
 static void share_compute(struct sim_card *made, const struct sim_card *whole, uint32_t sm_count) {
     made->sm_count = sm_count;
+    made->context_chunks = whole->context_chunks * sm_count / whole->sm_count;
     made->tflops_fp32 = whole->tflops_fp32 * (float)sm_count / (float)whole->sm_count;
     made->tflops_fp16 = whole->tflops_fp16 * (float)sm_count / (float)whole->sm_count;
 }
@@ -153,13 +154,15 @@ static void share_compute(struct sim_card *made, const struct sim_card *whole, u
 static void fill_gpu_instance(struct sim_card *made, const struct sim_card *board, uint32_t profile,
                               uint32_t first) {
     const struct sim_mig_profile *shape = &board->mig_profiles[profile];
-    uint32_t chunk = board->chunk_count / SIM_MEMORY_SLICES * first;
+    uint64_t chunks = (board->memory_bytes + board->driver_bytes) >> SIM_CHUNK_SHIFT;
+    uint32_t chunk = (uint32_t)(chunks / SIM_MEMORY_SLICES) * first;
     made->board = board->index;
     made->mig_profile = profile;
     made->first_slice = first;
     made->slice_count = shape->size;
     made->instance_id = gpu_instance_id(first, shape->size);
     made->chunk_count = shape->memory_chunks;
+    made->driver_bytes = 0; /* NVIDIA's sizes of instances are without it */
     made->memory_bytes = (uint64_t)shape->memory_chunks << SIM_CHUNK_SHIFT;
     made->chunk_offset = board->chunk_offset + chunk * sizeof(uint32_t);
     made->memory_offset = board->memory_offset + ((uint64_t)chunk << SIM_CHUNK_SHIFT);

@@ -342,7 +342,7 @@ API nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t
 
 static void memory_of(struct sim_card *card, unsigned long long *total,
                       unsigned long long *free_bytes) {
-    *total = card->memory_bytes;
+    *total = card->memory_bytes + card->driver_bytes;
     *free_bytes = (unsigned long long)machine_free_chunks(&machine, card) * SIM_CHUNK_BYTES;
 }
 
@@ -359,8 +359,8 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
     NEED(memory);
     if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     memory_of(card, &memory->total, &memory->free);
-    memory->reserved = 0;
-    memory->used = memory->total - memory->free;
+    memory->reserved = card->driver_bytes;
+    memory->used = memory->total - memory->free - memory->reserved; /* of version 1: with it */
     return NVML_SUCCESS;
 }
 

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "EGPUSIM1"
-#define SIM_LAYOUT_VERSION 3u
+#define SIM_LAYOUT_VERSION 4u
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_INSTANCES 7    /* of a card: GPU instances, and compute instances */
 #define SIM_MAX_MIG_PROFILES 8 /* of a card */
@@ -136,7 +136,7 @@ struct sim_card {
     uint32_t pci_device_id; /* device << 16 | vendor, as NVML reports it */
     uint32_t pci_subsystem_id;
     int32_t numa_node;
-    uint64_t memory_bytes;
+    uint64_t memory_bytes; /* that programs can have */
     uint64_t memory_offset;
     uint64_t chunk_offset;
     uint32_t chunk_count;
@@ -175,8 +175,9 @@ struct sim_card {
     uint64_t memory_bandwidth; /* bytes per second */
     uint64_t pcie_bandwidth;   /* bytes per second and direction */
     uint64_t timeslice_ns;     /* a kernel yields the card to other processes after this long */
+    uint64_t driver_bytes;     /* of the card's memory: kept by the driver, beyond memory_bytes */
     struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
-    uint8_t pad[1024 - 384 - SIM_MAX_MIG_PROFILES * sizeof(struct sim_mig_profile)];
+    uint8_t pad[1024 - 392 - SIM_MAX_MIG_PROFILES * sizeof(struct sim_mig_profile)];
     /* dynamic */
     _Atomic uint64_t busy_until_ns; /* CLOCK_MONOTONIC; the card's time is given away up to here */
     _Atomic uint32_t used_chunks;   /* derived from the chunk table, recounted after a death */
@@ -253,7 +254,7 @@ static_assert(offsetof(struct sim_card, memory_bytes) == 144, "sim_card.memory_b
 static_assert(offsetof(struct sim_card, nvlink_to) == 288, "sim_card.nvlink_to");
 static_assert(offsetof(struct sim_card, memory_bandwidth) == 360, "sim_card.memory_bandwidth");
 static_assert(sizeof(struct sim_mig_profile) == 64, "sim_mig_profile");
-static_assert(offsetof(struct sim_card, mig_profiles) == 384, "sim_card.mig_profiles");
+static_assert(offsetof(struct sim_card, mig_profiles) == 392, "sim_card.mig_profiles");
 static_assert(offsetof(struct sim_card, instance) == 3144, "sim_card.instance");
 static_assert(offsetof(struct sim_card, busy_until_ns) == 1024, "sim_card.busy_until_ns");
 static_assert(sizeof(struct sim_card) == 4096, "sim_card");

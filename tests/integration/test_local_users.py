@@ -16,6 +16,7 @@ from egpu.adapters.local.book import Book
 from egpu.adapters.local.run import default_root
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.simulator.shared_memory import list_machines
 from egpu.errors import Unavailable
 from support.simulated_gpu import environment, machine, run
 from support.strangers import STRANGER, as_stranger, library_that_tells, only_root, owned_by_stranger
@@ -113,11 +114,11 @@ def test_nobody_else_can_take_the_place_of_root_s_own() -> None:
 def test_the_state_of_a_machine_that_somebody_else_made_is_none(shared: Path, tmp_path: Path) -> None:
     """Shared memory is everybody's: after a restart of the computer anybody may make the file that a machine names."""
     made = simulator.create_machine(tmp_path / "m", PROFILE, 1, shared_memory=shared)
-    assert [found.path for found in simulator.list_machines(shared)] == [made.state]
+    assert [found.path for found in list_machines(shared)] == [made.state]
     os.chown(made.state, STRANGER, STRANGER)
     with pytest.raises(Unavailable, match="is gone, or of another version"):
         simulator.open_machine(made.directory)
-    assert simulator.list_machines(shared) == ()
+    assert list_machines(shared) == ()
     try_it = "say(name(d.cuInit(0)))"
     assert run(made, try_it) == "NO_DEVICE"
     os.chown(made.state, 0, 0)
@@ -126,7 +127,7 @@ def test_the_state_of_a_machine_that_somebody_else_made_is_none(shared: Path, tm
 
 def test_what_is_no_file_of_a_machine_holds_nobody_up(shared: Path) -> None:
     os.mkfifo(shared / "egpu-sim-pipe")
-    look = "import sys; from pathlib import Path; from egpu.adapters.simulator import machine as m; "
+    look = "import sys; from pathlib import Path; from egpu.adapters.simulator import shared_memory as m; "
     look += "print(m.sweep(Path(sys.argv[1])), m.list_machines(Path(sys.argv[1])))"
     done = subprocess.run([sys.executable, "-c", look, shared], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "() ()\n", done.stderr

@@ -12,6 +12,7 @@ from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.clock import Clock
 from egpu.adapters.simulator.faults import EccError, FallOffBus, Restore, Xid, inject
 from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.simulator.shared_memory import sweep
 from egpu.errors import InvalidInput
 from support.simulated_gpu import Program, environment, machine, run
 
@@ -179,9 +180,9 @@ def test_what_dead_machines_left_is_swept_and_nothing_else(tmp_path: Path) -> No
     assert not dead_state.exists()
     assert all(path.exists() for path in (alive_state, used_state, stays_state, foreign, made.state))
     program.kill()
-    assert simulator.sweep(memory) == (used_state,)
+    assert sweep(memory) == (used_state,)
     alive.kill()
     alive.wait(30)
     simulator.keep(simulator.open_machine(tmp_path / "alive"))  # as a daemon does that is started again
-    assert simulator.sweep(memory) == ()
+    assert sweep(memory) == ()
     assert simulator.open_machine(tmp_path / "alive").state == alive_state

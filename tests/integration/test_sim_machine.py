@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters.simulator import machine as simulator
-from egpu.adapters.simulator.machine import Machine, list_machines, make_driver_dir, open_machine
+from egpu.adapters.simulator.machine import Machine, make_driver_dir, open_machine
+from egpu.adapters.simulator.shared_memory import list_machines
 from egpu.errors import InvalidInput, NotSupported, Unavailable
 from support import sanitizers
 from support.simulated_gpu import Program, machine, run

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from egpu.adapters.simulator import machine as simulator
+from egpu.adapters.simulator import shared_memory
 from egpu.cli.examples import epilog
 from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, show
 
@@ -23,7 +23,7 @@ def list_command(
     """What there is, how much memory it takes, and whether anything runs on it."""
     columns = ("machine", "node", "cards", "memory", "age", "state", "file")
     table = Table(columns, right=frozenset({"cards", "memory", "age"}), wide=frozenset({"file"}), spare=("node",))
-    for one in simulator.list_machines():
+    for one in shared_memory.list_machines():
         minutes = int(time.time() - one.created_unix_ns / 1e9) // 60
         row = (one.name, one.node_name, str(one.cards), f"{one.used_bytes // _MIB} MiB", f"{minutes} min", one.state,
                str(one.path))  # fmt: skip
@@ -43,12 +43,12 @@ def remove(
     """Remove machines with what their cards hold. Whoever needs one makes it anew; one in use is left alone."""
     if bool(machines) == everything:
         fail("name machines, or say --all", code=EXIT_USAGE)
-    found = simulator.list_machines()
+    found = shared_memory.list_machines()
     unknown = set(machines or ()) - {one.name for one in found}
     if unknown:
         fail(f"{min(unknown)}: there is no such machine; `egpu sim list` names them", code=EXIT_USAGE)
     chosen = [one for one in found if everything or one.name in (machines or ())]
-    kept = [one for one in chosen if not simulator.remove_unused(one)]
+    kept = [one for one in chosen if not shared_memory.remove_unused(one)]
     for one in chosen:
         note(f"{one.name}: {'kept, something runs on it' if one in kept else 'removed'}")
     if kept and not everything:

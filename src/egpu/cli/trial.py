@@ -23,8 +23,9 @@ from egpu.adapters.pool.security import create_secret
 EGPU: Final = (sys.executable, "-m", "egpu")
 MEMORY_MIB: Final = 1024
 """Of every slice that is tried."""
-PROGRAM_SECONDS: Final = 60.0
-READY_SECONDS: Final = 30.0
+PROGRAM_SECONDS: Final = 180.0
+READY_SECONDS: Final = 90.0
+"""Both are for a machine on which ten others want each processor: there, `egpu run` alone took half a minute."""
 END_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 
@@ -92,7 +93,7 @@ def said(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, An
     if process.returncode == 0 and answer:
         return answer
     why = answer.get("error") or errors.strip().rpartition("\n")[2] or f"it ended with {process.returncode}"
-    raise TrialFailed(f"{_called(command)}: {why}")
+    raise TrialFailed(f"{answer.get('sample') or _called(command)}: {why}")
 
 
 def _called(command: Sequence[str]) -> str:

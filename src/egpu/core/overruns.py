@@ -10,8 +10,9 @@ from typing import Final
 
 LOOKS: Final = 3
 """Two things cannot be read at one moment: what is seen once may be a call under way."""
-CONTEXT_BYTES: Final = 512 * 1024 * 1024
-"""Beyond a limit that was used up before they came, contexts may stay: nobody is ended for this much."""
+CONTEXT_BYTES: Final = 768 * 1024 * 1024
+"""Beyond a limit that was used up before it came, a context may stay: nobody is ended for this much. An empty one has
+up to 612 MiB (a B200), and takes more when the driver loads code into it."""
 OVERRUN_SECONDS: Final = 5.0
 """So much time over the limit, weighed, and a slice is to be ended."""
 MOST_WEIGHT: Final = 8.0

@@ -2,7 +2,9 @@
 
     machine    a machine's directory: driver, device files, who keeps it
     loader_cache  how programs find its driver, as they find a real one
-    state      the bytes of its state, and the models of card (`profiles/`)
+    models     the models of card, with their figures (`profiles/`)
+    state      the bytes of its state
+    shared_memory  where those are, and what becomes of machines left behind
     clock      its time, where that is moved by hand
     faults     what goes wrong with its cards
 

@@ -15,7 +15,6 @@ A container gets a driver directory of its own (`make_driver_dir`) whose `dev` h
 """
 
 import os
-import secrets
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
@@ -26,49 +25,40 @@ from typing import Final, Literal
 import msgspec
 
 from egpu.adapters import native
-from egpu.adapters.processes import start_time
 from egpu.adapters.simulator import loader_cache
+from egpu.adapters.simulator.models import CHUNK_MIB, Profile, profiles
+from egpu.adapters.simulator.shared_memory import DEFAULT_SHARED_MEMORY, new_path
 from egpu.adapters.simulator.state import (
     FIFO,
     MANUAL_CLOCK,
     MAX_CARDS,
-    Profile,
     SimulatedCard,
-    StateHeader,
     bus_number,
-    has_users,
-    pid_namespace,
-    profiles,
     read_header,
     take_over,
     write_state,
 )
-from egpu.errors import CorruptData, InvalidInput, NotSupported, Unavailable
+from egpu.errors import CorruptData, InvalidInput, Unavailable
 
 __all__ = [
     "Machine",
     "Profile",
     "SimulatedCard",
-    "StateFile",
     "card_uuid",
     "create_machine",
     "destroy",
     "keep",
-    "list_machines",
     "loader_files",
     "make_driver_dir",
     "open_machine",
     "profiles",
-    "remove_unused",
-    "sweep",
     "use_our_libraries",
 ]
 
-DEFAULT_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory shared between processes is the point
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
-_PREFIX: Final = "egpu-sim-"
-_MIN_FREE_BYTES: Final = 8 << 20
+_MOST_KEPT_MIB: Final = 4096
+_MOST_DIGITS: Final = 10
 _UUIDS: Final = uuid.UUID("6f1d7a3e-5a1c-4f0e-9f0b-2c7d0c5b8e11")  # of simulated cards
 
 
@@ -84,30 +74,20 @@ class Machine:
     cards: tuple[SimulatedCard, ...]
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    """What each context and the driver keep of a card, in MiB, where the machine has other figures than the models."""
+
+    context_mib: int | None = None
+    driver_mib: int | None = None
+
+
 class _Description(msgspec.Struct, frozen=True):
     """machine.json: what the rest is derived from."""
 
     node_name: str
     state: str
     profiles: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class StateFile:
-    """A machine's file in shared memory, whichever process of ours made it."""
-
-    path: Path
-    node_name: str
-    cards: int
-    created_unix_ns: int
-    used_bytes: int
-    state: Literal["in use", "kept", "left"]
-    """Something runs on it, or its maker does; it was made to stay; or nobody is left who would remove it."""
-
-    @property
-    def name(self) -> str:
-        """What tells it apart from every other."""
-        return self.path.name.removeprefix(_PREFIX)
+    kept: _Kept = _Kept()
 
 
 def card_uuid(node_name: str, index: int) -> str:
@@ -121,7 +101,8 @@ def create_machine(
     count: int | None = None,
     node_name: str = "local",
     *,
-    context_mib: int = 0,
+    context_mib: int | None = None,
+    driver_mib: int | None = None,
     timeslice_us: int = 2000,
     clock: Literal["wall", "manual"] = "wall",
     arbitration: Literal["timeslice", "fifo"] = "timeslice",
@@ -135,7 +116,9 @@ def create_machine(
         profile: the model of every card, or one model per card.
         count: how many cards (0 to 16); not needed when `profile` lists them.
         node_name: goes into the cards' UUIDs.
-        context_mib: card memory that each context costs, in MiB (real drivers take some hundreds).
+        context_mib: card memory that each context keeps, in MiB; unless given, what EGPU_SIM_CONTEXT_MIB says, else the
+            model's profile.
+        driver_mib: card memory that the driver keeps, likewise, by EGPU_SIM_DRIVER_MIB.
         timeslice_us: how long a process keeps the card while others have work for it, in microseconds.
         clock: with "manual", simulated time goes on only through `egpu.adapters.simulator.clock.Clock`.
         arbitration: between processes: time slices in turn, or kernels whole in the order in which they came.
@@ -149,8 +132,7 @@ def create_machine(
         NativeMissing: the simulated libraries were not built.
     """
     models = _models(profile, count)
-    if context_mib < 0 or context_mib > 4096:
-        raise InvalidInput("context_mib", f"{context_mib} is not between 0 and 4096")
+    kept = _Kept(_kept("context_mib", context_mib), _kept("driver_mib", driver_mib))
     if not 10 <= timeslice_us <= 100_000:
         raise InvalidInput("timeslice_us", f"{timeslice_us} is not between 10 and 100000")
     if not node_name or len(node_name.encode()) > 253 or "/" in node_name:
@@ -163,30 +145,18 @@ def create_machine(
     if (directory / "machine.json").exists():
         raise InvalidInput("directory", f"{directory} holds a machine already; destroy it first")
     libraries = {name: native.path(f"sim/{name}") for name in LIBRARIES}
-    _check_writable(shared_memory)
-    sweep(shared_memory)
-    _check_room(shared_memory)
-
+    state = new_path(shared_memory, node_name)
     device_dir = directory / "devices"
-    cards = tuple(_card(node_name, index, name, device_dir) for index, name in enumerate(models))
-    state = shared_memory / f"{_PREFIX}{node_name}-{secrets.token_hex(6)}"
+    cards = tuple(_card(node_name, index, name, device_dir, kept) for index, name in enumerate(models))
     machine = Machine(node_name, directory, directory / "driver", device_dir, state, cards)
     try:
         flags = (MANUAL_CLOCK if clock == "manual" else 0) | (FIFO if arbitration == "fifo" else 0)
-        write_state(
-            state,
-            node_name,
-            cards,
-            context_mib=context_mib,
-            timeslice_us=timeslice_us,
-            flags=flags,
-            persistent=persistent,
-        )
+        write_state(state, node_name, cards, timeslice_us=timeslice_us, flags=flags, persistent=persistent)
         device_dir.mkdir(parents=True)
         for card in cards:
             card.device.write_text(f"EGPUSIM1 {card.uuid}")
         _link_driver(machine, machine.driver_dir, device_dir, libraries)
-        (directory / "machine.json").write_bytes(msgspec.json.encode(_Description(node_name, str(state), models)))
+        (directory / "machine.json").write_bytes(msgspec.json.encode(_Description(node_name, str(state), models, kept)))
     except OSError as error:
         state.unlink(missing_ok=True)
         raise Unavailable(f"cannot create the simulated machine in {directory}: {error}") from error
@@ -209,7 +179,8 @@ def open_machine(directory: Path) -> Machine:
     except msgspec.MsgspecError as error:
         raise CorruptData(f"{directory}/machine.json: {error}") from error
     cards = tuple(
-        _card(found.node_name, index, name, directory / "devices") for index, name in enumerate(found.profiles)
+        _card(found.node_name, index, name, directory / "devices", found.kept)
+        for index, name in enumerate(found.profiles)
     )
     machine = Machine(found.node_name, directory, directory / "driver", directory / "devices", Path(found.state), cards)
     if read_header(machine.state) is None:
@@ -266,49 +237,17 @@ def destroy(machine: Machine) -> None:
     shutil.rmtree(machine.directory, ignore_errors=True)
 
 
-def list_machines(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[StateFile, ...]:
-    """Our machines whose state is in shared memory, for finding those that were left behind."""
-    found: list[StateFile] = []
-    for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
-        header = read_header(path)
-        if header is None:
-            continue
-        state = "in use" if has_users(path) or _has_maker(header) else "left" if header.creator else "kept"
-        used = path.stat().st_blocks * 512
-        found.append(StateFile(path, header.node_name, header.cards, header.created_unix_ns, used, state))
-    return tuple(found)
-
-
-def remove_unused(machine: StateFile) -> bool:
-    """Remove a machine's state with what its cards hold, unless something runs on it; whether it was removed."""
-    header = read_header(machine.path)
-    if header is None or has_users(machine.path) or _has_maker(header):
-        return False
-    machine.path.unlink(missing_ok=True)
-    return True
-
-
-def sweep(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[Path, ...]:
-    """Remove the state of our machines whose maker has died and which no process uses; returns what was removed.
-
-    Machines that were made to persist stay, and so do those of another version or of another pid namespace.
-    """
-    removed: list[Path] = []
-    for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
-        header = read_header(path)
-        if header is None or header.creator is None or _has_maker(header) or has_users(path):
-            continue
-        path.unlink(missing_ok=True)
-        removed.append(path)
-    return tuple(removed)
-
-
-def _has_maker(header: StateHeader) -> bool:
-    """Whether the process that has to remove it lives, or may live in another pid namespace."""
-    if header.creator is None:
-        return False
-    pid, ticks, namespace = header.creator
-    return namespace != pid_namespace() or start_time(pid) == ticks
+def _kept(name: str, given: int | None) -> int | None:
+    """A figure of _Kept: as given, or as the environment says. Raises InvalidInput naming which."""
+    if given is None:
+        name = f"EGPU_SIM_{name.upper()}"
+        text = os.environ.get(name, "")
+        if not text:
+            return None
+        given = int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else -1
+    if not 0 <= given <= _MOST_KEPT_MIB:
+        raise InvalidInput(name, f"it has to be a number of MiB from 0 to {_MOST_KEPT_MIB}")
+    return given
 
 
 def _models(profile: str | Sequence[str], count: int | None) -> tuple[str, ...]:
@@ -324,32 +263,19 @@ def _models(profile: str | Sequence[str], count: int | None) -> tuple[str, ...]:
     return tuple(known[name.lower()] for name in models)
 
 
-def _check_writable(path: Path) -> None:
-    if not path.is_dir():
-        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which is not a directory")
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which this user cannot write")
-
-
-def _check_room(path: Path) -> None:
-    status = os.statvfs(path)
-    free = status.f_bavail * status.f_frsize
-    if free < _MIN_FREE_BYTES:
-        raise Unavailable(
-            f"{path} has {free >> 20} MiB left, a simulated machine needs at least {_MIN_FREE_BYTES >> 20}: remove "
-            "what fills it, or remount it with a larger size (in a container: --shm-size)"
-        )
-
-
-def _card(node_name: str, index: int, name: str, device_dir: Path) -> SimulatedCard:
+def _card(node_name: str, index: int, name: str, device_dir: Path, kept: _Kept) -> SimulatedCard:
     profile = profiles()[name]
+    driver_mib = profile.driver_mib if kept.driver_mib is None else kept.driver_mib
+    memory_mib = (profile.memory_mib - driver_mib) // CHUNK_MIB * CHUNK_MIB
     return SimulatedCard(
         index=index,
         minor=index,
         uuid=card_uuid(node_name, index),
         profile=name,
         model=profile.name,
-        memory_mib=profile.memory_mib,
+        memory_mib=memory_mib,
+        driver_mib=driver_mib,
+        context_mib=profile.context_mib if kept.context_mib is None else kept.context_mib,
         pci_bus_id=f"00000000:{bus_number(index):02X}:00.0",
         device=device_dir / f"nvidia{index}",
     )

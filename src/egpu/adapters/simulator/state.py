@@ -1,37 +1,30 @@
-"""The bytes of a simulated machine (native/sim/sim_machine.h), and the models of card they describe."""
+"""The bytes of a simulated machine (native/sim/sim_machine.h)."""
 
 import fcntl
 import os
 import struct
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-import msgspec
-import yaml
-
 from egpu.adapters.private import open_own
 from egpu.adapters.processes import start_time
-from egpu.errors import CorruptData
+from egpu.adapters.simulator.models import CHUNK_MIB, MigProfile, profiles
 
 MAX_CARDS: Final = 16
-_PROFILES: Final = Path(__file__).with_name("profiles")
 
 # The layout of native/sim/sim_machine.h.
 _MAGIC: Final = b"EGPUSIM1"
-_LAYOUT: Final = 3
+_LAYOUT: Final = 4
 _HEADER: Final = struct.Struct("<8sIIIIQQQQII64s256sQQQII")
 _MAKER: Final = struct.Struct("<QQI")  # of the header: start time, pid namespace and pid of who made it
 _MAKER_OFFSET: Final = struct.calcsize("<8sIIIIQQQQII64s256sQ")
-_CARD: Final = struct.Struct("<16s96s7Ii3Q30I16I2f3Q")
+_CARD: Final = struct.Struct("<16s96s7Ii3Q30I16I2f4Q")
 _MIG_PROFILE: Final = struct.Struct("<14I8x")
-_MIG_PROFILES_OFFSET: Final = 384  # sim_card.mig_profiles
-_MAX_MIG_PROFILES: Final = 8
-_MEMORY_SLICES: Final = 8
+_MIG_PROFILES_OFFSET: Final = 392  # sim_card.mig_profiles
 _PAGE: Final = 4096
 CARDS_OFFSET: Final = _PAGE
 CARD_BYTES: Final = _PAGE
@@ -44,7 +37,6 @@ CLOCK_OFFSET: Final = 1032  # sim_header.clock_ns, clock_changes, clock_sleepers
 MANUAL_START_NS: Final = 10_000_000_000  # so that windows of utilisation reach back to something
 MANUAL_CLOCK: Final = 1
 FIFO: Final = 2
-_CHUNK_BYTES: Final = 2 << 20
 _LOCKS: Final = 1 << 60  # SIM_LOCK_TABLE; the processes' locks follow
 
 _ARCHITECTURES: Final = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9}
@@ -53,76 +45,10 @@ _ECC: Final = {"off": 0, "on": 1, "none": 2}
 _PCIE_MBYTES_PER_SECOND_PER_LANE: Final = {3: 985, 4: 1969, 5: 3938}
 
 
-class MigProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A shape of GPU instance that a card in MIG mode can be cut into, with NVIDIA's numbers for it.
-
-    `profile` is NVML's ``NVML_GPU_INSTANCE_PROFILE_*``, `id` what the driver and nvidia-smi call it; `starts` are the
-    memory slices (of 8) at which one may begin, `size` how many it takes.
-    """
-
-    name: str
-    profile: int
-    id: int
-    slices: int
-    memory_mib: int
-    sm_count: int
-    size: int
-    starts: tuple[int, ...]
-    instances: int
-    copy_engines: int
-    decoders: int
-    jpegs: int
-    ofas: int
-
-    @property
-    def gigabytes(self) -> int:
-        """As its name says."""
-        return int(self.name.partition(".")[2].partition("gb")[0])
-
-
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of card, with the figures its maker publishes (profiles/*.yaml). Units are in the names."""
-
-    name: str
-    architecture: str
-    brand: str
-    compute_capability: str
-    memory_mib: int
-    sm_count: int
-    cores_per_sm: int
-    max_threads_per_sm: int
-    max_blocks_per_sm: int
-    shared_kib_per_block: int
-    shared_kib_per_block_optin: int
-    shared_kib_per_sm: int
-    l2_kib: int
-    sm_clock_mhz: int
-    memory_clock_mhz: int
-    memory_bus_bits: int
-    memory_gbytes_per_second: int
-    tflops_fp32: float
-    tflops_fp16: float
-    fp64_ratio: int
-    async_engines: int
-    power_idle_watts: int
-    power_limit_watts: int
-    power_min_watts: int
-    temperature_idle_celsius: int
-    temperature_slowdown_celsius: int
-    pcie_generation: int
-    pcie_width: int
-    pci_device_id: int
-    pci_subsystem_id: int
-    nvlink_version: int
-    nvlink_count: int
-    ecc: str
-    mig: tuple[MigProfile, ...]  # none: the card cannot be cut up
-    utilization_window_ms: int
-
-
 @dataclass(frozen=True)
 class SimulatedCard:
-    """One simulated card of a machine."""
+    """One simulated card of a machine. Programs can have `memory_mib`, of which each context keeps `context_mib`;
+    beside that, the driver keeps `driver_mib`."""
 
     index: int
     minor: int
@@ -130,34 +56,10 @@ class SimulatedCard:
     profile: str
     model: str
     memory_mib: int
+    driver_mib: int
+    context_mib: int
     pci_bus_id: str
     device: Path
-
-
-@cache
-def profiles() -> Mapping[str, Profile]:
-    """Every known model of card, by its short name (``A100-80G``)."""
-    found: dict[str, Profile] = {}
-    for path in sorted(_PROFILES.glob("*.yaml")):
-        try:
-            profile = msgspec.convert(yaml.safe_load(path.read_text()), Profile)
-        except (msgspec.ValidationError, yaml.YAMLError) as error:
-            raise CorruptData(f"card profile {path}: {error}") from error
-        _check_mig(path, profile)
-        found[path.stem.upper()] = profile
-    return found
-
-
-def _check_mig(path: Path, profile: Profile) -> None:
-    """Every placement lies within the card, and an instance's memory within its slices."""
-    slice_mib = profile.memory_mib // 2 // _MEMORY_SLICES * 2
-    if len(profile.mig) > _MAX_MIG_PROFILES:
-        raise CorruptData(f"card profile {path}: more than {_MAX_MIG_PROFILES} MIG profiles")
-    for mig in profile.mig:
-        if mig.memory_mib % 2 or mig.memory_mib > mig.size * slice_mib:
-            raise CorruptData(f"card profile {path}: {mig.name} has more memory than {mig.size} slices")
-        if any(start + mig.size > _MEMORY_SLICES for start in mig.starts):
-            raise CorruptData(f"card profile {path}: {mig.name} has a placement beyond the card")
 
 
 @dataclass(frozen=True)
@@ -208,6 +110,11 @@ def _links(index: int, cards: Sequence[SimulatedCard]) -> list[int]:
     return [each if other in peers else 0 for other in range(MAX_CARDS)]
 
 
+def _board_mib(card: SimulatedCard) -> int:
+    """All that is on it: instances of MIG are cut out of this."""
+    return card.memory_mib + card.driver_mib
+
+
 def _round_up(value: int, to: int) -> int:
     return (value + to - 1) // to * to
 
@@ -234,7 +141,6 @@ def write_state(
     node_name: str,
     cards: Sequence[SimulatedCard],
     *,
-    context_mib: int,
     timeslice_us: int,
     flags: int = 0,
     persistent: bool = False,
@@ -247,18 +153,17 @@ def write_state(
     chunk_offsets: list[int] = []
     for card in cards:
         chunk_offsets.append(at)
-        at = _round_up(at + 4 * (card.memory_mib // 2), _PAGE)
+        at = _round_up(at + 4 * (_board_mib(card) // 2), _PAGE)
     records: list[bytes] = []
     for card, chunk_offset in zip(cards, chunk_offsets, strict=True):
         memory_offset = _round_up(at, 1 << 30)
-        at = memory_offset + (card.memory_mib << 20)
+        at = memory_offset + (_board_mib(card) << 20)
         records.append(
             _pack_card(
                 cards,
                 card,
                 memory_offset=memory_offset,
                 chunk_offset=chunk_offset,
-                context_chunks=(context_mib + 1) // 2,
                 timeslice_us=timeslice_us,
             )
         )
@@ -331,7 +236,6 @@ def _pack_card(
     *,
     memory_offset: int,
     chunk_offset: int,
-    context_chunks: int,
     timeslice_us: int,
 ) -> bytes:
     profile = profiles()[card.profile]
@@ -348,11 +252,11 @@ def _pack_card(
         profile.pci_device_id,
         profile.pci_subsystem_id,
         _numa_node(card.index, len(cards)),
-        profile.memory_mib << 20,
+        card.memory_mib << 20,
         memory_offset,
         chunk_offset,
-        (profile.memory_mib << 20) // _CHUNK_BYTES,
-        context_chunks,
+        card.memory_mib // CHUNK_MIB,
+        _round_up(card.context_mib, CHUNK_MIB) // CHUNK_MIB,
         int(major),
         int(minor),
         profile.sm_count,
@@ -387,4 +291,5 @@ def _pack_card(
         profile.memory_gbytes_per_second * 10**9,
         lane * profile.pcie_width * 10**6,
         timeslice_us * 1000,
+        card.driver_mib << 20,
     )

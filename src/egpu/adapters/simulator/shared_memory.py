@@ -1,0 +1,109 @@
+"""Machines' files in shared memory: where a new one goes, which there are, and what becomes of those left behind."""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from egpu.adapters.processes import start_time
+from egpu.adapters.simulator.state import StateHeader, has_users, pid_namespace, read_header
+from egpu.errors import NotSupported, Unavailable
+
+DEFAULT_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory shared between processes is the point
+
+_PREFIX: Final = "egpu-sim-"
+_MIN_FREE_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A machine's file in shared memory, whichever process of ours made it."""
+
+    path: Path
+    node_name: str
+    cards: int
+    created_unix_ns: int
+    used_bytes: int
+    state: Literal["in use", "kept", "left"]
+    """Something runs on it, or its maker does; it was made to stay; or nobody is left who would remove it."""
+
+    @property
+    def name(self) -> str:
+        """What tells it apart from every other."""
+        return self.path.name.removeprefix(_PREFIX)
+
+
+def new_path(shared_memory: Path, node_name: str) -> Path:
+    """Where the state of a new machine goes, after what others left was removed.
+
+    Raises:
+        NotSupported: shared memory is missing or not writable.
+        Unavailable: it is (nearly) full.
+    """
+    _check_writable(shared_memory)
+    sweep(shared_memory)
+    _check_room(shared_memory)
+    return shared_memory / f"{_PREFIX}{node_name}-{secrets.token_hex(6)}"
+
+
+def list_machines(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[StateFile, ...]:
+    """Our machines whose state is in shared memory, for finding those that were left behind."""
+    found: list[StateFile] = []
+    for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
+        header = read_header(path)
+        if header is None:
+            continue
+        state = "in use" if has_users(path) or _has_maker(header) else "left" if header.creator else "kept"
+        used = path.stat().st_blocks * 512
+        found.append(StateFile(path, header.node_name, header.cards, header.created_unix_ns, used, state))
+    return tuple(found)
+
+
+def remove_unused(machine: StateFile) -> bool:
+    """Remove a machine's state with what its cards hold, unless something runs on it; whether it was removed."""
+    header = read_header(machine.path)
+    if header is None or has_users(machine.path) or _has_maker(header):
+        return False
+    machine.path.unlink(missing_ok=True)
+    return True
+
+
+def sweep(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[Path, ...]:
+    """Remove the state of our machines whose maker has died and which no process uses; returns what was removed.
+
+    Machines that were made to persist stay, and so do those of another version or of another pid namespace.
+    """
+    removed: list[Path] = []
+    for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
+        header = read_header(path)
+        if header is None or header.creator is None or _has_maker(header) or has_users(path):
+            continue
+        path.unlink(missing_ok=True)
+        removed.append(path)
+    return tuple(removed)
+
+
+def _has_maker(header: StateHeader) -> bool:
+    """Whether the process that has to remove it lives, or may live in another pid namespace."""
+    if header.creator is None:
+        return False
+    pid, ticks, namespace = header.creator
+    return namespace != pid_namespace() or start_time(pid) == ticks
+
+
+def _check_writable(path: Path) -> None:
+    if not path.is_dir():
+        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which is not a directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which this user cannot write")
+
+
+def _check_room(path: Path) -> None:
+    status = os.statvfs(path)
+    free = status.f_bavail * status.f_frsize
+    if free < _MIN_FREE_BYTES:
+        raise Unavailable(
+            f"{path} has {free >> 20} MiB left, a simulated machine needs at least {_MIN_FREE_BYTES >> 20}: remove "
+            "what fills it, or remount it with a larger size (in a container: --shm-size)"
+        )
