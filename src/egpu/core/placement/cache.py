@@ -14,6 +14,7 @@ Who holds what:
 """
 
 import sys
+from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from egpu.core.placement.requests import CLAIM_CONTAINER, Request
 from egpu.core.placement.reservations import Reservations
 from egpu.errors import CorruptData
 
+REQUESTS_LIMIT: Final = 64
+"""Pods whose requests are kept from filter to bind."""
 _NO_CLAIMS: Final[Mapping[str, str]] = {}
 
 
@@ -49,6 +52,14 @@ class _KnownPod:
     allocation: PodAllocation
     claims: Mapping[str, str]
     """Container → UID-independent key (`namespace/name`) of the claim it uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownRequest:
+    """What a pod without claims needs depends on itself, the classes, and the nodes that it selects."""
+
+    pod: Pod
+    request: Request
 
 
 class SchedulerCache:
@@ -72,6 +83,7 @@ class SchedulerCache:
         """Names of slices by the UID of their claim."""
         self._pods: dict[str, _KnownPod] = {}
         self._pods_of_claim: dict[str, set[str]] = {}
+        self._requests: OrderedDict[str, _KnownRequest] = OrderedDict()
         self._assumed_claims: dict[str, ClaimAllocation] = {}
         self._problems: dict[str, str] = {}
         self.reservations = Reservations(self.ledger, self._pods.__contains__)
@@ -143,9 +155,11 @@ class SchedulerCache:
     # --- classes and claims -----------------------------------------------------------------------------------------
 
     def class_changed(self, klass: ElasticGPUClass) -> None:
+        self._requests.clear()
         self.classes[klass.name] = klass
 
     def class_deleted(self, name: str) -> None:
+        self._requests.clear()
         self.classes.pop(name, None)
 
     def claim_changed(self, claim: ElasticGPUClaim) -> None:
@@ -358,9 +372,17 @@ class SchedulerCache:
 
     def request(self, pod: Pod) -> Request:
         """What `pod` needs now, claims looked up. Raises InvalidDemand for a pod that admission would have refused."""
-        room, models = pod_requests(pod), self.selection.models(pod)
-        asked = requests.pod_request(pod, self)
-        return with_fields(asked, cpu_milli=room.cpu_milli, ram_mib=room.ram_mib, models=models)
+        models = self.selection.models(pod)
+        known = self._requests.get(pod.uid)
+        if known is not None and known.request.models == models and known.pod == pod:
+            return known.request
+        room, asked = pod_requests(pod), requests.pod_request(pod, self)
+        request = with_fields(asked, cpu_milli=room.cpu_milli, ram_mib=room.ram_mib, models=models)
+        if not request.waiting and not any(demand.claim for demand in request.demand.containers.values()):
+            self._requests[pod.uid] = _KnownRequest(pod, request)
+            if len(self._requests) > REQUESTS_LIMIT:
+                self._requests.popitem(last=False)
+        return request
 
     def claim_request(self, claim: ElasticGPUClaim) -> Request:
         """What an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
