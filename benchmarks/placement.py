@@ -20,6 +20,7 @@ from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
 NODES, CARDS_PER_NODE = 4, 8
 PODS = 200
 DEADLINE_SECONDS = 300.0
+GOAL_RATIO = 0.8
 
 
 def run(report: Report) -> dict[str, Any]:
@@ -29,6 +30,8 @@ def run(report: Report) -> dict[str, Any]:
     figures = asyncio.run(_run(pods))
     rows = [(name.replace("_", " "), value) for name, value in figures.items() if name != "memory_mib"]
     report.table("pods placed (wall time on this computer)", ("", "figure"), rows)
+    ratio = figures["ratio_to_plain"]
+    report.verdict("GPU pods to plain pods a second", f"{ratio:.2f}", f"at least {GOAL_RATIO:g}", ratio >= GOAL_RATIO)
     report.table("memory of the processes", ("", "MiB"), figures["memory_mib"].items())
     return figures
 

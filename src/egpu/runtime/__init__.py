@@ -5,6 +5,7 @@
     workqueue     keys to look at: none twice, failures come back later
     reconcile     the loop that looks at them
     latest        slow answers to the latest question
+    elsewhere     a slow call in a process of its own
     clock         time of day that goes on evenly, whatever it is set to
     supervisor    the named tasks of one process: the first failure ends them all
 

@@ -277,3 +277,28 @@ def test_a_restart_sees_the_same() -> None:
     again = rebuild(reversed(cards), reversed(pods), [done])
     assert again.ledger.snapshot() == cache.ledger.snapshot()
     assert again.ledger.holders() == cache.ledger.holders()
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_made_once_until_the_pod_or_a_class_changes() -> None:
+    cache, what = cluster(), slice_pod("p")
+    first = cache.request(what)
+    assert cache.request(slice_pod("p")) is first
+    other = slice_pod("p", core=30)
+    assert cache.request(other) != first
+    again = cache.request(other)
+    cache.class_changed(gpu_class("any"))
+    assert cache.request(other) is not again
+
+
+def test_a_request_follows_the_claim_that_its_pod_uses() -> None:
+    cache = cluster()
+    user = claim_pod("p", "data")
+    assert "does not exist" in cache.request(user).waiting
+    cache.class_changed(gpu_class())
+    cache.claim_changed(claim("data"))
+    assert "is not bound" in cache.request(user).waiting
+    bind_claim(cache, claim("data"))
+    assert not cache.request(user).waiting

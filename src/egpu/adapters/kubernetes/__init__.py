@@ -4,6 +4,7 @@
     connection    from a kubeconfig or a service account to HTTP
     transport     HTTP/1.1 to one server
     paths         the URL of each kind
+    lists         pages of lists and lines of watches
     failures      the API server's errors as ours
     reflector     a local copy of one kind, kept true by list and watch
     store         the objects of such a copy, whole or packed

@@ -9,10 +9,9 @@ Our types hold only the fields we use, so `replace` is for kinds that are wholly
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Self
 
 import httpx2
 import msgspec
@@ -20,9 +19,9 @@ import structlog
 
 from egpu.adapters.kubernetes.connection import connect
 from egpu.adapters.kubernetes.failures import Status, from_response, from_status, from_transport
-from egpu.adapters.kubernetes.paths import path_of
+from egpu.adapters.kubernetes.lists import Identified, Listed, Page, T, WatchEvent, WatchLine
+from egpu.adapters.kubernetes.paths import path_of, url_of
 from egpu.api.kubernetes import Pod
-from egpu.api.objects import Object
 from egpu.errors import CorruptData, Gone, Unavailable
 
 PAGE_SIZE = 500
@@ -31,53 +30,7 @@ BACKOFF_SECONDS = 0.1
 MAX_WATCH_LINE_BYTES = 16 * 1024 * 1024
 WATCH_SECONDS = 240
 
-T = TypeVar("T", bound=Object)
-
 log = structlog.get_logger(__name__)
-
-
-class ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class Page(msgspec.Struct):
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[msgspec.Raw] | None = None
-
-
-class WatchLine(msgspec.Struct):
-    type: str
-    object: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class Identity(msgspec.Struct, rename="camel"):
-    """The part of metadata that even an object that nobody can read has."""
-
-    name: str = ""
-    namespace: str = ""
-    resource_version: str = ""
-
-
-class Identified(msgspec.Struct):
-    metadata: Identity = msgspec.field(default_factory=Identity)
-
-
-@dataclass(frozen=True)
-class WatchEvent(Generic[T]):
-    """One line of a watch. `object` is None for a bookmark, and for an object that does not decode."""
-
-    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
-    identity: Identity
-    object: T | None
-
-
-@dataclass(frozen=True)
-class Listed(Generic[T]):
-    """One page of a list. `version`: the resourceVersion to watch from, that of the whole list."""
-
-    objects: Sequence[T]
-    version: str
 
 
 class Client:
@@ -85,6 +38,7 @@ class Client:
 
     def __init__(self, http: httpx2.AsyncClient, *, namespace: str = "default") -> None:
         self._http = http
+        self._base = str(http.base_url).rstrip("/")
         self.namespace = namespace
 
     @classmethod
@@ -356,10 +310,10 @@ class Client:
         """One exchange with its retries. None only where `allow_missing` and the server says 404."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if content is not None else {})
-        what = f"{method} {path}"
+        what, url = f"{method} {path}", url_of(self._base, path)
         for attempt in range(1, attempts + 1):
             try:
-                response = await self._http.request(method, path, content=content, params=params, headers=headers)
+                response = await self._http.request(method, url, content=content, params=params, headers=headers)
             except httpx2.HTTPError as error:
                 failure = from_transport(error, what, method=method)
                 cause: Exception | None = error

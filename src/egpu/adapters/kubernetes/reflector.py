@@ -18,7 +18,7 @@ from typing import Generic
 
 import structlog
 
-from egpu.adapters.kubernetes.client import PAGE_SIZE, Client, T, WatchEvent
+from egpu.adapters.kubernetes.client import Client, T, WatchEvent
 from egpu.adapters.kubernetes.store import Store
 from egpu.api.objects import Object, key_of
 from egpu.errors import ElasticGPUError, Gone
@@ -126,26 +126,25 @@ class Reflector(Generic[T]):
                 failures = 0
 
     async def _list(self) -> None:
-        """What is gone is told first. Other work has its turn between: of thousands of objects it takes seconds."""
-        listed, self._version = await self._listed()
-        for key in sorted(self._objects.keys() - listed.keys()):
-            self._remove(key)
-        for number, obj in enumerate(listed):
-            self._put(obj)
-            if number % PAGE_SIZE == 0:
-                await asyncio.sleep(0)
-        self.synced.set()
-
-    async def _listed(self) -> tuple[Store[T], str]:
-        """All objects, in the form of the copy: whole, those of a large cluster are several times as much."""
-        found, version = Store(self.kind, packed=self._packed), ""
+        """What is gone is told first. So what comes is put aside, in the form of the copy, for the objects of a large
+        cluster as they are sent are ten times as much; but where nothing was here yet, nothing can be gone."""
+        known, listed = self._objects.keys(), Store(self.kind, packed=self._packed)
         pages = self._client.pages(self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields)
+        version = None
         async with aclosing(pages):
             async for page in pages:
                 version = page.version
-                for obj in page.objects:
-                    found.put(self._transform(obj))
-        return found, version
+                for obj in map(self._transform, page.objects):
+                    if known:
+                        listed.put(obj)
+                    else:
+                        self._put(obj)
+        for key in sorted(known - listed.keys()):
+            self._remove(key)
+        for obj in listed:
+            self._put(obj)
+        self._version = version
+        self.synced.set()
 
     async def _follow(self) -> None:
         assert self._version is not None

@@ -7,7 +7,7 @@ which are read anew whenever one is asked for (some microseconds).
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 import msgspec
 
@@ -24,7 +24,7 @@ class _Whole(Generic[T]):
         return one
 
     def unpack(self, kept: Any) -> T:
-        return cast("T", kept)
+        return kept
 
 
 class _Packed(Generic[T]):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket as sockets
 import uuid
@@ -86,6 +87,9 @@ class Extender:
             await self.view.caches.synced()
             await self.mix.load()
             self.view.cache.ranking.prepare(self.policies)
+            # What is here stays: the collector need not look through all of it again and again.
+            gc.collect()
+            gc.freeze()
             self._leading = True
             group.create_task(self.mix.run())
             log.info("ready", nodes=len(self.view.cache.ledger.nodes()))

@@ -1,4 +1,4 @@
-"""The job mix that prices follow: prices computed beside the loop, the mix kept across restarts.
+"""The job mix that prices follow: prices computed in another process, the mix kept across restarts.
 
 It is kept in an annotation of the extender's own Lease, which the extender may write anyway: bounded, written with
 every change of prices and at most once a minute between, and lost without harm. A new extender learns again.
@@ -18,6 +18,7 @@ from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.shapes import Mix
 from egpu.errors import CorruptData, ElasticGPUError
+from egpu.runtime import elsewhere
 from egpu.runtime.latest import Latest
 
 KEEP_SECONDS = 60.0
@@ -40,7 +41,9 @@ class JobMix:
         self._client = client
         self._ranking = ranking
         self._lease, self._namespace = lease, namespace
-        self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(lambda asked: compute_prices(*asked), self._computed)
+        self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(
+            lambda asked: elsewhere.call(compute_prices, *asked), self._computed
+        )
         self._changed = asyncio.Event()
         self._kept = 0
         ranking.background = lambda mix, fleet: self._prices.ask((mix, fleet))

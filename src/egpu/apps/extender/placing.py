@@ -29,6 +29,8 @@ MAX_SCORE = 10
 MAX_REASON_CHARACTERS = 512
 MAX_EXPLAINED = 8
 """Nodes with cards whose reasons one filter call works out (0.05 ms each): an event shows fewer than ten."""
+EXPLAINED_BESIDE_ROOM = 1
+"""The same, for a pod that has room elsewhere: no event shows any."""
 NOT_EXPLAINED = "its cards cannot take the pod now; `egpu explain pod` says why"
 Listener = Callable[[str, NodeNames, BoolArray], None]
 
@@ -77,9 +79,10 @@ class Placing:
             return Verdict(filtered.ok, {}, {})
         known = self._view.cache.ledger.known(nodes)
         having, bare = chosen(nodes, ~filtered.ok & known), chosen(nodes, ~filtered.ok & ~known)
-        failed = dict.fromkeys(having[MAX_EXPLAINED:], NOT_EXPLAINED)
+        explained = EXPLAINED_BESIDE_ROOM if filtered.ok.any() else MAX_EXPLAINED
+        failed = dict.fromkeys(having[explained:], NOT_EXPLAINED)
         unresolvable: dict[str, str] = {}
-        for alike in [*((node,) for node in having[:MAX_EXPLAINED]), bare]:
+        for alike in [*((node,) for node in having[:explained]), bare]:
             if alike:
                 why = filtered.refusal(alike[0])
                 told = failed if why.resolvable else unresolvable

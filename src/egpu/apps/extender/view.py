@@ -142,8 +142,7 @@ def _node_part(node: Node) -> Node:
     """A node without what nobody asks: of thousands it is most of what they weigh."""
     status = node.status
     ready = [one for one in status.conditions or () if one.type == "Ready"]
-    room = status.capacity if status.allocatable is None else status.allocatable
-    return replace(node, status=NodeStatus(allocatable=room, conditions=ready))
+    return replace(node, status=NodeStatus(allocatable=status.allocatable or status.capacity, conditions=ready))
 
 
 def _offers(gpu: ElasticGPU) -> tuple[ElasticGPUSpec, bool]:

@@ -13,7 +13,6 @@ Who holds what:
   just deleted.
 """
 
-import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from egpu.core.gangs.membership import Gangs
 from egpu.core.placement import requests
 from egpu.core.placement.fit import Filtered, filter_nodes
 from egpu.core.placement.hosts import Hosts, pod_requests
-from egpu.core.placement.ledger import Card, Holder, Ledger, NodeCards
-from egpu.core.placement.published import card_of, is_card, pool_node, slice_allocation
+from egpu.core.placement.ledger import Holder, Ledger
+from egpu.core.placement.published import pool_node, slice_allocation
+from egpu.core.placement.published_cards import PublishedCards
 from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.requests import CLAIM_CONTAINER, Request
 from egpu.core.placement.reservations import Reservations
@@ -63,17 +63,15 @@ class SchedulerCache:
         self.classes: dict[str, ElasticGPUClass] = {}
         self._claims: dict[str, ElasticGPUClaim] = {}
         self._claim_uids: dict[str, str] = {}
-        self._node_of_card: dict[str, str] = {}
-        """By the names of the cards' objects."""
-        self._cards_of: dict[str, dict[str, Card]] = {}
-        """The cards of each node by the names of their objects."""
         self._slices: dict[str, ElasticGPU] = {}
         self._slices_of: dict[str, set[str]] = {}
         """Names of slices by the UID of their claim."""
         self._pods: dict[str, _KnownPod] = {}
         self._pods_of_claim: dict[str, set[str]] = {}
+        self._requests = requests.KnownRequests()
         self._assumed_claims: dict[str, ClaimAllocation] = {}
         self._problems: dict[str, str] = {}
+        self._cards = PublishedCards(self.ledger, self.selection, self._problems)
         self.reservations = Reservations(self.ledger, self._pods.__contains__)
         self.gangs = Gangs(self._pods.__contains__)
 
@@ -81,60 +79,25 @@ class SchedulerCache:
 
     def gpu_changed(self, *gpus: ElasticGPU) -> None:
         """Cards were published or changed, or slices made or changed. A node's cards are counted once."""
-        nodes: dict[str, None] = {}
+        self._cards.changed(*gpus)
         for gpu in gpus:
-            node = sys.intern(gpu.spec.node_name)
-            if not is_card(gpu) or self._node_of_card.get(gpu.name, node) != node:
-                self._card_deleted(gpu.name)
             known = self._slices.get(gpu.name)
             if known is not None and known.spec.claim_ref != gpu.spec.claim_ref:
                 self._slice_deleted(gpu.name)
-            if is_card(gpu):
-                card = card_of(gpu)
-                cards = self._cards_of.setdefault(node, {})
-                if cards.get(gpu.name) != card:
-                    cards[gpu.name] = card
-                    self._node_of_card[gpu.name] = node
-                    nodes[node] = None
-            elif gpu.spec.slice and gpu.spec.claim_ref:
+            if gpu.spec.slice and gpu.spec.claim_ref:
                 self._slices[gpu.name] = gpu
                 self._slices_of.setdefault(gpu.spec.claim_ref.uid, set()).add(gpu.name)
                 self._recount_slices(gpu.spec.claim_ref.uid)
-        for node in [one for one in nodes if one in self._cards_of]:
-            self._recount_node(node)
 
     def gpu_deleted(self, name: str) -> None:
-        self._card_deleted(name)
+        self._cards.deleted(name)
         self._slice_deleted(name)
-
-    def _card_deleted(self, name: str) -> None:
-        node = self._node_of_card.pop(name, None)
-        if node is not None:
-            del self._cards_of[node][name]
-            self._problems.pop(f"gpu/{name}", None)
-            self._recount_node(node)
 
     def _slice_deleted(self, name: str) -> None:
         gpu = self._slices.pop(name, None)
         if gpu is not None and gpu.spec.claim_ref:
             self._slices_of[gpu.spec.claim_ref.uid].discard(name)
             self.ledger.release(Holder("slice", name))
-
-    def _recount_node(self, node: str) -> None:
-        cards: dict[str, Card] = {}
-        for name, card in sorted(self._cards_of[node].items()):
-            if card.uuid in cards:
-                self._problems[f"gpu/{name}"] = f"ElasticGPU {name} publishes {card.uuid} a second time"
-                continue
-            self._problems.pop(f"gpu/{name}", None)
-            cards[card.uuid] = card
-        if cards:
-            self.ledger.set_node(NodeCards(node, tuple(cards.values())))
-            self.selection.cards_changed(node, self.ledger.cards(node)[0].model)
-        else:
-            del self._cards_of[node]
-            self.ledger.remove_node(node)
-            self.selection.cards_changed(node, None)
 
     def _recount_slices(self, claim_uid: str) -> None:
         claimed = self.claim_allocation(claim_uid) is not None
@@ -147,9 +110,11 @@ class SchedulerCache:
     # --- classes and claims -----------------------------------------------------------------------------------------
 
     def class_changed(self, klass: ElasticGPUClass) -> None:
+        self._requests.clear()
         self.classes[klass.name] = klass
 
     def class_deleted(self, name: str) -> None:
+        self._requests.clear()
         self.classes.pop(name, None)
 
     def claim_changed(self, claim: ElasticGPUClaim) -> None:
@@ -360,9 +325,13 @@ class SchedulerCache:
 
     def request(self, pod: Pod) -> Request:
         """What `pod` needs now, claims looked up. Raises InvalidDemand for a pod that admission would have refused."""
-        room, models = pod_requests(pod), self.selection.models(pod)
-        asked = requests.pod_request(pod, self)
-        return with_fields(asked, cpu_milli=room.cpu_milli, ram_mib=room.ram_mib, models=models)
+        models = self.selection.models(pod)
+        if (known := self._requests.of(pod, models)) is not None:
+            return known
+        room, asked = pod_requests(pod), requests.pod_request(pod, self)
+        request = with_fields(asked, cpu_milli=room.cpu_milli, ram_mib=room.ram_mib, models=models)
+        self._requests.keep(pod, request)
+        return request
 
     def claim_request(self, claim: ElasticGPUClaim) -> Request:
         """What an unbound claim needs, as a pod of one container called CLAIM_CONTAINER. Raises InvalidDemand."""
@@ -374,7 +343,7 @@ class SchedulerCache:
 
     def card_names(self, node: str) -> list[str]:
         """Names of the objects of a node's cards; none for a node without."""
-        return list(self._cards_of.get(node, ()))
+        return self._cards.names(node)
 
     def holder_name(self, holder: Holder) -> str:
         """As people know it: "pod NAMESPACE/NAME", "claim NAMESPACE/NAME", "slice NAME", "reserved for pod …"."""

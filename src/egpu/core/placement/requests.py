@@ -1,5 +1,6 @@
 """From a pod or a claim to a `Request`: what has to be placed, what its claims have already, and what it waits for."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,8 @@ CLAIM_CONTAINER: Final = "claim"
 """Container name under which a claim by itself is placed and held."""
 
 
+KNOWN_LIMIT: Final = 64
+"""Pods whose requests are kept."""
 POLICY_PARAMETER: Final = "policy"
 """Class parameter: the policy, for node and cards, of demands of that class."""
 
@@ -71,6 +74,30 @@ class Request:
     def pooled(self) -> dict[str, ContainerDemand]:
         """Those of `open` whose cards may be another node's."""
         return {name: demand for name, demand in self.open.items() if provisioner(demand.provisioner).anywhere}
+
+
+class KnownRequests:
+    """The latest requests, for filter, prioritize and bind ask about a pod one after the other. What a pod without
+    claims needs depends on itself, on the nodes that it selects, and on the classes: who has those, `clear`s."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[Pod, Request]] = OrderedDict()
+
+    def of(self, pod: Pod, models: tuple[str, ...]) -> Request | None:
+        """The request of the very same pod, selecting nodes of these models."""
+        known, request = self._known.get(pod.uid, (None, None))
+        return request if request is not None and request.models == models and known == pod else None
+
+    def keep(self, pod: Pod, request: Request) -> None:
+        """Nothing is kept of a pod that waits, or uses a claim: it depends on more."""
+        if request.waiting or any(demand.claim for demand in request.demand.containers.values()):
+            return
+        self._known[pod.uid] = pod, request
+        if len(self._known) > KNOWN_LIMIT:
+            self._known.popitem(last=False)
+
+    def clear(self) -> None:
+        self._known.clear()
 
 
 class Claims(Protocol):

@@ -8,6 +8,8 @@ from typing import Self, TypeVar
 import httpx2
 import msgspec
 
+from egpu.adapters.kubernetes.connection import KEEPALIVE_SECONDS
+from egpu.adapters.kubernetes.transport import Transport
 from egpu.api import names
 from egpu.api.extender import (
     ExtenderArgs,
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS = 5.0
 """kube-scheduler's default for an extender."""
+CONNECTIONS = 64
+"""Bindings are sent beside each other."""
 WEIGHT = 10
 """Of its scores beside kube-scheduler's own: as in `deploy/scheduler`."""
 
@@ -39,7 +43,8 @@ class Extender:
     ) -> None:
         """`tls` has the scheduler's certificate."""
         self._url = url.rstrip("/")
-        self._http = httpx2.AsyncClient(verify=tls, timeout=TIMEOUT_SECONDS, trust_env=False)
+        transport = Transport(tls, at_most=CONNECTIONS, keepalive_seconds=KEEPALIVE_SECONDS)
+        self._http = httpx2.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
         self._managed = managed_resources
 
     async def __aenter__(self) -> Self:

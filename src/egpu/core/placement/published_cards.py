@@ -1,0 +1,67 @@
+"""The cards that agents publish, node by node, into the ledger."""
+
+import sys
+
+from egpu.api.objects import ElasticGPU
+from egpu.core.demand.selection import Selection
+from egpu.core.placement.ledger import Card, Ledger, NodeCards
+from egpu.core.placement.published import card_of, is_card
+
+
+class PublishedCards:
+    """Keeps ledger and selection equal to the objects of cards that it was shown; the objects are not kept.
+    `problems`, by `gpu/NAME`: cards that are published twice."""
+
+    def __init__(self, ledger: Ledger, selection: Selection, problems: dict[str, str]) -> None:
+        self._ledger = ledger
+        self._selection = selection
+        self._problems = problems
+        self._node_of: dict[str, str] = {}
+        """By the names of the cards' objects."""
+        self._cards: dict[str, dict[str, Card]] = {}
+        """The cards of each node, by the names of their objects."""
+
+    def names(self, node: str) -> list[str]:
+        """Names of the objects of a node's cards."""
+        return list(self._cards.get(node, ()))
+
+    def changed(self, *gpus: ElasticGPU) -> None:
+        """What is no card, or is one of another node now, is none here any more. A node's cards are counted once."""
+        nodes: dict[str, None] = {}
+        for gpu in gpus:
+            node = sys.intern(gpu.spec.node_name)
+            if not is_card(gpu) or self._node_of.get(gpu.name, node) != node:
+                self.deleted(gpu.name)
+            if not is_card(gpu):
+                continue
+            card, cards = card_of(gpu), self._cards.setdefault(node, {})
+            if cards.get(gpu.name) != card:
+                cards[gpu.name] = card
+                self._node_of[gpu.name] = node
+                nodes[node] = None
+        for node in [one for one in nodes if one in self._cards]:
+            self._recount(node)
+
+    def deleted(self, name: str) -> None:
+        """Nothing happens where it was no card."""
+        node = self._node_of.pop(name, None)
+        if node is not None:
+            del self._cards[node][name]
+            self._problems.pop(f"gpu/{name}", None)
+            self._recount(node)
+
+    def _recount(self, node: str) -> None:
+        cards: dict[str, Card] = {}
+        for name, card in sorted(self._cards[node].items()):
+            if card.uuid in cards:
+                self._problems[f"gpu/{name}"] = f"ElasticGPU {name} publishes {card.uuid} a second time"
+                continue
+            self._problems.pop(f"gpu/{name}", None)
+            cards[card.uuid] = card
+        if cards:
+            self._ledger.set_node(NodeCards(node, tuple(cards.values())))
+            self._selection.cards_changed(node, self._ledger.cards(node)[0].model)
+        else:
+            del self._cards[node]
+            self._ledger.remove_node(node)
+            self._selection.cards_changed(node, None)
