@@ -1,12 +1,15 @@
 """Run the console blocks of README and docs, and compare what is printed with what is written.
 
 In a block `$ ` begins a command, and what is below it is what it prints; where nothing is, anything may be printed.
-Figures, bars and the width of gaps may differ, and `…` stands for anything. A command that fails ends the walk of its
-block. How a block is to be walked stands before it, in a comment that no reader of the page sees:
+Figures, bars and the width of gaps may differ, and `…` stands for anything. The commands of a block are given to one
+shell; one that fails ends the walk of its block. How a block is to be walked stands before it, in a comment that no
+reader of the page sees:
 
     <!-- walk: no, REASON -->   not at all: it needs what is not here, a cluster or a GPU, say
     <!-- walk: excerpt -->      one command; these paragraphs of what it prints are shown, in this order, `$` lines too
     <!-- walk: slow -->         only by `make walk-docs`, not by the tests
+    <!-- walk: after            with `slow, ` before it or not: what stands in the other lines of this comment is run in
+    COMMANDS -->                the same shell first; what it leaves in the background is ended with the block
 
 Usage: python scripts/walk_docs.py [--in tree|clone|wheel] [--as USER] [FILE ...]
 """
@@ -25,7 +28,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SECONDS: Final = 900
-MARK: Final = re.compile(r"<!-- walk: (no, \S.*|excerpt|slow|excerpt, slow) -->")
+MARK: Final = re.compile(r"no, \S.*|excerpt|slow|excerpt, slow|(slow, )?after\n[\s\S]*\S")
+ENDED: Final = "-- ended with"
 VOLATILE: Final = re.compile(r"…|\s+|[█░]+|\d[\w.]*")
 """What differs from run to run, where it is written: each kind stands for any of its kind."""
 ANY: Final = {"…": r"[\s\S]*?", "█": "[█░]+", "0": r"\d[\w.]*", " ": r"\s+"}
@@ -41,12 +45,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page. `mark` is what its comment says, or nothing."""
+    """A block of a page. `mark` is what its comment says, or nothing; `before` what is run first."""
 
     file: str
     line: int
     mark: str
     text: str
+    before: str = ""
 
     @property
     def walked(self) -> bool:
@@ -58,7 +63,7 @@ class Block:
 
     @property
     def slow(self) -> bool:
-        return self.mark.endswith("slow")
+        return "slow" in self.mark.split(", ")
 
     def steps(self) -> list[Step]:
         if self.excerpt:
@@ -76,20 +81,33 @@ def step(text: str) -> Step:
 
 def blocks(file: str, text: str) -> list[Block]:
     found: list[Block] = []
-    for match in re.finditer(r"(?m)^(?:<!-- walk: (.*) -->\n+)?```console\n([\s\S]*?)^```$", text):
-        found.append(Block(file, text.count("\n", 0, match.start(2)), match[1] or "", match[2]))
+    for match in re.finditer(r"(?m)^(?:<!-- walk: ((?:(?!-->)[\s\S])*) -->\n+)?```console\n([\s\S]*?)^```$", text):
+        mark, _, before = (match[1] or "").partition("\n")
+        found.append(Block(file, text.count("\n", 0, match.start(2)), mark, match[2], before))
     return found
+
+
+def script(block: Block) -> str:
+    """What one shell is told, so that after each command it says how that ended."""
+    said = f"status=$?; echo; echo '{ENDED}' $status; [ $status = 0 ] || exit 0"
+    first = "trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT\n" + block.before
+    return "\n".join([first, *(f"{step.command}\n{said}" for step in block.steps())])
+
+
+def pieces(written: str) -> list[tuple[str, str]]:
+    """It, part by part, each with its kind: a key of ANY, or nothing where it is to be printed as it is written."""
+    parts: list[tuple[str, str]] = []
+    at = 0
+    for match in VOLATILE.finditer(written):
+        kind = "0" if match[0][0].isdigit() else "█" if match[0][0] in "█░" else "…" if match[0] == "…" else " "
+        parts += [(written[at : match.start()], ""), (match[0], kind)]
+        at = match.end()
+    return [*parts, (written[at:], "")]
 
 
 def pattern(written: str) -> str:
     """A regular expression for what may be printed where this is written."""
-    parts: list[str] = []
-    at = 0
-    for match in VOLATILE.finditer(written):
-        first = "0" if match[0][0].isdigit() else "█" if match[0][0] in "█░" else "…" if match[0] == "…" else " "
-        parts += [re.escape(written[at : match.start()]), ANY[first]]
-        at = match.end()
-    return "".join([*parts, re.escape(written[at:])])
+    return "".join(ANY[kind] if kind else re.escape(text) for text, kind in pieces(written))
 
 
 def difference(step: Step, printed: str, *, excerpt: bool) -> str:
@@ -106,15 +124,17 @@ def difference(step: Step, printed: str, *, excerpt: bool) -> str:
 
 def walk(block: Block, *, folder: Path, environment: Mapping[str, str], user: Sequence[str] = ()) -> str:
     """What is wrong with the block, in words; nothing if it is as written."""
-    for step in block.steps():
-        done = subprocess.run(
-            [*user, "bash", "-c", step.command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            return f"`{step.command}` ends with status {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-3000:]}"
-        if lacking := difference(step, done.stdout, excerpt=block.excerpt):
-            return f"`{step.command}` does not print\n{lacking}\nbut\n{done.stdout[-6000:]}"
+    done = subprocess.run(
+        [*user, "bash", "-c", script(block)], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    said = re.split(rf"\n{ENDED} (\d+)\n", done.stdout)
+    for at, step in enumerate(block.steps()):
+        printed, status = said[2 * at], said[2 * at + 1] if 2 * at + 1 < len(said) else "none"
+        if status != "0":
+            return f"`{step.command}` ends with status {status}:\n{printed[-1000:]}{done.stderr[-3000:]}"
+        if lacking := difference(step, printed, excerpt=block.excerpt):
+            return f"`{step.command}` does not print\n{lacking}\nbut\n{printed[-6000:]}"
     return ""
 
 
@@ -156,6 +176,7 @@ def main() -> int:
         (home := Path(scratch) / "home").mkdir(mode=0o777)
         home.chmod(0o777)
         environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home), "DEV": "CUDA:PTX"}
+        environment |= {"EGPU_RUN_DIR": str(home / "run")}
         wrong = 0
         for path in options.files or pages():
             for block in blocks(path.name, path.read_text()):

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import generate_excerpt
 import pytest
 import walk_docs
 
@@ -69,6 +70,10 @@ def test_the_readme_shows_what_the_demo_prints(demo: tuple[Place, subprocess.Com
     readme = walk_docs.blocks("README.md", (walk_docs.ROOT / "README.md").read_text())
     (step,) = next(block for block in readme if block.text.startswith("$ make demo")).steps()
     assert walk_docs.difference(step, demo[1].stdout, excerpt=True) == ""
+    generated = generate_excerpt.filled(step, demo[1].stdout)
+    assert walk_docs.pattern(generated) == walk_docs.pattern(step.printed.strip() + "\n"), "only figures are others"
+    words = {word for word in generated.split() if "…" not in word}
+    assert words <= set(demo[1].stdout.split()), "and they are this run's"
 
 
 def test_piped_output_is_plain_text(demo: tuple[Place, subprocess.CompletedProcess[str]]):

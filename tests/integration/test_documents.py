@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from generate_excerpt import filled
 from walk_docs import MARK, ROOT, Block, Step, blocks, difference, pages, walk
 
 BLOCKS = [block for path in pages() for block in blocks(path.name, path.read_text())]
@@ -26,7 +27,8 @@ def test_a_block_prints_what_is_written(block: Block, tmp_path: Path) -> None:
 
 def test_every_block_is_walked_or_says_why_not() -> None:
     assert len(BLOCKS) == sum(path.read_text().count("```console\n") for path in pages())
-    assert [at(block) for block in BLOCKS if block.mark and not MARK.fullmatch(f"<!-- walk: {block.mark} -->")] == []
+    marks = [(block, f"{block.mark}\n{block.before}".strip()) for block in BLOCKS if block.mark]
+    assert [at(block) for block, mark in marks if not MARK.fullmatch(mark)] == []
     assert [at(block) for block in BLOCKS if block.walked and not block.text.startswith("$ ")] == []
 
 
@@ -59,12 +61,28 @@ def test_an_excerpt_has_its_paragraphs_in_order() -> None:
     assert difference(Step("x", "first 1\n\nmissing"), printed, excerpt=True) == "missing"
 
 
+def test_an_excerpt_is_generated_with_a_runs_own_figures() -> None:
+    step = Step("x", "after 5.2 s: …\n\nnode 1  █░ 10 %   of …: ok\n")
+    printed = "head\n\nafter 11 s: all\n\nnode 1 ██ 7 % of 3: ok\n\nend\n"
+    assert filled(step, printed) == "after 11 s: …\n\nnode 1  ██ 7 %   of …: ok\n"
+    with pytest.raises(ValueError, match="does not print\nnode"):
+        filled(step, "after 11 s: all\n\nmode 1")
+
+
 def test_a_block_is_commands_and_what_they_print() -> None:
     (block,) = blocks("x.md", "text\n\n<!-- walk: slow -->\n```console\n$ one \\\n    more\nsaid\n$ two\n```\n")
     assert (block.mark, block.slow, block.line) == ("slow", True, 4)
     assert block.steps() == [Step("one \\\n    more", "said\n"), Step("two", "")]
     (shown,) = blocks("x.md", "<!-- walk: excerpt -->\n```console\n$ one\nsaid\n$ two\n```\n")
     assert shown.steps() == [Step("one", "said\n$ two\n")]
+
+
+def test_the_commands_of_a_block_have_one_shell_and_what_is_run_before_it(tmp_path: Path) -> None:
+    commands = "$ pwd\n/\n$ kept=3; jobs -r\n…sleep 600…\n$ echo $kept\n3\n"
+    text = f"<!-- walk: slow, after\ncd /\nsleep 600 & -->\n```console\n{commands}```\n"
+    (block,) = blocks("x.md", text)
+    assert (block.slow, block.mark, block.before) == (True, "slow, after", "cd /\nsleep 600 &")
+    assert walk(block, folder=tmp_path, environment=os.environ) == ""
 
 
 def test_a_command_that_fails_is_told(tmp_path: Path) -> None:

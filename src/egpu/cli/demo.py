@@ -85,7 +85,7 @@ def _head(title: str, manifest: str) -> None:
 
 
 def _say(text: str) -> None:
-    console.print(text, highlight=False)
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def _since(began: float) -> str:
