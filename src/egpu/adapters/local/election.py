@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -68,6 +68,11 @@ class SharingElection:
                     with contextlib.suppress(FileNotFoundError):
                         yield TimeSlice((str(policy), policy.stat().st_ino), policy, policy.with_name("usage"))
 
+    def stamp(self) -> Hashable:
+        """Another one when slices came or went: their directories were changed."""
+        places = (self._directory, *self._directory.glob(f"*{_LINK}"))
+        return tuple(changed_ns(place) for place in places)
+
     def leave(self) -> None:
         """Let others lead."""
         if self._held is not None:
@@ -90,3 +95,11 @@ class SharingElection:
             os.close(handle)
             return None
         return handle
+
+
+def changed_ns(directory: Path) -> int:
+    """When something in it came, went or was renamed; 0 when it is not there."""
+    try:
+        return directory.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -13,11 +13,14 @@ class MachineSharing:
 
     def __init__(self, election: SharingElection, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._election = election
-        self._sharing = TimeSharing(election.slices, clock=clock)
+        self._sharing = TimeSharing(election.slices, election.stamp, clock=clock)
 
     def step(self) -> float:
         """Look once, if it leads; returns how many seconds it is until the next look."""
-        return self._sharing.step() if self._election.leads() else FOLLOW_SECONDS
+        if not self._election.leads():
+            return FOLLOW_SECONDS
+        pause_seconds = self._sharing.pause()
+        return self._sharing.step() if pause_seconds is None else pause_seconds
 
     def thread(self) -> LookingThread:
         return LookingThread("sharing", self.step, leave=self._election.leave)

@@ -334,12 +334,11 @@ class UsageReader:
 
     def read_totals(self) -> Usage:
         """The same without its processes, for who looks many times a second."""
-        content = self._content(_USAGE_HEADER_SIZE)
-        if isinstance(content, str):
-            return Usage(problem=content)
-        if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
-            return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
-        return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
+        return decode_totals(self.content())
+
+    def content(self) -> bytes | str:
+        """What `read_totals` reads, or what is wrong: as long as it stays the same, nothing was done."""
+        return self._content(_USAGE_HEADER_SIZE)
 
     def _content(self, size: int) -> bytes | str:
         """At most `size` bytes, or what is wrong. Read, never mapped: the file may shrink at any moment."""
@@ -353,6 +352,15 @@ class UsageReader:
             return f"cannot read: {os.strerror(error.errno or 0)}"
         finally:
             os.close(handle)
+
+
+def decode_totals(content: bytes | str) -> Usage:
+    """The content of a usage file up to its processes as a `Usage`; never raises."""
+    if isinstance(content, str):
+        return Usage(problem=content)
+    if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
+        return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
+    return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
 
 
 def decode_usage(content: bytes) -> Usage:

@@ -3,6 +3,9 @@
 It reads only the first page of each usage file and believes it for one thing only: who is active. A container that
 claims to be busy gets no more than its share, and one that claims to be idle cannot be given less. One whose account
 cannot be believed counts as active, so that its neighbours' windows do not move with what it writes.
+
+While nobody on any card did anything for a while it is still: then it is only seen whether an account moved, or a slice
+came or went, which takes microseconds. Who wakes first needs no window, and is looked at as often as ever from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +17,16 @@ from pathlib import Path
 
 import structlog
 
-from egpu.adapters.slices.pages import PPM, DevicePolicy, DeviceUsage, Mode, UsageReader, amend_policy, read_policy
+from egpu.adapters.slices.pages import (
+    PPM,
+    DevicePolicy,
+    DeviceUsage,
+    Mode,
+    UsageReader,
+    amend_policy,
+    decode_totals,
+    read_policy,
+)
 from egpu.adapters.slices.shares import Grant, Tenant, divide
 from egpu.errors import ElasticGPUError
 
@@ -23,8 +35,14 @@ log = structlog.get_logger(__name__)
 #: Between two looks while containers share a card, and while none does.
 BUSY_SECONDS = 0.01
 CALM_SECONDS = 0.5
-#: Slots come and go at the pace of containers.
+#: Between two glances while all is still, and how many times as long as a glance takes that is at least.
+STILL_SECONDS = 0.04
+REST = 40.0
+#: After so long without anything done.
+STILL_AFTER_SECONDS = 0.5
+#: Slots come and go at the pace of containers; while all is still, their directories say when.
 RESCAN_SECONDS = 0.5
+STILL_RESCAN_SECONDS = 10.0
 #: Idle is who did nothing for so long.
 IDLE_SECONDS = 0.03
 #: For so long a container counts as active whose account cannot be read or believed: what it writes there is to move
@@ -45,6 +63,7 @@ class _Share:
     position: int
     line: DevicePolicy
     ceiling_ppm: int
+    content: bytes | str = b""
     last: DeviceUsage | None = None
     active_at: float = -1e9
     recent_launches: float = 0.0
@@ -54,7 +73,8 @@ class _Share:
 
     def look(self, now: float, elapsed: float) -> None:
         """Take in what its processes say they did since the last look."""
-        usage = self.reader.read_totals()
+        self.content = self.reader.content()
+        usage = decode_totals(self.content)
         totals = usage.devices[self.position] if not usage.problem else None
         before, self.last = self.last, totals
         if totals is None or (before is not None and not _believable(before, totals)):
@@ -72,6 +92,10 @@ class _Share:
             self.recent_launches += 0.1 * (launches - self.recent_launches)
             self.recent_gpu_ns += 0.1 * (gpu_ns - self.recent_gpu_ns)
         self.used_ppm += 0.3 * (min(1.0, max(0.0, gpu_ns / 1e9 / elapsed)) * PPM - self.used_ppm)
+
+    def has_moved(self) -> bool:
+        """Whether its account says something else than when it was looked at."""
+        return self.reader.content() != self.content
 
     def tenant(self, now: float) -> Tenant:
         wants = self.ceiling_ppm if self.held_back else min(self.ceiling_ppm, int(self.used_ppm * 1.3) + PPM // 20)
@@ -109,16 +133,38 @@ class TimeSlice:
 
 
 class TimeSharing:
-    """Keeps policy pages up to date with who is active. `slices` says whose, again and again."""
+    """Keeps policy pages up to date with who is active. `slices` says whose, again and again; `stamp` is another one
+    when some came or went."""
 
     def __init__(
-        self, slices: Callable[[], Iterable[TimeSlice]], *, clock: Callable[[], float] = time.monotonic
+        self,
+        slices: Callable[[], Iterable[TimeSlice]],
+        stamp: Callable[[], Hashable],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slices = slices
+        self._stamp = stamp
         self._clock = clock
         self._shares: dict[tuple[Hashable, str], _Share] = {}
+        self._shared: list[list[_Share]] = []
         self._scanned_at = -1e9
+        self._scanned: Hashable = None
         self._looked_at = clock()
+
+    def is_still(self) -> bool:
+        """Whether nothing was done for a while, by a glance that does not block. When that is over, the slices are
+        read again."""
+        now = self._clock()
+        shares = [share for each in self._shared for share in each]
+        if any(now - share.active_at < STILL_AFTER_SECONDS for share in shares):
+            return False
+        since = now - self._scanned_at
+        if since < STILL_RESCAN_SECONDS and self._stamp() == self._scanned and not any(s.has_moved() for s in shares):
+            self._looked_at = now
+            return True
+        self._scanned_at = -1e9
+        return False
 
     def step(self) -> float:
         """Look once and write what changed; returns how many seconds it is until the next look."""
@@ -127,17 +173,20 @@ class TimeSharing:
             self._scan()
             self._scanned_at = now
         elapsed, self._looked_at = max(now - self._looked_at, 1e-3), now
-        cards: dict[str, list[_Share]] = {}
-        for share in self._shares.values():
-            cards.setdefault(share.line.uuid, []).append(share)
-        shared = [each for each in cards.values() if _is_shared(each)]
-        for shares in shared:
+        for shares in self._shared:
             for share in shares:
                 share.look(now, elapsed)
             grants = divide([share.tenant(now) for share in shares])
             for share, grant in zip(shares, grants, strict=True):
                 _write(share, grant)
-        return BUSY_SECONDS if shared else CALM_SECONDS
+        return BUSY_SECONDS if self._shared else CALM_SECONDS
+
+    def pause(self) -> float | None:
+        """How many seconds it is until the next glance, where nothing is to be done now; else None: `step` is due."""
+        began = time.thread_time()
+        if not self.is_still():
+            return None
+        return max(STILL_SECONDS if self._shared else CALM_SECONDS, REST * (time.thread_time() - began))
 
     def demand(self) -> dict[str, float]:
         """Per card UUID, the parts of its time that its slices used lately, added up (1 is all of it)."""
@@ -147,6 +196,7 @@ class TimeSharing:
         return found
 
     def _scan(self) -> None:
+        self._scanned = self._stamp()  # first: what comes meanwhile is another
         found: dict[tuple[Hashable, str], _Share] = {}
         for one in self._slices():
             try:
@@ -164,6 +214,10 @@ class TimeSharing:
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share
         self._shares = found
+        cards: dict[str, list[_Share]] = {}
+        for share in found.values():
+            cards.setdefault(share.line.uuid, []).append(share)
+        self._shared = [each for each in cards.values() if _is_shared(each)]
 
 
 def _is_shared(shares: list[_Share]) -> bool:

@@ -71,6 +71,8 @@ class Fleet:
         self.cpu_total, self.ram_total = self.cpu.copy(), self.ram.copy()
         self.capacity_milli = int(self.gpu.sum())
         self.allocated_milli = 0
+        self.cpu_taken = self.ram_taken = 0
+        """Of nodes that have cards."""
         self.departures = 0.0
         """Share of departures among the latest changes (some `TURNOVER_MEMORY` of them): 0.5 is a steady state."""
         self._changes = Changes(count)
@@ -132,6 +134,7 @@ class Fleet:
     def set_row(self, row: int, core: IntArray, memory: IntArray, cpu_milli: int, ram_mib: int) -> None:
         """Make a node's free resources what somebody else keeps account of; `core` and `memory` have shape (width,)."""
         before = int(self.gpu[row])
+        self._note_taken(row, int(self.cpu[row]) - cpu_milli, int(self.ram[row]) - ram_mib)
         self.core[row], self.card_memory[row] = core, memory
         self.cpu[row], self.ram[row] = cpu_milli, ram_mib
         self.gpu[row] = core.sum()
@@ -147,6 +150,7 @@ class Fleet:
         row, cards = place
         self.cpu[row] -= sign * shape.cpu_milli
         self.ram[row] -= sign * shape.ram_mib
+        self._note_taken(row, sign * shape.cpu_milli, sign * shape.ram_mib)
         if cards:
             lanes, memory = self.lanes, self.memory_lanes
             total = int(self.card_memory_total[row])
@@ -164,6 +168,11 @@ class Fleet:
             self.allocated_milli += sign * shape.gpu_milli
         self._note_pristine(row)
         self._changed(row, sign)
+
+    def _note_taken(self, row: int, cpu_milli: int, ram_mib: int) -> None:
+        if self.count[row]:
+            self.cpu_taken += cpu_milli
+            self.ram_taken += ram_mib
 
     def _note_pristine(self, row: int) -> None:
         self.pristine[row] = (

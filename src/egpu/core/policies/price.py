@@ -10,8 +10,9 @@ A pod's cost on a node, in thousandths of a card, is the sum of
   what is in use fills up, and what is not drains.
 
 Nobody is refused for a price. One setting serves every mix and load. What has to adapt follows from the mix (tables),
-from what is free (how scarce hosts are) and from whether pods depart: while a cluster only fills, a remainder can wait
-for its match, and the match is what counts; in a steady state it cannot.
+from what is free (how scarce hosts are), from what runs out first (`binding`: GPU left on a node has no price where
+pods without GPU use up the hosts) and from whether pods depart: while a cluster only fills, a remainder can wait for
+its match, and the match is what counts; in a steady state it cannot.
 """
 
 from collections import OrderedDict
@@ -22,6 +23,7 @@ import numpy as np
 
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.policies.base import Marks, Policy
+from egpu.core.policies.binding import HostBinding
 from egpu.core.policies.fleet import FULL, GPU, LARGEST, Fleet
 from egpu.core.policies.patterns import MEMORY_LEVELS, solver
 from egpu.core.policies.prices import Prices, compute_prices, memory_levels
@@ -47,10 +49,13 @@ class Weights:
     left: float
     untouched: float
     model: float = 1.0
+    left_unpriced: float = 0.0
+    """In place of `left` where hosts run out first. Below zero pods go where most GPU is left: no host is used up while
+    others have plenty, and what is left is in pieces that pods with GPU can use, and large ones without cannot."""
 
 
-FILLING: Final = Weights(card=1.0, cpu=2.7, ram=0.8, left=0.05, untouched=50.0)
-TURNING: Final = Weights(card=5.3, cpu=1.2, ram=0.5, left=0.12, untouched=20.0)
+FILLING: Final = Weights(card=1.0, cpu=2.7, ram=0.8, left=0.05, untouched=50.0, left_unpriced=-0.4)
+TURNING: Final = Weights(card=5.3, cpu=1.2, ram=0.5, left=0.12, untouched=20.0, left_unpriced=0.12)
 RESERVE_SWINGS: Final = 3.0
 RESERVE_WIDTH: Final = 0.5
 RESERVE_WORTH: Final = 5.0
@@ -77,6 +82,7 @@ class Price(Policy):
 
     def use_prices(self, fleet: Fleet, prices: Prices) -> None:
         self._prices = prices
+        self._binding = HostBinding(prices.mix, fleet)
         self._reserve = Reserve(prices.mix, fleet, swings=RESERVE_SWINGS, width=RESERVE_WIDTH, worth=RESERVE_WORTH)
         classes = {total: code for code, total in enumerate(prices.memory_classes)}
         self._class: IntArray = np.array([classes.get(int(t), 0) for t in fleet.card_memory_total], dtype=np.int64)
@@ -92,6 +98,7 @@ class Price(Policy):
         self._losses: OrderedDict[tuple[int, int], FloatArray] = OrderedDict()
         self._stranded = self._prices.stranding.weighted(weights.cpu, weights.ram)
         most = self._widest
+        self._left = weights.left + (weights.left_unpriced - weights.left) * self._binding.share
         self._touching = weights.untouched / most**2 * np.arange(most + 1, dtype=np.float64) ** 2
         charge = self._prices.model_charge * weights.model
         self._model_charge = charge if charge.any() else None
@@ -104,6 +111,8 @@ class Price(Policy):
         elif fleet.departures < TURNS_NOT_BELOW and self.turning:
             self.turning = False
             self._use(FILLING)
+        if self._binding.attend(fleet) and not self.turning:
+            self._use(self._weights)
         self._reserve.attend(fleet)
 
     def rank_nodes(self, fleet: Fleet, shape: Shape, rows: IntArray) -> FloatArray:
@@ -111,7 +120,7 @@ class Price(Policy):
 
     def rank_and_mark(self, fleet: Fleet, shape: Shape, rows: IntArray, state: IntArray) -> tuple[FloatArray, Marks]:
         cost, host = self._stranded.growth(state, shape)
-        cost += self._weights.left * state[GPU]
+        cost += self._left * state[GPU]
         untouched: IntArray = state[FULL]
         if shape.cards == 1 and not shape.whole:
             best, touches = self._cheapest(fleet, shape, rows, state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 from egpu.adapters.local.election import SharingElection
 from egpu.adapters.slices.pages import PPM
@@ -25,12 +25,14 @@ class ComputeSharing:
         """`election`: those of `egpu run` and `egpu serve` on the same machine are held by the same windows."""
         self._slots = slots
         self._election = election
-        self._sharing = TimeSharing(self._slices, clock=clock)
+        self._sharing = TimeSharing(self._slices, self._stamp, clock=clock)
         self.demand = self._sharing.demand
 
     async def run(self) -> None:
         while True:
-            pause_seconds = await asyncio.to_thread(self.step)
+            pause_seconds = self._sharing.pause()
+            if pause_seconds is None:
+                pause_seconds = await asyncio.to_thread(self.step)
             await asyncio.sleep(pause_seconds)
 
     def step(self) -> float:
@@ -44,3 +46,7 @@ class ComputeSharing:
             yield TimeSlice(record.slice, policy, usage, ceiling_ppm)
         if self._election is not None and self._election.leads():
             yield from self._election.slices()
+
+    def _stamp(self) -> Hashable:
+        others = self._election.stamp() if self._election is not None and self._election.leads() else None
+        return self._slots.changed_ns, others

@@ -127,6 +127,11 @@ class Slots:
         os.link(of / POLICY_FILE, slot / POLICY_FILE)
         share_usage(of / USAGE_FILE, slot / USAGE_FILE)
 
+    @property
+    def changed_ns(self) -> int:
+        """When a slot came or went the last time."""
+        return self._directory.stat().st_mtime_ns
+
     def record(self, slot_id: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""
         try:

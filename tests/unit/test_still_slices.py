@@ -1,0 +1,98 @@
+"""Slices that do nothing are only glanced at; the first of them that does something is looked at as often as ever."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from egpu.adapters.slices.pages import USAGE_HEADER, DevicePolicy, Mode, create_usage, write_policy
+from egpu.adapters.slices.sharing import (
+    BUSY_SECONDS,
+    CALM_SECONDS,
+    STILL_AFTER_SECONDS,
+    STILL_RESCAN_SECONDS,
+    STILL_SECONDS,
+    TimeSharing,
+    TimeSlice,
+)
+
+LAUNCHES_OFFSET = 96
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slices:
+    """Slices of one card in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.listed = 0
+
+    def add(self, name: str) -> Path:
+        (self.root / name).mkdir()
+        line = DevicePolicy(uuid="GPU-1", minor=0, mode=Mode.CAP, core_ppm=300_000, memory_limit_bytes=1 << 30)
+        write_policy(self.root / name / "policy", [line])
+        create_usage(self.root / name / "usage")
+        return self.root / name / "usage"
+
+    def __call__(self) -> Iterator[TimeSlice]:
+        self.listed += 1
+        for place in sorted(self.root.iterdir()):
+            yield TimeSlice(place.name, place / "policy", place / "usage")
+
+    def stamp(self) -> tuple[str, ...]:
+        return tuple(sorted(place.name for place in self.root.iterdir()))
+
+
+def moves(usage: Path) -> None:
+    """A launch was counted for the first device."""
+    handle = os.open(usage, os.O_WRONLY)
+    os.pwrite(handle, b"\x01", USAGE_HEADER.size + LAUNCHES_OFFSET)
+    os.close(handle)
+
+
+@pytest.fixture
+def slices(tmp_path: Path) -> Slices:
+    return Slices(tmp_path)
+
+
+def sharing(slices: Slices, clock: Clock) -> TimeSharing:
+    made = TimeSharing(slices, slices.stamp, clock=clock)
+    assert made.pause() is None, "at first it is looked at"
+    made.step()
+    return made
+
+
+def test_who_does_something_is_looked_at_at_once(slices: Slices) -> None:
+    clock = Clock()
+    usage, _ = slices.add("a"), slices.add("b")
+    shared = sharing(slices, clock)
+    assert shared.pause() is not None
+    moves(usage)
+    assert shared.pause() is None
+    assert shared.step() == BUSY_SECONDS
+    assert shared.pause() is None, "it may go on"
+    clock.now += STILL_AFTER_SECONDS
+    assert STILL_SECONDS <= (shared.pause() or 0) < 1
+
+
+def test_slices_are_listed_when_one_comes_and_not_meanwhile(slices: Slices) -> None:
+    clock = Clock()
+    slices.add("a")
+    shared = sharing(slices, clock)
+    assert (shared.pause() or 0) >= CALM_SECONDS, "alone on its card"
+    clock.now += STILL_RESCAN_SECONDS / 2
+    assert shared.pause() is not None
+    assert slices.listed == 1
+    slices.add("b")
+    assert shared.pause() is None
+    assert shared.step() == BUSY_SECONDS
+    assert slices.listed == 2
+    clock.now += STILL_RESCAN_SECONDS
+    assert shared.pause() is None, "directories may have said nothing"
