@@ -10,7 +10,6 @@ from prometheus_client.registry import Collector
 
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.slices.overruns import Finding
-from egpu.api.allocation import CardShare
 from egpu.api.quantities import MIB_BYTES
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.limits.memory import Key
@@ -43,7 +42,7 @@ class AgentMetrics(Collector):
         self._node_ip = node_ip
         self._inventory = inventory
         self._slices = SliceMetrics(
-            slots, node=node, node_ip=node_ip, served=served, findings=findings, index_of=self._index
+            slots, node=node, node_ip=node_ip, served=served, findings=findings, cards=lambda: inventory.cards
         )
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -83,10 +82,6 @@ class AgentMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._slices.collect()
         yield from self._cards()
-
-    def _index(self, share: CardShare) -> int:
-        card = self._inventory.cards.get(share.uuid)
-        return share.index if card is None else card.index
 
     def _cards(self) -> Iterator[Metric]:
         memory = _gauge("elasticgpu_card_memory_bytes", "Memory of the card.", _CARD_LABELS)

@@ -14,6 +14,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from egpu.adapters.executors.process import Executor
+from egpu.adapters.nvml import CardReading
 from egpu.adapters.processes import seconds_since_boot
 from egpu.adapters.slices import membership
 from egpu.adapters.slices.overruns import Finding
@@ -23,6 +24,8 @@ from egpu.api.quantities import MIB_BYTES
 from egpu.apps.agent.limits.memory import Key
 from egpu.apps.agent.serving.pods import ServedContainer
 from egpu.apps.agent.slots.directories import Slots
+from egpu.core.bill import lost_gpu_seconds
+from egpu.core.view import SliceUsage
 
 LABELS: Final = ("namespace", "pod", "container", "node", "node_ip", "device_index", "device_uuid", "claim")
 _GAUGES: Final = {
@@ -35,6 +38,7 @@ _GAUGES: Final = {
     "memory_spilled_bytes": "Beyond its limit, in managed memory.",
     "idle_seconds": "Since it last asked the card for anything, or since its slice was made.",
     "age_seconds": "Since its slice was made: for so long its counters count.",
+    "lost_gpu_seconds": "What it was given of the card since its slice was made, and did not use.",
     "usage_mismatch": "1 while its usage file is damaged, or it claims or holds more than it may.",
     "memory_driver_bytes": "Card memory that its processes hold, by the driver.",
     "memory_overhead_bytes": "Held and not counted by it (contexts, code, heaps): taken off its limit.",
@@ -80,15 +84,15 @@ class SliceMetrics:
         node_ip: str,
         served: Callable[[], list[Executor[ServedContainer]]],
         findings: Callable[[], Mapping[Key, Finding]],
-        index_of: Callable[[CardShare], int],
+        cards: Callable[[], Mapping[str, CardReading]],
     ) -> None:
         """`served`: the executors of other nodes' containers; `findings`: what the driver says of containers' memory;
-        `index_of`: the card's number now."""
+        `cards`: those of this node by UUID."""
         self._slots = slots
         self._where = [node, node_ip]
         self._served = served
         self._findings = findings
-        self._index_of = index_of
+        self._cards = cards
         self._samples: dict[Key, _Sample] = {}
 
     def collect(self) -> Iterator[Metric]:
@@ -119,14 +123,16 @@ class SliceMetrics:
                 if used is not None:
                     seen[key] = _Sample(time.monotonic(), used.gpu_ns)
                     values["core_used_ratio"] = _rate(self._samples.get(key), seen[key])
+                    values |= _history(used, told.age_seconds, share, self._cards().get(share.uuid))
                 for name, value in values.items():
                     families[name].add_metric(labels, value)
         self._samples = seen
         yield from (*families.values(), process)
 
     def _labels(self, told: Told, share: CardShare) -> list[str]:
-        owner = [told.namespace, told.pod, told.container, *self._where]
-        return [*owner, str(self._index_of(share)), share.uuid, told.claim]
+        card = self._cards().get(share.uuid)
+        index = share.index if card is None else card.index
+        return [told.namespace, told.pod, told.container, *self._where, str(index), share.uuid, told.claim]
 
     def _told(self) -> Iterator[Told]:
         now = seconds_since_boot()
@@ -171,15 +177,28 @@ def _values(told: Told, share: CardShare, used: DeviceUsage | None, finding: Fin
     if finding is not None:
         mismatch = mismatch or (limit > 0 and finding.driver_bytes > with_spill)
         values |= {"memory_driver_bytes": finding.driver_bytes, "memory_overhead_bytes": finding.overhead_bytes}
-    if told.age_seconds is not None:
-        values["age_seconds"] = told.age_seconds
     if used is not None:
         values |= {"memory_used_bytes": used.memory_bytes, "memory_peak_bytes": used.peak_bytes,
                    "memory_spilled_bytes": used.spill_bytes, "gpu_seconds": used.gpu_ns / 1e9,
                    "throttled_seconds": used.throttled_ns / 1e9, "memory_refusals": used.refusals}  # fmt: skip
-        if told.age_seconds is not None:
-            values["idle_seconds"] = _idle_seconds(used.refilled_ns, told.age_seconds)
     return values | {"usage_mismatch": int(mismatch)}
+
+
+def _history(
+    used: DeviceUsage, age_seconds: float | None, share: CardShare, card: CardReading | None
+) -> dict[str, float]:
+    """What can be said where it is known since when it counts."""
+    if age_seconds is None:
+        return {}
+    idle = _idle_seconds(used.refilled_ns, age_seconds)
+    values = {"age_seconds": age_seconds, "idle_seconds": idle}
+    if card is not None:
+        part = min(1.0, max(share.core / 100, share.memory_mib / card.memory_mib))
+        told = SliceUsage(
+            peak_bytes=used.peak_bytes, gpu_seconds=used.gpu_ns / 1e9, idle_seconds=idle, age_seconds=age_seconds
+        )
+        values["lost_gpu_seconds"] = lost_gpu_seconds(part, told, card_memory_mib=card.memory_mib)
+    return values
 
 
 def _idle_seconds(last_launch_ns: int, age_seconds: float) -> float:
