@@ -8,6 +8,7 @@
     reflector     a local copy of one kind, kept true by list and watch
     caches        the reflectors of one process
     election      one leader at a time, by a Lease object
+    reviews       who asks us, and what he may, by the API server's word
     events        what `kubectl describe` shows of what happened
 
 This is NOT a general client library: it knows the kinds of `egpu.api` and no others.
