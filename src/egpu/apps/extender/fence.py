@@ -37,6 +37,7 @@ from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ElasticGPUClaim
+from egpu.core.placement.requests import awaits_placement
 from egpu.errors import Conflict, NotFound, Refused, RetryableError
 
 FENCE: Final = f"{names.GROUP}/fence"
@@ -115,8 +116,3 @@ class Fence:
 def may_be_resized(pod: Pod) -> bool:
     """Whether the pod runs and its own annotations ask for a size: what it has of a claim, the claim counts."""
     return bool(pod.spec.node_name) and any(key.startswith(names.RESIZE_PREFIX) for key in pod.annotations)
-
-
-def awaits_placement(pod: Pod) -> bool:
-    """Whether the pod asks for cards and has no node yet."""
-    return not pod.spec.node_name and names.DEMAND in pod.annotations and not pod.finished

@@ -27,9 +27,10 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api import names
 from egpu.api.kubernetes import Pod
-from egpu.apps.extender.fence import Fence, awaits_placement
+from egpu.apps.extender.fence import Fence
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
+from egpu.core.placement.requests import awaits_placement
 from egpu.core.placement.reservations import Reservation, Reserved, priority
 from egpu.core.placement.usage import card_usage
 from egpu.core.policies.registry import Policies

@@ -7,8 +7,8 @@ from egpu.api import names
 from egpu.api.disruption import PodDisruptionBudget
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
-from egpu.apps.extender.fence import awaits_placement
 from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.scene import Scene
 

@@ -18,9 +18,10 @@ import structlog
 
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Pod
-from egpu.apps.extender.fence import awaits_placement, touch
+from egpu.apps.extender.fence import touch
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
+from egpu.core.placement.requests import awaits_placement
 from egpu.core.policies.registry import Policies
 from egpu.core.waking import would_fit
 from egpu.errors import Conflict, ElasticGPUError, NotFound, Refused

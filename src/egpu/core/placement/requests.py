@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodAllocation, PodDemand
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, ElasticGPUClaim, ElasticGPUClass
@@ -82,6 +83,11 @@ class Claims(Protocol):
     def claim_allocation(self, uid: str) -> ClaimAllocation | None: ...
 
     def claim_user(self, key: str, *, besides: str = "") -> str | None: ...
+
+
+def awaits_placement(pod: Pod) -> bool:
+    """Whether the pod asks for cards and has no node yet."""
+    return not pod.spec.node_name and names.DEMAND in pod.annotations and not pod.finished
 
 
 def pod_request(pod: Pod, claims: Claims) -> Request:
