@@ -14,6 +14,7 @@
     views           tables for `get`
     cordon          a card takes nothing new, or does again
     explain         why a pod is where it is, or is not
+    dashboard       the cluster as a web page
     inspect         what a slice may use and uses, for people and scripts
     inspection      that, read from its files
     inspection_views   its tables

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.job_mix import kept_mix
 from egpu.api.disruption import PodDisruptionBudget
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.apps.extender.config import ExtenderConfig
-from egpu.apps.extender.mix import kept_mix
 from egpu.cli.output import note
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.errors import CorruptData, InvalidInput, NotFound, Refused, Unavailable

@@ -8,6 +8,7 @@
     reflector     a local copy of one kind, kept true by list and watch
     caches        the reflectors of one process
     election      one leader at a time, by a Lease object
+    job_mix       where an extender keeps the mix that its prices follow
     reviews       who asks us, and what he may, by the API server's word
     events        what `kubectl describe` shows of what happened
 
