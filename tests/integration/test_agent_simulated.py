@@ -105,7 +105,7 @@ async def test_metrics_name_what_containers_may_use(simulated: tuple[LocalNode, 
         return found[0] if found else ""
 
     limit = await until(line, "metric")
-    assert f'uuid="{machine.cards[0].uuid}"' in limit
+    assert f'device_uuid="{machine.cards[0].uuid}"' in limit
     assert 'pod="metered"' in limit
     assert float(limit.rsplit(" ", 1)[1]) == 512 * MIB
 

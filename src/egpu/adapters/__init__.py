@@ -27,6 +27,7 @@
     web             serving HTTP beside other work
     bodies          what requests' bodies take of memory, all together
     monitoring      health for anybody, metrics for whoever may read them
+    usage           what slices use, from where it is published
     traces          workloads as CSV files
 
 NOT here: deciding anything about cards (`egpu.core`), and when something is done (`egpu.apps`).

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,11 @@ class Process:
     def is_alive(self) -> bool:
         """Whether this very process still runs."""
         return self.start_time != 0 and start_time(self.pid) == self.start_time
+
+    @property
+    def started_at(self) -> float:
+        """When it was started, in seconds since the boot."""
+        return self.start_time / os.sysconf("SC_CLK_TCK")
 
 
 def start_time(pid: int) -> int:
@@ -65,6 +71,11 @@ def user_of(pid: int) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
+
+
+def seconds_since_boot() -> float:
+    """Of a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:

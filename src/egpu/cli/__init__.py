@@ -27,6 +27,7 @@
     simulate        what a policy would have made of a workload
     plots           charts of that
     defrag          which pods to move
+    bill            GPU time that is lost
     export_trace    a live cluster as a trace
     snapshot        a cluster read once, for those that look at it
     components      the processes of an installation

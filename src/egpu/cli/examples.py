@@ -21,6 +21,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "inspect": ("egpu inspect", "egpu inspect SLOT -o json"),
     "simulate": ("egpu simulate --policy default,fgd,best-fit --seed 42", "egpu simulate --add 2:A100:8:96000:786432"),
     "defrag": ("egpu defrag trainer -n team-a", "egpu defrag --raise-share --trace"),
+    "bill": ("egpu bill --by namespace", "egpu bill --usage metrics.txt -o csv"),
     "export-trace": ("egpu export-trace --nodes nodes.csv --pods pods.csv",),
     "version": ("egpu version -o json",),
     "cordon": ("egpu cordon node-1/0",),

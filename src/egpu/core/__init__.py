@@ -1,5 +1,6 @@
 """Pure decisions: values in, values out. No I/O, no clock, no knowledge of Kubernetes beyond its objects.
 
+    bill          what GPU time is lost, and the cheapest thing that would recover it
     view          the cluster as one looks at it: cards, their slices, what is used of them, and who waits
     admission     what is filled in and what is refused when objects are created or changed
     preemption    who has to go so that a more important pod gets its cards

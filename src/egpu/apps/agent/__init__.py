@@ -1,13 +1,14 @@
 """The node agent: publishes the node's cards, and prepares for each container exactly what the scheduler gave it.
 
-    app      puts it all together and runs it
-    config   what it is told when it starts
-    cards    what cards there are, and what the cluster is told of them
-    slots    kubelet's questions, whose slot it is, and what stands in its directory
-    serving  executors for containers that have no GPU device, and the ways to them
-    limits   holds each container to its slice while it runs
-    pods     what we ask the API server about this node's pods
-    metrics  what each container may use and uses
+    app            puts it all together and runs it
+    config         what it is told when it starts
+    cards          what cards there are, and what the cluster is told of them
+    slots          kubelet's questions, whose slot it is, and what stands in its directory
+    serving        executors for containers that have no GPU device, and the ways to them
+    limits         holds each container to its slice while it runs
+    pods           what we ask the API server about this node's pods
+    metrics        the node's cards, and how long our calls take
+    slice_metrics  what each container may use and uses
 
 So a container starts: `slots.plugin` → `slots.owners` → `slots.preparer` → `serving` where it gets no device. From then
 on it is held by its policy page, which `limits` keep true.

@@ -76,6 +76,7 @@ class Agent:
             inventory=self.inventory,
             demand=self.compute.demand,
             findings=lambda: self.memory.findings,
+            served=lambda: [] if self.serving is None else self.serving.executors(),
         )
         shim_directory = ShimDirectory.of(config.state_dir) if config.shim else None
         self._shim = Shim(shim_directory) if shim_directory is not None else None

@@ -2,6 +2,7 @@
 
     claim_controller  carries out what `egpu.core.claims` decides: phases, slices, reclaim, what is gone
     certificates      the webhook's certificate in a Secret, its authority in the configurations
+    cluster_metrics   cards, what is given of them, who waits, what is lost, for Prometheus
     webhooks          those configurations, as values
     app               one controller put together
     config            what it is told when it starts

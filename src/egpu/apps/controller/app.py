@@ -7,6 +7,8 @@ import socket as sockets
 import uuid
 
 import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector
+from starlette.applications import Starlette
 
 from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
@@ -14,6 +16,7 @@ from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.web import Listen, bound, open_socket
 from egpu.apps.controller.certificates import OurCertificates
 from egpu.apps.controller.claim_controller import ClaimController
+from egpu.apps.controller.cluster_metrics import ClusterMetrics
 from egpu.apps.controller.config import ControllerConfig
 from egpu.runtime.supervisor import Supervisor
 
@@ -33,6 +36,9 @@ class Controller:
         self.claims = ClaimController(client, EventRecorder(client, component="elastic-gpu-controller"))
         self.certificates = OurCertificates(client, config)
         self._leading = False
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.registry.register(ClusterMetrics(lambda: self.claims.view() if self._leading else None))
 
     def not_ready(self) -> str | None:
         """Why it does not do its work now; a controller that waits for its turn is ready."""
@@ -41,6 +47,10 @@ class Controller:
         if not self.certificates.ready.is_set():
             return "the certificates are not in order yet"
         return self.claims.caches.not_ready()
+
+    def monitoring_app(self) -> Starlette:
+        """Health, and metrics for those who may read them."""
+        return monitoring_app(self.guard, self.not_ready, registry=self.registry)
 
     async def lead(self) -> None:
         """Does the work until the lease is lost. Two at once would do no harm: every write carries the version it was
@@ -62,7 +72,7 @@ class Controller:
     async def run(self, supervisor: Supervisor) -> None:
         sock = open_socket(Listen.parse(self.config.listen))
         log.info("listening", address=str(bound(sock)))
-        supervisor.add("health", serve_monitoring(monitoring_app(self.guard, self.not_ready), sock))
+        supervisor.add("health", serve_monitoring(self.monitoring_app(), sock))
         supervisor.add("lead", self.lead())
         try:
             await supervisor.run()

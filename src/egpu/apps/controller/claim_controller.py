@@ -6,6 +6,7 @@ Only reading is decided here: what a cache may not show yet is asked for before 
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -21,6 +22,8 @@ from egpu.core.claims.absence import Absences, missing_from, sick_cards, users_o
 from egpu.core.claims.conditions import with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
+from egpu.core.placement.cache import rebuild
+from egpu.core.view import ClusterView, cluster_view
 from egpu.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
 from egpu.runtime.reconcile import DONE, Loop, Result
 
@@ -55,6 +58,15 @@ class ClaimController:
         self._pods.on_change(self._pod)
         self._classes.on_change(self._class)
         self._nodes.on_change(self._node)
+
+    def view(self) -> ClusterView | None:
+        """The cluster by the objects seen last; None before all were listed."""
+        if self.caches.not_ready() is not None:
+            return None
+        pods, claims, gpus, nodes = list(self._pods), list(self._claims), list(self._gpus), list(self._nodes)
+        cache = rebuild(gpus, pods, claims, self._classes, nodes)
+        now = datetime.now(UTC)
+        return cluster_view(cache, nodes=nodes, pods=pods, claims=claims, gpus=gpus, usage={}, now=now)
 
     # ------------------------------------------------------------------ what to look at
 

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, Object
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Card, Holder
 from egpu.core.placement.usage import CardKey, mode_name
-from egpu.core.view.pending import pending_pods
+from egpu.core.view.pending import pending_pods, seconds_since
 from egpu.core.view.records import WHOLE, CardView, ClusterView, NodeView, SliceView, User
 from egpu.core.view.usage import SliceKey, SliceUsage
 
@@ -30,7 +30,7 @@ def cluster_view(
     (an agent may be quicker than a list); slices of cards that are gone are not. Changes nothing."""
     known = {node.name: node for node in nodes}
     everywhere = sorted({*known, *cache.ledger.nodes()})
-    cards = _Cards(cache, _Slices(cache, pods, claims, gpus, usage).by_card())
+    cards = _Cards(cache, _Slices(cache, pods, claims, gpus, usage, now=now).by_card())
     return ClusterView(
         nodes=tuple(_node(cards, name, known.get(name)) for name in everywhere),
         pending=pending_pods(cache, pods, everywhere, now=now),
@@ -88,6 +88,7 @@ class _Owner:
     namespace: str
     name: str
     labels: Mapping[str, str]
+    made: str | None
 
 
 class _Slices:
@@ -96,17 +97,20 @@ class _Slices:
     def __init__(
         self,
         cache: SchedulerCache,
-        pods: Iterable[Pod],
+        pods: Sequence[Pod],
         claims: Iterable[ElasticGPUClaim],
         gpus: Iterable[ElasticGPU],
         usage: Mapping[SliceKey, SliceUsage],
+        *,
+        now: datetime,
     ) -> None:
         self._cache = cache
+        self._now = now
         self._usage = usage
-        self._pods = {pod.uid: pod for pod in pods}
-        self._claims = {claim.uid: claim for claim in claims}
+        self._pods: dict[str, Object] = {pod.uid: pod for pod in pods}
+        self._claims: dict[str, Object] = {claim.uid: claim for claim in claims}
         self._gpus = {gpu.name: gpu for gpu in gpus}
-        self._node_of = {pod.key: pod.spec.node_name for pod in self._pods.values()}
+        self._node_of = {pod.key: pod.spec.node_name for pod in pods}
         ledger = cache.ledger
         self._cards = {CardKey(node, card.uuid): card for node in ledger.nodes() for card in ledger.cards(node)}
 
@@ -129,12 +133,12 @@ class _Slices:
 
     def _owner(self, holder: Holder) -> _Owner | None:
         """None: what is reserved is no slice, and of others nothing is known any more."""
-        if holder.kind == "pod" and (pod := self._pods.get(holder.id)) is not None:
-            return _Owner(holder, pod.namespace, pod.name, pod.metadata.labels or {})
-        if holder.kind == "claim" and (claim := self._claims.get(holder.id)) is not None:
-            return _Owner(holder, claim.namespace, claim.name, claim.metadata.labels or {})
+        known = {"pod": self._pods, "claim": self._claims}.get(holder.kind, {}).get(holder.id)
+        if known is not None:
+            made = known.metadata.creation_timestamp
+            return _Owner(holder, known.namespace, known.name, known.metadata.labels or {}, made)
         if holder.kind == "slice" and (gpu := self._gpus.get(holder.id)) is not None:
-            return _Owner(holder, gpu.spec.claim_ref.namespace if gpu.spec.claim_ref else "", gpu.name, {})
+            return _Owner(holder, gpu.spec.claim_ref.namespace if gpu.spec.claim_ref else "", gpu.name, {}, None)
         return None
 
     def _slice(
@@ -160,6 +164,7 @@ class _Slices:
             memory_mib=share.memory_mib,
             init=init,
             labels=owner.labels,
+            made_seconds=seconds_since(owner.made, self._now),
             # Several users of one slice have one account of it, and each shows that.
             used=next((used for user in users if (used := self._usage.get(SliceKey(*user, card.uuid)))), None),
         )

@@ -50,6 +50,8 @@ class SliceView:
     init: bool = False
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     used: SliceUsage | None = None
+    made_seconds: float = 0.0
+    """Since its pod or its claim was made; 0 for a retained slice."""
 
     @property
     def pooled(self) -> bool:

@@ -68,6 +68,8 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The node that has the cards, where it is another one."""
     slice_generation: int = 0
     """Where several pods have one slice: the generation of the slot that it was made for."""
+    prepared_at: float = 0.0
+    """When its slice was made, in seconds since the boot; 0: by a version that did not say."""
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from egpu.adapters import native
 from egpu.adapters.files import write_atomically
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.preloading import check_file_system
-from egpu.adapters.processes import boot_id
+from egpu.adapters.processes import boot_id, seconds_since_boot
 from egpu.adapters.slices import pages
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
@@ -106,6 +106,7 @@ class Preparer:
             minors=minors,
             server=server if elsewhere else "",
             slice_generation=generation if member is None else member.slice_generation,
+            prepared_at=seconds_since_boot() if member is None else member.prepared_at,
         )
         try:
             link = await self._executor(record, plan)
