@@ -25,6 +25,7 @@ TIME_OF_DAY: Final = {
     "src/egpu/apps/broker/service.py": "a token's end; and once, what must hold over a restart",
     "src/egpu/apps/controller/certificates.py": "a certificate's dates",
     "src/egpu/apps/controller/claim_controller.py": "is shown, in conditions",
+    "src/egpu/apps/dashboard/knowledge.py": "is shown: how long pods wait, and when a card was how full",
     "src/egpu/apps/extender/binding.py": "is shown, in an annotation of others' tools",
     "src/egpu/apps/extender/fence.py": "a text that nobody wrote before",
     "src/egpu/apps/extender/resizing.py": "is shown, in conditions",

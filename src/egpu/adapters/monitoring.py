@@ -4,15 +4,10 @@ Who may is the API server's to say, as for Kubernetes' own components: a TokenRe
 SubjectAccessReview whether a role gives that user `get` on the path (`nonResourceURLs`). Without an answer nobody may.
 """
 
-import asyncio
-import hashlib
 import socket
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from starlette.applications import Starlette
@@ -22,16 +17,11 @@ from starlette.routing import BaseRoute
 
 from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.kubernetes.reviews import Remembered, Reviews, bearer_token
 from egpu.adapters.web import TLS, Handler, bound, health_routes, serve
 from egpu.errors import ElasticGPUError
 
-REMEMBER_SECONDS = 30.0
-"""How long an answer counts: so long a right may outlive the role that gave it."""
 MAX_REMEMBERED = 256
-MAX_ASKING = 4
-"""Questions to the API server at once; made-up tokens must not keep it busy."""
-MAX_WAITING = 64
-MAX_TOKEN_CHARACTERS = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -51,10 +41,8 @@ class Guard:
     """Asks the API server, and remembers its answers for a while."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._known: OrderedDict[bytes, tuple[float, Verdict]] = OrderedDict()
-        self._asking = asyncio.Semaphore(MAX_ASKING)
-        self._waiting = 0
+        self._reviews = Reviews(client)
+        self._verdicts = Remembered[Verdict](MAX_REMEMBERED)
 
     def around(self, handler: Handler) -> Handler:
         """The handler, for those who may read its path."""
@@ -69,48 +57,21 @@ class Guard:
 
     async def verdict(self, authorization: str, path: str) -> Verdict:
         """Whether the bearer of an `Authorization` header may get the path."""
-        scheme, _, token = authorization.partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not 0 < len(token) <= MAX_TOKEN_CHARACTERS:
+        token = bearer_token(authorization)
+        if token is None:
             return _WHO
-        key = hashlib.sha256(f"{path}\0{token}".encode()).digest()
-        since, known = self._known.get(key, (0.0, None))
-        if known is not None and time.monotonic() - since < REMEMBER_SECONDS:
-            return known
-        if self._waiting >= MAX_WAITING:
-            return Verdict(503, "too many are asking at once; try again")
-        self._waiting += 1
         try:
-            async with self._asking:
-                verdict = await self._ask(token, path)
+            return await self._verdicts.get(f"{path}\0{token}", lambda: self._ask(token, path))
         except ElasticGPUError as error:
             return Verdict(503, f"the API server does not say who may read this: {error}")
-        finally:
-            self._waiting -= 1
-        self._known[key] = time.monotonic(), verdict
-        self._known.move_to_end(key)
-        while len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
-        return verdict
 
     async def _ask(self, token: str, path: str) -> Verdict:
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-        said = (await self._client.raw("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=review))["status"]
-        if said.get("authenticated") is not True:
+        asker = await self._reviews.asker(token)
+        if asker is None:
             return _WHO
-        user: dict[str, Any] = said["user"]
-        spec: dict[str, Any] = {
-            "user": user.get("username", ""),
-            "groups": user.get("groups") or [],
-            "uid": user.get("uid", ""),
-            "extra": user.get("extra") or {},
-            "nonResourceAttributes": {"path": path, "verb": "get"},
-        }
-        question = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = await self._client.raw("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=question)
-        if answer["status"].get("allowed") is True:
+        if await self._reviews.may(asker, nonResourceAttributes={"path": path, "verb": "get"}):
             return _ALLOWED
-        return Verdict(403, f"{spec['user']} may not get {path}: a ClusterRole with this nonResourceURL is needed")
+        return Verdict(403, f"{asker.name} may not get {path}: a ClusterRole with this nonResourceURL is needed")
 
 
 def monitoring_app(

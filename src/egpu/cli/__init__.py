@@ -17,6 +17,7 @@
     layout          texts in columns
     cordon          a card takes nothing new, or does again
     explain         why a pod is where it is, or is not
+    dashboard       the cluster as a web page
     inspect         what a slice may use and uses, for people and scripts
     inspection      that, read from its files
     inspection_views   its tables

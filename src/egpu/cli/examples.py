@@ -38,6 +38,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "agent": ("egpu agent --node node-1",),
     "shim": ("egpu shim --state-dir /var/lib/elastic-gpu",),
     "controller": ("egpu controller --namespace elastic-gpu-system",),
+    "dashboard": ("egpu dashboard --listen 127.0.0.1:8085",),
     "broker": ("egpu broker --listen 127.0.0.1:7433",),
     "serve": ("egpu serve --broker 127.0.0.1:7433 --simulate T4 --gpus 2",),
     "certificate": ("egpu certificate server node-1 --directory pki",),

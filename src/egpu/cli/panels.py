@@ -7,7 +7,8 @@ PANELS: Final = {
     "Look": ("get", "explain", "inspect", "simulate", "defrag", "bill", "export-trace", "version"),
     "Look after a cluster": ("cordon", "uncordon"),
     "Processes of an installation": (
-        "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "broker", "serve", "certificate",
+        "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "dashboard", "broker", "serve",
+        "certificate",
     ),
 }  # fmt: skip
 """Every command. Its function, or its group of commands, has its name, and so has its module here, where `MODULES` says

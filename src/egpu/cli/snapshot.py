@@ -58,8 +58,8 @@ def snapshot_of(
 
 async def use_kept_mix(client: Client, cache: SchedulerCache) -> None:
     """Price places by the job mix that the extender has kept, as it does; where that cannot be read, say so."""
-    from egpu.apps.extender.config import ExtenderConfig  # slow to load, and only some commands need it
-    from egpu.apps.extender.mix import kept_mix
+    from egpu.adapters.kubernetes.job_mix import kept_mix  # slow to load, and only some commands need it
+    from egpu.apps.extender.config import ExtenderConfig
 
     try:
         mix = await kept_mix(client, lease=ExtenderConfig.lease, namespace=ExtenderConfig.namespace)

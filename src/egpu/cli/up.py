@@ -71,25 +71,29 @@ def up(
 
 async def _stay_up(config: "ClusterConfig", output: Format) -> None:
     from egpu.embedded.cluster import cluster
+    from egpu.embedded.dashboard import start_dashboard
 
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
         with steps() as progress:
             running = await stack.enter_async_context(cluster(config, progress))
+            progress("starting the dashboard")
+            dashboard = await start_dashboard(running)
         if output.for_people:
-            _introduce(running, time.monotonic() - began)
+            _introduce(running, time.monotonic() - began, dashboard)
         else:
-            facts = {"kubeconfig": str(running.kubeconfig), "server": running.server.url}
+            facts = {"kubeconfig": str(running.kubeconfig), "server": running.server.url, "dashboard": dashboard}
             show_value({**facts, "nodes": list(running.node_names), "stateDir": str(running.state_dir)}, output)
         sys.stdout.flush()
         await until_cancelled()
 
 
-def _introduce(running: "Cluster", seconds: float) -> None:
+def _introduce(running: "Cluster", seconds: float, dashboard: str) -> None:
     config = running.config
     cards = f"{config.nodes} × {config.cards_per_node} simulated GPUs ({', '.join(config.profiles)})"
     note(f"after {seconds:.1f} s: {cards}", label="ready", style="green")
     note(f"logs are in {running.state_dir / 'logs'}; Ctrl-C ends the cluster\n")
+    note(f"to look at it, and touch nothing: {dashboard}\n", label="dashboard", style="green")
     # The one line that scripts may want goes to stdout.
     sys.stdout.write(f"export KUBECONFIG={config.kubeconfig or running.kubeconfig}\n")
     note(

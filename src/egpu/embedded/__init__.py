@@ -2,6 +2,7 @@
 
 cluster      the API server in this process, every component as a process of its own, simulated nodes
 processes    those processes: started, watched, started again, ended
+dashboard    its dashboard, and a user who may only look
 installation  what deploy/ installs beside workloads
 credentials  by which scheduler and extender know each other
 statedir     where they keep their files, for one cluster at a time

@@ -210,7 +210,7 @@ def _specs(
     """What to run, each component exactly as on a real cluster but for its addresses and directories. `services` is
     told what is behind the Services of the installation."""
     config, state_dir = running.config, running.state_dir
-    ports = iter(_free_ports(5 + len(running.node_names)))
+    ports = iter(free_ports(5 + len(running.node_names)))
     health = {name: next(ports) for name in ("webhook", "controller", "extender")}
     admission, extender = next(ports), next(ports)
     running.extender_url = f"https://127.0.0.1:{extender}"
@@ -360,7 +360,7 @@ async def _end_containers(state_dir: Path) -> None:
             await end_all(kubelet_dir)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -10,6 +10,8 @@
     store         the objects of such a copy, whole or packed
     caches        the reflectors of one process
     election      one leader at a time, by a Lease object
+    job_mix       where an extender keeps the mix that its prices follow
+    reviews       who asks us, and what he may, by the API server's word
     events        what `kubectl describe` shows of what happened
 
 This is NOT a general client library: it knows the kinds of `egpu.api` and no others.

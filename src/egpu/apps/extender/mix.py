@@ -10,11 +10,10 @@ import contextlib
 import structlog
 
 from egpu.adapters.kubernetes import Client
-from egpu.api import names
+from egpu.adapters.kubernetes.job_mix import ANNOTATION, kept_mix
 from egpu.api.kubernetes import Lease
 from egpu.core.placement.ranking import Ranking
 from egpu.core.policies.fleet import Fleet
-from egpu.core.policies.learning import LearnedMix
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.shapes import Mix
 from egpu.errors import CorruptData, ElasticGPUError
@@ -22,16 +21,8 @@ from egpu.runtime import elsewhere
 from egpu.runtime.latest import Latest
 
 KEEP_SECONDS = 60.0
-ANNOTATION = f"{names.GROUP}/job-mix"
 
 log = structlog.get_logger(__name__)
-
-
-async def kept_mix(client: Client, *, lease: str, namespace: str) -> LearnedMix | None:
-    """The mix that an extender with this Lease has kept, or None where it kept none. Raises CorruptData."""
-    found = await client.find(Lease, lease, namespace=namespace)
-    text = (found.metadata.annotations or {}).get(ANNOTATION) if found is not None else None
-    return LearnedMix.load(text) if text else None
 
 
 class JobMix:

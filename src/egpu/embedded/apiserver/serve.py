@@ -97,6 +97,10 @@ class ServerHandle:
         self.kubeconfigs[name] = path
         return path
 
+    def add_token(self, user: User) -> str:
+        """Make a user known and return a bearer token of theirs."""
+        return self._tokens.issue(user)
+
     def cut_watches(self) -> None:
         """End every watch that is open now."""
         self._instance.hub.cut()

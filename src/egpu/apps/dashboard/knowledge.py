@@ -1,0 +1,124 @@
+"""What the dashboard knows: objects followed by watches, the ledger that follows from them, and the view of it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+import structlog
+
+from egpu.adapters.kubernetes import Caches, Change, Client, Reflector
+from egpu.adapters.kubernetes.job_mix import kept_mix
+from egpu.api.kubernetes import Node, Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.apps.dashboard.config import DashboardConfig
+from egpu.apps.dashboard.history import SAMPLE_SECONDS, History
+from egpu.core.placement.cache import SchedulerCache
+from egpu.core.policies.fleet import Fleet
+from egpu.core.policies.prices import Prices, compute_prices
+from egpu.core.policies.registry import Policies
+from egpu.core.policies.shapes import Mix
+from egpu.core.preemption.scene import Scene
+from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from egpu.errors import ElasticGPUError
+from egpu.runtime.latest import Latest
+
+VIEW_SECONDS: Final = 1.0
+"""A view serves everybody who asks within so long."""
+MIX_SECONDS: Final = 60.0
+
+T = TypeVar("T", bound=Object)
+
+log = structlog.get_logger(__name__)
+
+
+class Knowledge:
+    """`run` for ever; `view` when `synced`."""
+
+    def __init__(self, client: Client, config: DashboardConfig) -> None:
+        self._client = client
+        self._config = config
+        self.policies = Policies.named(config.node_policy, config.card_policy)
+        self.cache = SchedulerCache()
+        self.caches = Caches(client)
+        self.history = History()
+        self.usage: Mapping[SliceKey, SliceUsage] = {}
+        self.nodes = self._follow(Node, self.cache.node_changed, lambda node: self.cache.node_deleted(node.name))
+        self.gpus = self._follow(ElasticGPU, self.cache.gpu_changed, lambda gpu: self.cache.gpu_deleted(gpu.name))
+        self.classes = self._follow(
+            ElasticGPUClass, self.cache.class_changed, lambda one: self.cache.class_deleted(one.name)
+        )
+        self.claims = self._follow(
+            ElasticGPUClaim, self.cache.claim_changed, lambda claim: self.cache.claim_deleted(claim.uid)
+        )
+        self.pods = self._follow(Pod, self.cache.pod_changed, lambda pod: self.cache.pod_deleted(pod.uid))
+        self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(
+            lambda asked: compute_prices(*asked), self.cache.ranking.use_prices
+        )
+        self.cache.ranking.background = lambda mix, fleet: self._prices.ask((mix, fleet))
+        self._view: tuple[float, ClusterView] | None = None
+
+    def _follow(self, kind: type[T], changed: Callable[[T], None], deleted: Callable[[T], None]) -> Reflector[T]:
+        def take(change: Change[T]) -> None:
+            if change.new is None:
+                deleted(change.subject)
+            else:
+                changed(change.new)
+
+        reflector = self.caches.add(kind)
+        reflector.on_change(take)
+        return reflector
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster, at most VIEW_SECONDS old."""
+        now = time.monotonic()
+        if self._view is None or now - self._view[0] >= VIEW_SECONDS:
+            made = cluster_view(
+                self.cache,
+                nodes=self.nodes,
+                pods=list(self.pods),
+                claims=list(self.claims),
+                gpus=self.gpus,
+                usage=self.usage,
+                now=datetime.now(UTC),
+            )
+            self._view = now, made
+        return self._view[1]
+
+    def scene(self) -> Scene:
+        """What an explanation looks at. Disruption budgets are not read: nobody is evicted from here."""
+        return Scene(self.cache, {node.name: node for node in self.nodes}, list(self.pods), (), self.policies)
+
+    def namespaces(self) -> set[str]:
+        """Those that have pods or claims."""
+        return {pod.namespace for pod in self.pods} | {claim.namespace for claim in self.claims}
+
+    async def run(self) -> None:
+        """For ever: follows objects, prices and the job mix, and keeps history."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.caches.run())
+            group.create_task(self._prices.run())
+            group.create_task(self._keep_history())
+            group.create_task(self._follow_mix())
+
+    async def _keep_history(self) -> None:
+        await self.caches.synced()
+        while True:
+            self.history.sample(self.view, time.time())
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _follow_mix(self) -> None:
+        """Places are scored as the extender scores them, by the job mix that it keeps."""
+        await self.caches.synced()
+        ranking = self.cache.ranking
+        while True:
+            try:
+                mix = await kept_mix(self._client, lease=self._config.lease, namespace=self._config.namespace)
+                if mix is not None and mix.arrivals != ranking.learned.arrivals:
+                    ranking.use_mix(mix)
+                    ranking.prepare(self.policies)
+            except ElasticGPUError as error:
+                log.warning("job mix not read", reason=str(error))
+            await asyncio.sleep(MIX_SECONDS)

@@ -1,0 +1,259 @@
+"""What each page shows, and each of its live parts: from what is known and what somebody may list to the values of a
+template."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from egpu.api.objects import ElasticGPUClaim
+from egpu.apps.dashboard import drawing
+from egpu.apps.dashboard.fitting import KINDS, Form, would_fit
+from egpu.apps.dashboard.history import SERIES
+from egpu.apps.dashboard.knowledge import Knowledge
+from egpu.apps.dashboard.sight import Sight
+from egpu.apps.dashboard.visible import visible
+from egpu.core.explain import Explanation
+from egpu.core.placement.usage import CardKey
+from egpu.core.preemption.explaining import explain_with_preemption
+from egpu.core.view import CardView, ClusterView, NodeView
+from egpu.errors import MissingExtra, NotFound
+
+CARDS_A_PAGE: Final = 128
+"""On the map: an update stays below 50 kB on the wire."""
+ROWS: Final = 100
+"""Of a table; a search finds the others."""
+REASONS: Final = 20
+"""Nodes whose refusal is shown card by card; the others are counted by reason."""
+SHAPES: Final = 20
+
+Query = Mapping[str, str]
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Looking:
+    """Somebody who looks: what he may list, what he asked for, and what he sees of the cluster."""
+
+    sight: Sight
+    query: Query
+    view: ClusterView
+
+    @property
+    def search(self) -> str:
+        """What rows are to have in them, in small letters."""
+        return self.query.get("q", "").strip().lower()[:256]
+
+
+class Pages:
+    """`parts`: each live part by name; it has a template of its own."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._known = knowledge
+        self.parts: Mapping[str, Callable[[Looking], Values]] = {
+            "summary": self._summary,
+            "map": self._map,
+            "pending": self._pending,
+            "workloads": self._workloads,
+            "card": self._card,
+            "pod": self._pod,
+        }
+
+    def looking(self, sight: Sight, query: Query) -> Looking:
+        return Looking(sight, query, visible(self._known.view, self._known.claims, sight))
+
+    # --- live parts -------------------------------------------------------------------------------------------------
+
+    def _summary(self, one: Looking) -> Values:
+        totals, cards = one.view.totals, list(one.view.cards())
+        used = [card.core_used_ratio for card in cards if card.core_used_ratio is not None]
+        memory = [card.memory_used_bytes for card in cards if card.memory_used_bytes is not None]
+        return {
+            "totals": totals,
+            "nodes": len(one.view.nodes),
+            "not_ready": sum(not node.ready for node in one.view.nodes),
+            "core_used": 100 * sum(used) if used and one.sight.pods is None else None,
+            "memory_used_mib": sum(memory) >> 20 if memory and one.sight.pods is None else None,
+            "pending": len(one.view.pending),
+            "claims": one.view.claims,
+            "wasted": sum(drawing.wasted(each) for each in one.view.slices()),
+            "problems": one.view.problems,
+        }
+
+    def _map(self, one: Looking) -> Values:
+        nodes = [node for node in one.view.nodes if node.cards and _matches(one.search, *_words(node))]
+        pages = _pages(nodes)
+        page = min(max(1, _number(one.query.get("page", "1"))), len(pages))
+        shown = pages[page - 1]
+        hues = drawing.colours(_namespaces(one.view))
+        there = drawing.namespaces(each for node in shown for card in node.cards for each in card.slices)
+        return {
+            "nodes": [(node, [self._drawn(card, hues) for card in node.cards]) for node in shown],
+            "found": len(nodes),
+            "page": page,
+            "pages": len(pages),
+            "q": one.query.get("q", ""),
+            "legend": [(name, hues[name]) for name in there],
+            "may": one.sight.cards,
+        }
+
+    def _pending(self, one: Looking) -> Values:
+        return {"pending": one.view.pending[:ROWS], "more": max(0, len(one.view.pending) - ROWS)}
+
+    def _workloads(self, one: Looking) -> Values:
+        hues = drawing.colours(_namespaces(one.view))
+        slices = [
+            each for each in one.view.slices()
+            if each.name and _matches(one.search, f"{each.namespace}/{each.name}", each.node, each.provisioner)
+        ]  # fmt: skip
+        claims = [
+            claim for claim in sorted(self._known.claims, key=lambda claim: claim.key)
+            if one.sight.claim(claim.namespace)
+            and _matches(one.search, claim.key, _phase(claim), claim.spec.class_name)
+        ]  # fmt: skip
+        pending = [pod for pod in one.view.pending if _matches(one.search, f"{pod.namespace}/{pod.name}", pod.reason)]
+        slices.sort(key=lambda each: (each.namespace, each.name, each.container, each.index))
+        return {
+            "slices": [(each, hues[each.namespace], drawing.wasted(each)) for each in slices[:ROWS]],
+            "more_slices": max(0, len(slices) - ROWS),
+            "claims": [(claim, _phase(claim), hues.get(claim.namespace, "ns-none")) for claim in claims[:ROWS]],
+            "more_claims": max(0, len(claims) - ROWS),
+            "pending": pending[:ROWS],
+            "more_pending": max(0, len(pending) - ROWS),
+            "q": one.query.get("q", ""),
+        }
+
+    def _card(self, one: Looking) -> Values:
+        hues = drawing.colours(_namespaces(one.view))
+        card = self.card(one)
+        return {
+            "card": card,
+            "drawn": self._drawn(card, hues),
+            "slices": [
+                (each, hues[each.namespace], drawing.wasted(each), drawing.slice_name(each)) for each in card.slices
+            ],
+        }
+
+    def _pod(self, one: Looking) -> Values:
+        namespace, name = one.query.get("namespace", ""), one.query.get("name", "")
+        pod = self._known.pods.get(name, namespace) if one.sight.pod(namespace) else None
+        if pod is None:
+            raise NotFound(f"there is no pod {namespace}/{name}, or you may not list it")
+        slices = [
+            each
+            for each in one.view.slices()
+            if any((user.namespace, user.pod) == (namespace, name) for user in each.users)
+        ]
+        explanation = explain_with_preemption(pod, self._known.scene()) if one.sight.nodes and one.sight.cards else None
+        return {
+            "pod": pod,
+            "waits": next((each for each in one.view.pending if each.uid == pod.uid), None),
+            "slices": [(each, drawing.wasted(each)) for each in slices],
+            **_explained(explanation, one.sight),
+        }
+
+    # --- pages that are not live ------------------------------------------------------------------------------------
+
+    def fit(self, one: Looking) -> Values:
+        """The form, and its answer."""
+        form = Form.read(one.query)
+        values: Values = {"form": form, "kinds": KINDS, "may": one.sight.cards and one.sight.nodes}
+        if not values["may"]:
+            return {**values, "answer": None, **_explained(None, one.sight)}
+        largest = max((card.card.memory_mib for card in one.view.cards()), default=None)
+        try:
+            answer = would_fit(form, self._known.scene, largest_mib=largest)
+        except MissingExtra as error:
+            answer = None
+            values["problem"] = str(error)
+        return {**values, "answer": answer, **_explained(answer and answer.explanation, one.sight)}
+
+    def policy(self, one: Looking) -> Values:
+        """What places are chosen by."""
+        mix = self._known.cache.ranking.learned
+        shapes = mix.mix()
+        popular = sorted(shapes.weights.items(), key=lambda pair: -pair[1])[:SHAPES]
+        return {
+            "policies": self._known.policies,
+            "arrivals": mix.arrivals,
+            "enough": mix.enough,
+            "shapes": [(shape, 100 * weight / shapes.total) for shape, weight in popular],
+            "others": max(0, len(shapes.weights) - SHAPES),
+            "may": one.sight.nodes and one.sight.cards and one.sight.pods is None,
+        }
+
+    def history(self, one: Looking) -> Values:
+        """A card's, as JSON: `times`, `names`, and `series` of percentages. What is used, who may not list everybody's
+        pods gets of none."""
+        card = self.card(one)
+        times, series = self._known.history.of(CardKey(card.node, card.card.uuid))
+        shown = [place for place, name in enumerate(SERIES) if one.sight.pods is None or name.endswith("given")]
+        return {
+            "times": times,
+            "names": [SERIES[place] for place in shown],
+            "series": [series[place] for place in shown],
+        }
+
+    def card(self, one: Looking) -> CardView:
+        """The one that is asked for. Raises NotFound."""
+        node, uuid = one.query.get("node", ""), one.query.get("uuid", "")
+        for card in one.view.cards():
+            if (card.node, card.card.uuid) == (node, uuid):
+                return card
+        raise NotFound(f"there is no card {uuid} on node {node}, or you may not list cards")
+
+    def _drawn(self, card: CardView, hues: Mapping[str, str]) -> Values:
+        return {
+            "card": card,
+            "core": drawing.core_bars(card, hues),
+            "memory": drawing.memory_bars(card, hues),
+            "label": drawing.in_words(card),
+        }
+
+
+def _explained(found: Explanation | None, sight: Sight) -> Values:
+    """An explanation's values; whom it would evict is said to those alone who may list everybody's pods."""
+    if found is None:
+        return {"explanation": None, "refusals": (), "more_refusals": []}
+    if sight.pods is not None:
+        found = replace(found, preemption="")
+    rest = Counter(refusal.reason for refusal in found.refusals[REASONS:])
+    return {"explanation": found, "refusals": found.refusals[:REASONS], "more_refusals": rest.most_common(REASONS)}
+
+
+def _pages(nodes: Sequence[NodeView]) -> list[list[NodeView]]:
+    """Whole nodes, CARDS_A_PAGE cards or the one node that has more; never no page."""
+    pages: list[list[NodeView]] = [[]]
+    cards = 0
+    for node in nodes:
+        if pages[-1] and cards + len(node.cards) > CARDS_A_PAGE:
+            pages.append([])
+            cards = 0
+        pages[-1].append(node)
+        cards += len(node.cards)
+    return pages
+
+
+def _namespaces(view: ClusterView) -> list[str]:
+    return drawing.namespaces(view.slices(), [pod.namespace for pod in view.pending])
+
+
+def _words(node: NodeView) -> set[str]:
+    """What a node is found by."""
+    words = {node.name}
+    for card in node.cards:
+        words |= {card.card.model, card.card.uuid, card.mode}
+        words |= {f"{each.namespace}/{each.name}" for each in card.slices if each.name}
+    return words
+
+
+def _matches(search: str, *texts: str) -> bool:
+    return not search or any(search in text.lower() for text in texts)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+
+
+def _phase(claim: ElasticGPUClaim) -> str:
+    return claim.status.phase or "Pending"

@@ -1,0 +1,52 @@
+"""The dashboard of an embedded cluster, and a user who may look at everything and touch nothing."""
+
+import asyncio
+import contextlib
+import time
+
+import httpx2
+
+from egpu.embedded.apiserver.access import service_account
+from egpu.embedded.apiserver.calls import User
+from egpu.embedded.cluster import NAMESPACE, POLL_SECONDS, START_SECONDS, Cluster, free_ports
+from egpu.embedded.processes import ChildSpec, python_module
+from egpu.errors import Unavailable
+
+NAME = "dashboard"
+VIEWER = "viewer"
+VIEWER_ROLE = "elastic-gpu-viewer"
+
+
+async def start_dashboard(running: Cluster) -> str:
+    """Its address, once it answers, which signs in whoever opens it: what follows `#` is a token of VIEWER. Raises
+    Unavailable."""
+    kubeconfig = running.server.add_user(NAME, service_account(NAMESPACE, "elastic-gpu-dashboard"))
+    token = running.server.add_token(User(VIEWER, ("system:authenticated",)))
+    async with running.client() as client:
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": VIEWER_ROLE}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": VIEWER}
+        binding = {"metadata": {"name": VIEWER}, "roleRef": reference, "subjects": [subject]}
+        await client.raw("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body=binding)
+    [port] = free_ports(1)
+    config = running.config
+    command = python_module(
+        "egpu", NAME, "--kubeconfig", str(kubeconfig), "--listen", f"127.0.0.1:{port}", "--log-level", config.log_level,
+        "--node-policy", config.node_policy, "--card-policy", config.card_policy,
+    )  # fmt: skip
+    await running.fleet.start([ChildSpec(NAME, command, running.state_dir / "logs" / f"{NAME}.log")])
+    url = f"http://127.0.0.1:{port}"
+    await _ready(running, f"{url}/readyz")
+    return f"{url}/login#token={token}"
+
+
+async def _ready(running: Cluster, url: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    async with httpx2.AsyncClient(trust_env=False, timeout=2.0) as http:
+        while True:
+            with contextlib.suppress(httpx2.HTTPError):
+                if (await http.get(url)).status_code == 200:
+                    return
+            if time.monotonic() > deadline:
+                tail = running.fleet.log_tail(NAME)
+                raise Unavailable(f"the dashboard did not start within {START_SECONDS:g} s; its log ends:\n{tail}")
+            await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,110 @@
+"""Who may list only some of it sees that much of a cluster, and no name of the rest in any field."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from egpu.api import names
+from egpu.api.allocation import encode
+from egpu.api.kubernetes import Pod
+from egpu.apps.dashboard.drawing import COLOURS, colours, core_bars, memory_bars, wasted
+from egpu.apps.dashboard.history import SAMPLES, SERIES, History
+from egpu.apps.dashboard.sight import Sight
+from egpu.apps.dashboard.visible import visible
+from egpu.core.placement.usage import CardKey
+from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from support.objects import CORE, MEMORY, cluster, container, place, placed, pod
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+EVERYTHING = Sight("admin", nodes=True, cards=True, pods=None, claims=None)
+GIB = 1 << 30
+
+
+def asking(name: str, namespace: str, core: int = 30) -> Pod:
+    return pod(name, container("app", {CORE: core, MEMORY: 10}), namespace=namespace)
+
+
+@pytest.fixture
+def view() -> ClusterView:
+    """One node with one card: a pod of `open` and one of `secret` have some of it, and one of each waits."""
+    cache = cluster(nodes=1, cards=1)
+    pods = list[Pod]()
+    for namespace in ("open", "secret"):
+        one = asking(f"{namespace}-runs", namespace)
+        pods.append(placed(one, place(cache, one, "n0")))
+        two = asking(f"{namespace}-waits", namespace, core=90)
+        demand = {names.DEMAND: encode(cache.request(two).demand)}
+        pods.append(msgspec.structs.replace(two, metadata=msgspec.structs.replace(two.metadata, annotations=demand)))
+    for one in pods:
+        cache.pod_changed(one)
+    usage = {
+        SliceKey("open", "open-runs", "app", "GPU-n0-0"): SliceUsage(memory_bytes=GIB, core_ratio=0.25, age_seconds=90),
+        SliceKey("secret", "secret-runs", "app", "GPU-n0-0"): SliceUsage(core_ratio=0.01, age_seconds=90),
+    }
+    return cluster_view(cache, nodes=[], pods=pods, claims=[], gpus=[], usage=usage, now=NOW)
+
+
+def test_who_may_list_everything_sees_the_view_itself(view: ClusterView) -> None:
+    assert visible(view, [], EVERYTHING) is view
+
+
+def test_names_of_namespaces_that_he_may_not_list_are_nowhere(view: ClusterView) -> None:
+    sight = replace(EVERYTHING, pods=frozenset({"open"}), claims=frozenset[str]())
+    seen = visible(view, [], sight)
+    assert "secret" in repr(view)
+    assert "secret" not in repr(seen)
+    assert [one.name for one in seen.pending] == ["open-waits"]
+    assert [(one.name, one.core_percent) for one in seen.slices()] == [("open-runs", 30), ("", 30)]
+    assert [one.used is None for one in seen.slices()] == [False, True], "what others use is theirs"
+    (card,) = seen.cards()
+    assert card.core_given == 60, "that a card is given out is the card's own to say"
+
+
+def test_without_the_right_to_list_cards_there_are_none(view: ClusterView) -> None:
+    seen = visible(view, [], replace(EVERYTHING, cards=False))
+    assert [(node.name, node.cards) for node in seen.nodes] == [("n0", ())]
+    assert visible(view, [], replace(EVERYTHING, cards=False, nodes=False)).nodes == ()
+    assert [len(node.cards) for node in visible(view, [], replace(EVERYTHING, nodes=False)).nodes] == [1]
+
+
+def test_bars_are_cut_into_slices_and_say_what_is_wasted(view: ClusterView) -> None:
+    (card,) = view.cards()
+    hues = colours(["open", "secret"])
+    core, memory = core_bars(card, hues), memory_bars(card, hues)
+    assert [(bar.start, bar.given, bar.used, bar.wasted) for bar in core] == [
+        (0.0, 30.0, 25.0, False),
+        (30.0, 30.0, 1.0, True),
+    ]
+    assert [bar.given for bar in memory] == pytest.approx([15.625, 15.625])
+    assert memory[0].used == pytest.approx(6.25)
+    assert [bar.colour for bar in core] == [hues["open"], hues["secret"]]
+    one = card.slices[1]
+    assert one.used is not None
+    young = replace(one, used=replace(one.used, age_seconds=5.0))
+    assert wasted(one)
+    assert not wasted(young), "it may still be loading"
+
+
+def test_namespaces_have_colours_of_their_own_as_long_as_there_are_enough() -> None:
+    many = [f"team-{number}" for number in range(COLOURS)]
+    assert len(set(colours(many).values())) == COLOURS + 1, "one more is of those that one may not know"
+    assert set(colours([*many, "one-more"]).values()) == set(colours(many).values())
+
+
+def test_history_is_bounded_and_begins_when_the_card_does(view: ClusterView) -> None:
+    history, key = History(), CardKey("n0", "GPU-n0-0")
+    history.sample(ClusterView(), 0.0)
+    assert history.of(key) == ([], [[]] * len(SERIES))
+    for second in range(1, 3):
+        history.sample(view, float(second))
+    times, series = history.of(key)
+    assert times == [1.0, 2.0]
+    assert series == [[60.0, 60.0], [26.0, 26.0], [31.0, 31.0], [6.0, 6.0]]
+    for second in range(3, SAMPLES + 10):
+        history.sample(view, float(second))
+    times, series = history.of(key)
+    assert (times[0], times[-1], len(series[0])) == (10.0, float(SAMPLES + 9), SAMPLES)
+    history.sample(ClusterView(), 0.0)
+    assert history.of(key)[0] == [], "a card that is gone is forgotten"
