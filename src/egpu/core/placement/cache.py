@@ -84,19 +84,6 @@ class SchedulerCache:
             self._slices_of.setdefault(gpu.spec.claim_ref.uid, {})[gpu.name] = gpu
             self._recount_slices(gpu.spec.claim_ref.uid)
 
-    def gpus_listed(self, gpus: Iterable[ElasticGPU]) -> None:
-        """As `gpu_changed` of each, to a cache that was shown none yet: what a node has is counted once."""
-        nodes: dict[str, None] = {}
-        for gpu in gpus:
-            if is_card(gpu) and gpu.name not in self._gpus:
-                self._gpus[gpu.name] = gpu
-                self._cards_of.setdefault(gpu.spec.node_name, {})[gpu.name] = gpu
-                nodes[gpu.spec.node_name] = None
-            else:
-                self.gpu_changed(gpu)
-        for node in nodes:
-            self._recount_node(node)
-
     def gpu_deleted(self, name: str) -> None:
         gpu = self._gpus.pop(name, None)
         if gpu is None:
@@ -394,7 +381,8 @@ def rebuild(
         cache.node_changed(node)
     for klass in classes:
         cache.class_changed(klass)
-    cache.gpus_listed(gpus)
+    for gpu in gpus:
+        cache.gpu_changed(gpu)
     for claim in claims:
         cache.claim_changed(claim)
     for pod in pods:
