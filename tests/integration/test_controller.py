@@ -1,9 +1,11 @@
 """Claims through their whole life, with the real extender beside the controller."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from egpu.api import names
 from egpu.api.kubernetes import Event, Node, Pod
@@ -63,8 +65,12 @@ def controller(w: ControlPlane) -> Controller:
     return Controller(ControllerConfig(listen="127.0.0.1:0"), w.client)
 
 
+async def _tells(two: Controller, line: str) -> bool:
+    return line in (await asyncio.to_thread(generate_latest, two.registry)).decode().splitlines()
+
+
 async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
-    async with control_plane(tmp_path) as w, extender(w) as (one, http), running(controller(w)):
+    async with control_plane(tmp_path) as w, extender(w) as (one, http), running(two := controller(w)):
         await w.node("n0")
         await nodes_known(one, 1)
         await w.create(klass("now"))
@@ -77,6 +83,8 @@ async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
         assert found.metadata.finalizers == [names.CLAIM_FINALIZER]
         assert found.status.bound_gpus == [made.name]
         await until(lambda: _slice_phase(w, "Bound"))
+        await until(lambda: _tells(two, 'elasticgpu_cluster_claims{phase="Bound"} 1.0'))
+        await until(lambda: _tells(two, 'elasticgpu_bill_losing_cards{cause="unused",namespace="default"} 0.6'))
 
         pod = await w.create(user("u", "c"))
         assert await scheduled(http, pod, "n0") == {"Error": ""}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+import threading
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Final
 
 import httpx2
 import pytest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -275,3 +278,20 @@ async def test_reviews_that_are_still_coming_take_no_more_than_is_set_aside(monk
                 assert (answer.status_code, answer.json()["response"]["allowed"]) == (200, True)
         for _, writer in slow:
             writer.close()
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_metrics_that_take_long_are_collected_beside_the_event_loop(in_thread: bool) -> None:
+    collected: list[bool] = []
+
+    class Slow(Collector):
+        def collect(self) -> list[Metric]:
+            collected.append(threading.current_thread() is threading.main_thread())
+            return []
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Slow())
+    app = Starlette(routes=web.health_routes(registry=registry, in_thread=in_thread))
+    async with serving(app) as address, httpx2.AsyncClient() as client:
+        assert (await client.get(f"http://{address}/metrics")).status_code == 200
+    assert collected == [not in_thread]

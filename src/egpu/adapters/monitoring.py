@@ -80,9 +80,12 @@ def monitoring_app(
     *,
     registry: CollectorRegistry = REGISTRY,
     more: Sequence[BaseRoute] = (),
+    in_thread: bool = False,
 ) -> Starlette:
-    """/healthz and /readyz for anybody, /metrics behind the guard, and `more`, which guard themselves."""
-    return Starlette(routes=[*health_routes(not_ready, registry=registry, around=guard.around), *more])
+    """/healthz and /readyz for anybody, /metrics behind the guard, and `more`, which guard themselves. `in_thread`: the
+    metrics take long, and may be collected beside the event loop."""
+    routes = health_routes(not_ready, registry=registry, around=guard.around, in_thread=in_thread)
+    return Starlette(routes=[*routes, *more])
 
 
 async def serve_monitoring(app: Starlette, sock: socket.socket) -> None:

@@ -129,11 +129,14 @@ def health_routes(
     *,
     registry: CollectorRegistry = REGISTRY,
     around: Callable[[Handler], Handler] = lambda handler: handler,
+    in_thread: bool = False,
 ) -> list[BaseRoute]:
-    """What `open_routes` has, and /metrics, whose handler `around` may keep from whom it is not for."""
+    """What `open_routes` has, and /metrics, whose handler `around` may keep from whom it is not for. `in_thread`: its
+    collectors may run beside the event loop."""
 
     async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        page = await asyncio.to_thread(generate_latest, registry) if in_thread else generate_latest(registry)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     return [*open_routes(not_ready), Route("/metrics", around(metrics))]
 

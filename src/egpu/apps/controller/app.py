@@ -49,8 +49,9 @@ class Controller:
         return self.claims.caches.not_ready()
 
     def monitoring_app(self) -> Starlette:
-        """Health, and metrics for those who may read them."""
-        return monitoring_app(self.guard, self.not_ready, registry=self.registry)
+        """Health, and metrics for those who may read them: of a large cluster they take seconds, beside the work, whose
+        objects never change."""
+        return monitoring_app(self.guard, self.not_ready, registry=self.registry, in_thread=True)
 
     async def lead(self) -> None:
         """Does the work until the lease is lost. Two at once would do no harm: every write carries the version it was
