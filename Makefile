@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help walk-docs fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
+.PHONY: help walk-docs screenshots fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -70,6 +70,10 @@ walk-docs: $(VENV)/.dev $(VENV)/.installed
 	@$(BIN)/python scripts/walk_docs.py
 	@$(BIN)/python scripts/walk_docs.py --in clone $(if $(filter 0,$(shell id -u)),--as nobody)
 	@$(BIN)/python scripts/walk_docs.py --in wheel
+
+# The dashboard's pages at three widths, light and dark, of a cluster that is filled for it; needs Debian's chromium, and two minutes.
+screenshots: $(VENV)/.dev $(VENV)/.installed
+	@cd tests && ../$(BIN)/python -m support.screenshots
 
 test-native: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native -G Ninja -DEGPU_TESTS=ON > build-native.log 2>&1 || { cat build-native.log; exit 1; }
