@@ -141,6 +141,7 @@ check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python scripts/generate_webhooks.py --check
 	$(BIN)/python scripts/generate_remote.py --check
 	$(BIN)/python scripts/generate_sbom.py --check
+	$(BIN)/python scripts/generate_metrics_table.py --check
 	$(BIN)/python scripts/audit.py
 
 # The wheel, built twice in two places and compared byte by byte; it is left in dist.
@@ -161,6 +162,7 @@ generate: $(VENV)/.dev $(VENV)/.installed  ## write the generated files anew
 	$(BIN)/python scripts/generate_scheduler_config.py
 	$(BIN)/python scripts/generate_remote.py
 	$(BIN)/python scripts/generate_sbom.py
+	$(BIN)/python scripts/generate_metrics_table.py
 
 # More: make bench BENCH="isolation --quick --out FILE --peer INTERPOSER.so"
 bench: $(VENV)/.dev $(VENV)/.installed

@@ -72,10 +72,10 @@ def _fetched(url: str, token: str) -> str:
             client.stream("GET", url) as answer,
         ):
             text = _bounded(url, answer.iter_text())
-            status = answer.status_code
+            status, good = answer.status_code, answer.is_success
     except httpx2.HTTPError as error:
         raise Unavailable(f"{url}: {error or type(error).__name__}") from error
-    if status != httpx2.codes.OK:
+    if not good:
         raise Refused(f"{url} answers {status}: {text[:200].strip()}")
     return text
 

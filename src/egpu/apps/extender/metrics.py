@@ -21,6 +21,12 @@ class Metrics:
         self.filter_seconds = self._histogram("filter", "Time of one filter call")
         self.prioritize_seconds = self._histogram("prioritize", "Time of one prioritize call")
         self.bind_seconds = self._histogram("bind", "Time of one bind call, the API server's answer included")
+        self.filters = Counter(
+            "elasticgpu_extender_filters_total",
+            "Filter calls by outcome: fits, or refused by every node asked about",
+            ["outcome"],
+            registry=self.registry,
+        )
         self.binds = Counter(
             "elasticgpu_extender_binds_total", "Bind calls by outcome", ["outcome"], registry=self.registry
         )

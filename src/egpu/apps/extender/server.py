@@ -99,6 +99,7 @@ class ExtenderServer:
 
     def _filtered_answer(self, asked: Question, verdict: Verdict) -> ExtenderFilterAnswer:
         failed, unresolvable = verdict.failed, verdict.unresolvable
+        self._metrics.filters.labels("fits" if verdict.ok.any() else "refused").inc()
         if asked.full_nodes is None:
             names = msgspec.Raw(self._questions.expect(asked.nodes, verdict.ok))
             return ExtenderFilterAnswer(

@@ -1,0 +1,129 @@
+"""What an agent tells of slices is what their usage files say, other nodes' programs too, and can be read back."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from egpu.adapters.executors.process import Executor
+from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.processes import Process, seconds_since_boot
+from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, create_usage
+from egpu.adapters.usage import parse_usage, read_usage
+from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.apps.agent.serving.pods import ServedContainer
+from egpu.apps.agent.slice_metrics import SliceMetrics
+from egpu.apps.agent.slots.directories import USAGE_FILE, SlotRecord, Slots
+from egpu.core.view import SliceKey
+from egpu.errors import CorruptData, Unavailable
+
+MIB = 1024 * 1024
+SHARE = CardShare(uuid="GPU-1", index=1, minor=1, core=50, memory_mib=512)
+
+
+def write_usage(path: Path, *, used: int, peak: int = 0, refusals: int = 0, gpu_ns: int = 0, held_ns: int = 0) -> None:
+    create_usage(path)
+    figures = (used, peak, refusals, 0, 0, 0, 0, gpu_ns, held_ns, 0)
+    with path.open("r+b") as file:
+        file.seek(USAGE_HEADER.size)
+        file.write(USAGE_DEVICE.pack(*figures))
+
+
+def told(slots: Slots, served: list[Any]) -> str:
+    metrics = SliceMetrics(
+        slots, node="n", node_ip="10.0.0.1", served=lambda: cast(list[Executor[ServedContainer]], served),
+        findings=dict, cards=dict,
+    )  # fmt: skip
+    registry = CollectorRegistry(auto_describe=False)
+
+    class Only(Collector):
+        def collect(self) -> list[Metric]:
+            return list(metrics.collect())
+
+    registry.register(Only())
+    return generate_latest(registry).decode()
+
+
+def slot(slots: Slots, name: str, *, server: str = "", prepared_at: float = 0.0) -> None:
+    given = ContainerAllocation(provisioner="elasticgpu.io/vcuda", mode="shared", cards=(SHARE,), server=server)
+    record = SlotRecord(
+        slot_id=name, namespace="team", pod=name, pod_uid=f"uid-{name}", container="app", generation=1,
+        boot_id="", allocation=given, minors={}, server=server, prepared_at=prepared_at,
+    )  # fmt: skip
+
+    def fill(directory: Path) -> None:
+        path = directory / USAGE_FILE
+        write_usage(path, used=3 * MIB, peak=5 * MIB, refusals=2, gpu_ns=4_500_000_000, held_ns=1_500_000_000)
+
+    slots.replace(record, fill)
+
+
+class FakeExecutor:
+    """As much of an executor as is told of."""
+
+    def __init__(self, directory: Path, owner: ServedContainer) -> None:
+        directory.mkdir()
+        write_usage(directory / "usage", used=MIB)
+        here = Process.of(1)
+        self.directory = directory
+        self.record = ExecutorRecord(
+            name="pod-x", owner=owner, cards=(SHARE,), minors={}, pid=here.pid, start_time=here.start_time
+        )
+
+
+def test_what_a_container_uses_is_told_and_can_be_read_back(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a", prepared_at=seconds_since_boot() - 100)
+    text = told(slots, [])
+    used = parse_usage(text)[SliceKey("team", "a", "app", "GPU-1")]
+    assert (used.memory_bytes, used.peak_bytes, used.refusals) == (3 * MIB, 5 * MIB, 2)
+    assert (used.gpu_seconds, used.throttled_seconds) == (4.5, 1.5)
+    assert 100 <= used.age_seconds < 200
+    assert used.idle_seconds == used.age_seconds, "it never launched anything"
+    assert "# TYPE elasticgpu_container_throttled_seconds_total counter" in text
+    assert 'node="n"' in text
+
+
+def test_of_a_slot_whose_age_nobody_wrote_down_no_history_is_told(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    text = told(slots, [])
+    assert "elasticgpu_container_memory_used_bytes{" in text
+    assert "elasticgpu_container_age_seconds{" not in text
+    assert "elasticgpu_container_idle_seconds{" not in text
+
+
+def test_a_program_of_another_node_is_told_of_where_its_card_is_and_nowhere_else(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "elsewhere", server="other-node", prepared_at=1.0)
+    owner = ServedContainer(namespace="team", pod="far", uid="u", container="app", peer="server/n2", key="00")
+    used = parse_usage(told(slots, [FakeExecutor(tmp_path / "served", owner)]))
+    assert list(used) == [SliceKey("team", "far", "app", "GPU-1")]
+    (one,) = used.values()
+    assert one.memory_bytes == MIB
+    assert one.age_seconds > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "elasticgpu_container_idle_seconds{pod=",
+        'elasticgpu_container_idle_seconds{pod="p"} 1\n',
+        'elasticgpu_container_memory_used_bytes{namespace="a",pod="p",container="c",device_uuid="u"} NaN\n',
+    ],
+)
+def test_what_no_agent_would_publish_is_refused(text: str) -> None:
+    with pytest.raises(CorruptData):
+        parse_usage(text)
+
+
+def test_a_file_is_read_and_one_that_is_not_there_said(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a", prepared_at=1.0)
+    (tmp_path / "page").write_text(told(slots, []))
+    assert len(read_usage([str(tmp_path / "page")])) == 1
+    with pytest.raises(Unavailable):
+        read_usage([str(tmp_path / "missing")])
