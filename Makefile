@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help walk-docs excerpt fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
+.PHONY: help walk-docs excerpt screenshots fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -74,6 +74,10 @@ walk-docs: $(VENV)/.dev $(VENV)/.installed
 # The README's excerpt of the demo, from a run of it now.
 excerpt: $(VENV)/.installed
 	@$(BIN)/python scripts/generate_excerpt.py
+
+# The dashboard's pages at three widths, light and dark, of a cluster that is filled for it; needs Debian's chromium, and two minutes.
+screenshots: $(VENV)/.dev $(VENV)/.installed
+	@cd tests && ../$(BIN)/python -m support.screenshots
 
 test-native: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native -G Ninja -DEGPU_TESTS=ON > build-native.log 2>&1 || { cat build-native.log; exit 1; }

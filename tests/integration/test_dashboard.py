@@ -15,6 +15,7 @@ from egpu.api import names
 from egpu.api.allocation import encode
 from egpu.api.kubernetes import Node, NodeStatus, Pod
 from egpu.api.objects import Condition, ElasticGPU, ObjectMeta
+from egpu.api.quantities import Quantity
 from egpu.apps.dashboard import DashboardConfig
 from egpu.apps.dashboard.app import Dashboard
 from egpu.apps.dashboard.sessions import SESSION_SECONDS, Sessions
@@ -66,7 +67,7 @@ async def served(tmp_path: Path) -> AsyncGenerator[Served]:
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(control_plane(tmp_path))
         await plane.client.raw("DELETE", GIVEN_BY_HAND)  # there is no extender
-        offered = {
+        offered: dict[str, Quantity] = {
             names.GPU_CORE: "100",
             names.GPU_MEMORY: "16384",
             names.NVIDIA_GPU: "1",

@@ -17,6 +17,9 @@
     layout          texts in columns
     cordon          a card takes nothing new, or does again
     explain         why a pod is where it is, or is not
+    top             nodes, cards and slices, live on a terminal
+    top_rows        … what it lists
+    top_screen      … its keys and its lines, without a terminal
     dashboard       the cluster as a web page
     inspect         what a slice may use and uses, for people and scripts
     inspection      that, read from its files

@@ -1,5 +1,6 @@
 """`egpu dashboard`: the cluster as a web page."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,10 @@ def dashboard(
     card_policy: Annotated[str, typer.Option(help="Likewise for cards.")] = "default",
     namespace: Annotated[str, typer.Option(help="Namespace of the extender's lease.")] = NAMESPACE,
     lease: Annotated[str, typer.Option(help="That lease, with the job mix.")] = "elastic-gpu-extender",
+    usage: Annotated[
+        list[str] | None, typer.Option(metavar="URL|FILE", help="Where use is published, as for `egpu bill`.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A bearer token, for agents that ask for one.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """The cluster as a web page: read-only, for each as much as the API server lets him list."""
@@ -28,5 +33,7 @@ def dashboard(
         card_policy=card_policy,
         namespace=namespace,
         lease=lease,
+        usage=tuple(usage or ()),
+        token_file=token_file,
     )
     run_component("dashboard", run, config, log_level, answers=True)

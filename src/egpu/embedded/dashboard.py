@@ -6,6 +6,7 @@ import time
 
 import httpx2
 
+from egpu.adapters.files import write_atomically
 from egpu.embedded.apiserver.access import service_account
 from egpu.embedded.apiserver.calls import User
 from egpu.embedded.cluster import NAMESPACE, POLL_SECONDS, START_SECONDS, Cluster, free_ports
@@ -20,7 +21,12 @@ VIEWER_ROLE = "elastic-gpu-viewer"
 async def start_dashboard(running: Cluster) -> str:
     """Its address, once it answers, which signs in whoever opens it: what follows `#` is a token of VIEWER. Raises
     Unavailable."""
-    kubeconfig = running.server.add_user(NAME, service_account(NAMESPACE, "elastic-gpu-dashboard"))
+    account = service_account(NAMESPACE, "elastic-gpu-dashboard")
+    kubeconfig = running.server.add_user(NAME, account)
+    token_file = running.state_dir / f"{NAME}.token"
+    write_atomically(token_file, running.server.add_token(account).encode(), mode=0o600)
+    agents = [url for name, url in running.ready_urls.items() if name.startswith("agent-")]
+    usage = [part for url in agents for part in ("--usage", url.replace("/readyz", "/metrics"))]
     token = running.server.add_token(User(VIEWER, ("system:authenticated",)))
     async with running.client() as client:
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": VIEWER_ROLE}
@@ -32,6 +38,7 @@ async def start_dashboard(running: Cluster) -> str:
     command = python_module(
         "egpu", NAME, "--kubeconfig", str(kubeconfig), "--listen", f"127.0.0.1:{port}", "--log-level", config.log_level,
         "--node-policy", config.node_policy, "--card-policy", config.card_policy,
+        "--token-file", str(token_file), *usage,
     )  # fmt: skip
     await running.fleet.start([ChildSpec(NAME, command, running.state_dir / "logs" / f"{NAME}.log")])
     url = f"http://127.0.0.1:{port}"

@@ -8,8 +8,8 @@ from typing import Final
 from egpu.api.quantities import MIB_BYTES
 from egpu.core.view import CardView, SliceView
 
-COLOURS: Final = 12
-"""Hues in the style sheet, `ns-0` to `ns-11`; one more, `ns-none`, is of those whose namespace one may not know."""
+COLOURS: Final = 8
+"""Hues in the style sheet, `ns-0` to `ns-7`; one more, `ns-none`, is of those whose namespace one may not know."""
 FAR_BELOW: Final = 0.25
 """A slice that uses less of what it was given than this is hatched …"""
 SETTLED_SECONDS: Final = 60.0

@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
 from egpu.adapters.kubernetes import Caches, Change, Client, Reflector
 from egpu.adapters.kubernetes.job_mix import kept_mix
+from egpu.adapters.usage import read_usage
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 from egpu.apps.dashboard.config import DashboardConfig
@@ -102,11 +104,23 @@ class Knowledge:
             group.create_task(self._prices.run())
             group.create_task(self._keep_history())
             group.create_task(self._follow_mix())
+            group.create_task(self._follow_usage())
 
     async def _keep_history(self) -> None:
         await self.caches.synced()
         while True:
             self.history.sample(self.view, time.time())
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _follow_usage(self) -> None:
+        """What could not be read is not known: old figures are not shown as new ones."""
+        while self._config.usage:
+            try:
+                token = read_token(self._config.token_file)
+                self.usage = await asyncio.to_thread(read_usage, self._config.usage, token=token)
+            except (ElasticGPUError, OSError) as error:
+                self.usage = {}
+                log.warning("use not read", reason=str(error))
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _follow_mix(self) -> None:
@@ -122,3 +136,8 @@ class Knowledge:
             except ElasticGPUError as error:
                 log.warning("job mix not read", reason=str(error))
             await asyncio.sleep(MIX_SECONDS)
+
+
+def read_token(file: Path | None) -> str:
+    """The bearer token in a file; "" where there is none. Raises OSError."""
+    return file.read_text().strip() if file is not None else ""

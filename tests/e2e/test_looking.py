@@ -1,0 +1,149 @@
+"""What people look at, on a cluster of four nodes: the dashboard in a real browser, `egpu top` on a real terminal."""
+
+import asyncio
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from egpu.adapters.kubernetes import Client
+from egpu.api.kubernetes import Pod
+from egpu.cli.top import ALTERNATE, ORDINARY
+from egpu.embedded import manifests
+from support.browser import CHROMIUM, browser
+from support.commands import Place, up
+from support.waiting import DEADLINE_SECONDS, until
+
+
+@pytest.fixture(scope="module")
+def facts() -> Iterator[dict[str, Any]]:
+    """What `egpu up -o json` says of the cluster."""
+    with tempfile.TemporaryDirectory(prefix="egpu-test-", dir="/tmp") as root:
+        place = Place(Path(root))
+        with up(place, "--nodes", "4", "--gpus", "1") as (_, said):
+            yield {**said, "environment": place.environment(KUBECONFIG=said["kubeconfig"])}
+
+
+def a_pod(name: str, **limits: int) -> dict[str, Any]:
+    asked = {f"elasticgpu.io/{key.replace('_', '-')}": value for key, value in limits.items()}
+    container = {"name": "app", "image": "any", "command": ["sleep", "1000"], "resources": {"limits": asked}}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def start(kubeconfig: str, *pods: dict[str, Any]) -> None:
+    async def work() -> None:
+        async with Client.from_kubeconfig(kubeconfig) as client:
+            await manifests.create(client, list(pods))
+
+    asyncio.run(work())
+
+
+def end(kubeconfig: str, name: str) -> None:
+    async def work() -> None:
+        async with Client.from_kubeconfig(kubeconfig) as client:
+            await client.delete(Pod, name, namespace="default", grace_period_seconds=0)
+            await until(lambda: _gone(client, name))
+
+    asyncio.run(work())
+
+
+async def _gone(client: Client, name: str) -> bool:
+    return await client.find(Pod, name, namespace="default") is None
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: chromium)")
+def test_the_dashboard_shows_pods_as_they_come_and_go(facts: dict[str, Any], tmp_path: Path) -> None:
+    with browser(tmp_path) as tab:
+        page = tab()
+        page.open(facts["dashboard"])
+        page.until("document.querySelectorAll('.node').length === 4")
+        assert "#" not in page.run("location.href"), "the token does not stay in the address"
+        assert "No pod waits for cards" in page.text()
+
+        start(facts["kubeconfig"], a_pod("first", gpu_core=60, gpu_memory=1024), a_pod("second", gpu=4))
+        page.until("document.querySelectorAll('.bars .given').length === 2")
+        page.until("document.querySelector('.summary').innerText.includes('15 %')")
+        page.until("document.querySelector('.pending').innerText.includes('none of 4 nodes has room')")
+        page.run("document.querySelector('.pending a').click()")
+        page.until("document.querySelectorAll('.refusals > li').length > 0")
+        assert "app asks for 4 whole cards" in page.text()
+
+        page.open(facts["dashboard"].partition("/login")[0] + "/fit?kind=cards&cards=1")
+        assert "3 of 4 nodes have room for it" in page.text()
+        page.run("document.querySelector('a.brand').click()")
+        page.until("document.querySelectorAll('.bars .given').length === 2")
+        for name in ("first", "second"):
+            end(facts["kubeconfig"], name)
+        page.until("document.querySelectorAll('.bars .given').length === 0")
+        page.until("document.querySelector('.pending').innerText.includes('No pod waits')")
+        page.run("document.querySelector('.cards a').click()")
+        page.until("document.querySelector('#chart canvas') !== null")
+        page.look(width=360)
+        assert page.run("document.documentElement.scrollWidth") <= 360, "nothing is beside the screen of a phone"
+
+        assert page.complaints() == []
+        dashboard = facts["dashboard"].partition("/login")[0]
+        elsewhere = [url for url in page.requests() if not url.startswith((dashboard, "data:"))]
+        assert elsewhere == []
+
+
+def on_screen(
+    environment: dict[str, str], size: tuple[int, int], script: Sequence[tuple[str, bytes]]
+) -> tuple[str, int, bool]:
+    """`egpu top` on a terminal of `size` columns and lines, each key pressed once a text was shown since the last: all
+    that was written, the exit code, and whether the terminal is as it was."""
+    ours, theirs = pty.openpty()
+    columns, lines = size
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    before = termios.tcgetattr(theirs)
+    process = subprocess.Popen(
+        ["setsid", "--ctty", sys.executable, "-m", "egpu", "top"],
+        env={**environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    shown, since, left = b"", 0, list(script)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while process.poll() is None:
+        assert time.monotonic() < deadline, f"waits for {left[:1]}: {shown[since:].decode(errors='replace')}"
+        if select.select([ours], [], [], 0.1)[0]:
+            shown += os.read(ours, 1 << 16)
+        if left and left[0][0].encode() in shown[since:]:
+            since = len(shown)
+            os.write(ours, left.pop(0)[1])
+    while select.select([ours], [], [], 0.1)[0]:
+        shown += os.read(ours, 1 << 16)
+    same = termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
+    return shown.decode(errors="replace"), process.returncode, same
+
+
+@pytest.mark.parametrize(("size", "leave", "code"), [((80, 24), b"q", 0), ((200, 60), b"\x03", 130)])
+def test_top_on_a_terminal(facts: dict[str, Any], size: tuple[int, int], leave: bytes, code: int) -> None:
+    start(facts["kubeconfig"], a_pod("waits", gpu=4))
+    script = [
+        ("q quit", b"G"),
+        ("none of 4 nodes", b"e"),
+        ("asks for 4 whole cards", b"\x1b"),
+        ("q quit", b"/node-2\r"),
+        ("filter: node-2", leave),
+    ]
+    shown, rc, same = on_screen(facts["environment"], size, script)
+    end(facts["kubeconfig"], "waits")
+    assert rc == code, shown[-500:]
+    assert same, "the terminal is as it was"
+    assert shown.count(ALTERNATE) == shown.count(ORDINARY) == 1
+    assert "Traceback" not in shown
+    assert "node-4" in shown

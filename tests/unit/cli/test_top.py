@@ -1,0 +1,117 @@
+"""`egpu top`: what it lists, what its keys do, and how its lines look, without a terminal."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from egpu.api.kubernetes import Pod
+from egpu.cli.top_rows import Gauge, Row, rows
+from egpu.cli.top_screen import FOOT_LINES, HEAD_LINES, HELP, State, broken, frame, keys, plain_line, pressed, scrolled
+from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from support.objects import CORE, MEMORY, cluster, container, place, placed, pod
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+SIZES = [(80, 24), (200, 60)]
+
+
+@pytest.fixture
+def view() -> ClusterView:
+    """Two nodes of two cards; a slice of 30 % on the first card of n0, half used, and one of 60 % on n1."""
+    cache, pods = cluster(nodes=2, cards=2), list[Pod]()
+    for name, node, core in (("small", "n0", 30), ("large", "n1", 60)):
+        one = pod(name, container("app", {CORE: core, MEMORY: 16}))
+        pods.append(placed(one, place(cache, one, node)))
+        cache.pod_changed(pods[-1])
+    usage = {SliceKey("default", "small", "app", "GPU-n0-0"): SliceUsage(core_ratio=0.15, memory_bytes=1 << 30)}
+    return cluster_view(cache, nodes=[], pods=pods, claims=[], gpus=[], usage=usage, now=NOW)
+
+
+def test_it_lists_nodes_cards_and_slices(view: ClusterView) -> None:
+    listed = rows(view)
+    assert [(row.depth, row.name) for row in listed[:4]] == [
+        (0, "n0"), (1, "0 T4"), (2, "default/small app"), (1, "1 T4"),
+    ]  # fmt: skip
+    assert [row.core for row in listed[:4]] == [Gauge(15, 7.5), Gauge(30, 15), Gauge(30, 15), Gauge(0, None)]
+    assert listed[2].memory == Gauge(25, 6.25)
+    assert listed[2].pod == ("default", "small")
+    assert [row.depth for row in rows(view, tree=False)] == [0, 1, 1, 0, 1, 1]
+
+
+def test_it_sorts_the_fullest_first_and_filters_with_what_belongs_to_it(view: ClusterView) -> None:
+    assert [row.name for row in rows(view, order="compute given") if row.depth == 0] == ["n1", "n0"]
+    assert [row.name for row in rows(view, order="compute used") if row.depth == 0] == ["n0", "n1"]
+    assert [row.name for row in rows(view, search="LARGE")] == ["n1", "0 T4", "default/large app"]
+    assert [row.name for row in rows(view, search="n0")] == ["n0", "0 T4", "default/small app", "1 T4"]
+    assert rows(view, search="nothing") == []
+
+
+@pytest.mark.parametrize(("columns", "lines"), SIZES)
+def test_a_frame_fills_the_terminal_and_no_more(view: ClusterView, columns: int, lines: int) -> None:
+    text = frame(rows(view), State(), totals=view.totals, columns=columns, lines=lines)
+    assert len(text) == lines
+    assert max(line.cell_len for line in text) <= columns
+    slice_line = next(line.plain for line in text if "default/small app" in line.plain)
+    assert " 15/ 30" in slice_line
+    assert "  6/ 25" in slice_line
+    assert all(mark in slice_line for mark in "█▓░")
+
+
+def test_the_cursor_stays_on_the_screen_and_on_a_line() -> None:
+    listed = [Row(0, f"node-{number}") for number in range(9000)]
+    state, lines = State(), 24
+    page = lines - HEAD_LINES - FOOT_LINES
+    for key, cursor, top in (
+        ("up", 0, 0), ("down", 1, 0), ("pagedown", 1 + page, 2), ("end", 8999, 9000 - page),
+        ("down", 8999, 9000 - page), ("pageup", 8999 - page, 8999 - page), ("home", 0, 0),
+    ):  # fmt: skip
+        state = pressed(state, key, listed, lines)
+        assert (state.cursor, state.top) == (cursor, top), key
+    assert scrolled(State(cursor=50, top=40), 3, page) == State(cursor=2, top=0), "most of it is gone"
+
+
+def test_keys_choose_what_is_shown(view: ClusterView) -> None:
+    listed = rows(view)
+    assert pressed(State(), "q", listed, 24).done
+    helped = pressed(State(), "h", listed, 24)
+    assert helped.text == HELP
+    assert pressed(helped, "q", listed, 24) == State(), "the first q leaves the help"
+    assert pressed(State(), ".", listed, 24).order == "compute given"
+    assert pressed(State(), ",", listed, 24).order == "memory used"
+    assert not pressed(State(), "t", listed, 24).tree
+    assert pressed(State(cursor=2), "e", listed, 24).explain == ("default", "small")
+    assert pressed(State(cursor=0), "e", listed, 24).explain is None
+    state = State(cursor=3)
+    for key in ("/", "a", "q", "backspace", "enter"):
+        state = pressed(state, key, listed, 24)
+    assert state == State(search="a")
+    assert pressed(state, "escape", listed, 24).search == ""
+
+
+def test_keys_are_what_terminals_send() -> None:
+    assert keys(b"j\x1b[B\x1b[6~\x1bOAq\r/") == ["j", "down", "pagedown", "up", "q", "enter", "/"]
+    assert keys("ä\x1b".encode()) == ["ä", "escape"]
+    assert keys(b"\xff") == []
+
+
+def test_a_long_text_is_broken_between_words_and_can_be_read_on(view: ClusterView) -> None:
+    text = broken([f"  line {number} " + "word " * 30 for number in range(20)], 80)
+    state = State(text=text, cursor=3)
+
+    def shown(state: State) -> list[str]:
+        return [line.plain for line in frame([], state, totals=view.totals, columns=80, lines=24)][HEAD_LINES:-1]
+
+    assert shown(state)[0].startswith("  line 0 word")
+    assert shown(state)[1].startswith("      word")
+    assert not any("…" in line for line in shown(state))
+    on = pressed(state, "pagedown", [], 24)
+    assert shown(on)[0] == text[len(shown(state))]
+    assert pressed(pressed(on, "end", [], 24), "down", [], 24).top == len(text) - len(shown(state))
+    assert pressed(on, "escape", [], 24) == State(cursor=3, top=3)
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
+    row = Row(0, "evil\x1b[2J", note="\x07beep")
+    assert plain_line(row, 80) == "evil\\x1b[2J  \\x07beep"
+    shown = frame([row], replace(State(), text=("a\x1b[2Jb",)), totals=ClusterView().totals, columns=80, lines=24)
+    assert not any("\x1b" in line.plain for line in shown)
