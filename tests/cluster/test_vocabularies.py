@@ -153,8 +153,11 @@ async def test_a_pod_gets_what_it_asks_for(target: Target, vocabulary: Vocabular
     found, given = await allocation_of(target, name)
     (share,) = given.cards
     assert (given.provisioner, given.vocabulary) == (vocabulary.provisioner, vocabulary.name)
-    assert given.exclusive == (not vocabulary.memory)
-    if not given.exclusive:
+    assert given.exclusive == (not vocabulary.memory and vocabulary.parts <= 1)
+    if vocabulary.parts > 1:
+        percent = 100 // vocabulary.parts
+        assert (share.core, share.memory_mib) == (percent, share.card_memory_mib * percent // 100)
+    elif not given.exclusive:
         assert share.memory_mib == MEMORY_MIB
         assert share.core == (CORE if vocabulary.core else 0)
     card = (await cards_of(target))[share.uuid]
