@@ -132,6 +132,17 @@ async def test_a_broker_that_does_not_answer_is_spoken_of_at_once_and_asked_agai
     assert f"127.0.0.1:{address.port} does not answer" in said[0]
 
 
+async def test_who_does_not_want_to_wait_for_a_broker_is_told_at_once(tmp_path: Path) -> None:
+    credentials = in_process_pool.secret(tmp_path)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = Listen("127.0.0.1", nobody.getsockname()[1])
+        held = HeldLease(address, credentials, REQUEST, holder="pod:a", wait_seconds=0)
+        with pytest.raises(Unavailable, match="does not answer"):
+            await asyncio.wait_for(held.take(), 30)  # it would be asked for a minute
+        await held.close()
+
+
 async def test_a_broker_that_has_just_started_refuses_nobody_for_want_of_servers(tmp_path: Path) -> None:
     credentials = in_process_pool.secret(tmp_path)
     async with in_process_pool.broker(credentials, gather_seconds=DEADLINE_SECONDS) as broker:

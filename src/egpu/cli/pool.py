@@ -37,6 +37,13 @@ TlsCa = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CA", help="Mutual 
 TlsCert = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CERT", help="Mutual TLS: our certificate.")]
 TlsKey = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_KEY", help="Mutual TLS: our key.")]
 
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        min=0, metavar="SECONDS", help="With --pool: how long to ask a broker that does not answer. Default: 60."
+    ),
+]
+
 
 class Files(NamedTuple):
     """What the four options named, in the order of `credentials`."""
@@ -222,10 +229,18 @@ def certificate(
 
 
 def run_pooled(
-    command: list[str], *, pool: str, found: Credentials, gpus: int, core: int, memory_mib: int
+    command: list[str],
+    *,
+    pool: str,
+    found: Credentials,
+    gpus: int,
+    core: int,
+    memory_mib: int,
+    wait_seconds: float | None,
 ) -> tuple[int, dict[str, object]]:
     """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
     from egpu.adapters.pool.client import machine_id, parse_address, process_holder
+    from egpu.adapters.pool.lease import TAKE_SECONDS
     from egpu.adapters.pool.programs import run_in_pool
     from egpu.core.leasing.records import LeaseRequest
     from egpu.runtime import logs
@@ -234,7 +249,12 @@ def run_pooled(
     logs.configure("run", level="error")  # the command's streams are its own; `note` says what its user must know
     request = LeaseRequest(cards=gpus, core=core, memory_mib=memory_mib, host=machine_id())
     holder = escaped(f"{process_holder()} {shlex.join(command)}")[:256]
-    outcome = asyncio.run(run_in_pool(command, parse_address(pool), found, request, holder=holder, note=note))
+    outcome = asyncio.run(
+        run_in_pool(
+            command, parse_address(pool), found, request, holder=holder, note=note,
+            wait_seconds=TAKE_SECONDS if wait_seconds is None else wait_seconds,
+        )
+    )  # fmt: skip
     lease = outcome.lease
     return outcome.status, {
         "pool": pool,

@@ -39,8 +39,10 @@ async def run_in_pool(
     *,
     holder: str,
     note: Callable[[str], None],
+    wait_seconds: float,
 ) -> Outcome:
-    """Run a command to its end. The lease is taken at its first CUDA call and given back when it has ended.
+    """Run a command to its end. The lease is taken at its first CUDA call, for which a broker that does not answer is
+    asked again for `wait_seconds`, and given back when it has ended.
 
     Raises NativeMissing when the remote libraries were not built, InvalidInput for an address beyond this machine
     without TLS.
@@ -53,7 +55,10 @@ async def run_in_pool(
         holder=holder,
         on_taken=lambda lease: note(f"lease {lease.lease}: {_places(lease)}"),
         on_ended=lambda reason: note(f"the lease was taken away: {reason}"),
-        on_silence=lambda reason: note(f"no lease yet: {reason}; asking again (is `egpu broker` running there?)"),
+        on_silence=lambda reason: note(
+            f"no lease yet: {reason}; asking again for {wait_seconds:g} s, or --wait (is `egpu broker` running there?)"
+        ),
+        wait_seconds=wait_seconds,
     )
 
     async def take() -> Target:
