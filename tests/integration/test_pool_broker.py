@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from egpu.adapters import native
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.lease import HeldLease
+from egpu.adapters.pool.programs import run_in_pool
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
@@ -321,3 +323,17 @@ async def test_two_thousand_leases_at_once_and_none_is_left(tmp_path: Path) -> N
         assert all(not server.runs for server in servers)
         for server in servers:
             await server.stop()
+
+
+async def test_a_program_without_a_broker_is_told_once_and_ends(tmp_path: Path) -> None:
+    """A program whose connection is closed without a word asks again, for half a minute."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = Listen("127.0.0.1", nobody.getsockname()[1])
+        said: list[str] = []
+        outcome = await run_in_pool(
+            [str(native.path("samples/egpu-sample-vectoradd"))], address, in_process_pool.secret(tmp_path), REQUEST,
+            holder="pod:a", note=said.append, wait_seconds=0,
+        )  # fmt: skip
+    assert outcome.status != 0
+    assert len([line for line in said if line.startswith("no lease: ")]) == 1

@@ -38,11 +38,10 @@ TlsCert = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CERT", help="Mut
 TlsKey = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_KEY", help="Mutual TLS: our key.")]
 
 Wait = Annotated[
-    float | None,
-    typer.Option(
-        min=0, metavar="SECONDS", help="With --pool: how long to ask a broker that does not answer. Default: 60."
-    ),
+    float, typer.Option(min=0, metavar="SECONDS", help="With --pool: how long to ask a broker that does not answer.")
 ]
+WAIT_SECONDS = 30.0
+"""A program itself waits no longer for its GPU."""
 
 
 class Files(NamedTuple):
@@ -236,11 +235,10 @@ def run_pooled(
     gpus: int,
     core: int,
     memory_mib: int,
-    wait_seconds: float | None,
+    wait_seconds: float,
 ) -> tuple[int, dict[str, object]]:
     """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
     from egpu.adapters.pool.client import machine_id, parse_address, process_holder
-    from egpu.adapters.pool.lease import TAKE_SECONDS
     from egpu.adapters.pool.programs import run_in_pool
     from egpu.core.leasing.records import LeaseRequest
     from egpu.runtime import logs
@@ -252,7 +250,7 @@ def run_pooled(
     outcome = asyncio.run(
         run_in_pool(
             command, parse_address(pool), found, request, holder=holder, note=note,
-            wait_seconds=TAKE_SECONDS if wait_seconds is None else wait_seconds,
+            wait_seconds=wait_seconds,
         )
     )  # fmt: skip
     lease = outcome.lease

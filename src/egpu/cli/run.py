@@ -67,7 +67,7 @@ def run(
         str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="With --pool: how many cards, each with this much of it.")] = 1,
-    wait: pool.Wait = None,
+    wait: pool.Wait = pool.WAIT_SECONDS,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
     tls_cert: pool.TlsCert = None,
@@ -126,7 +126,7 @@ def _numba_gives_ptx() -> None:
 
 def _run_pooled(
     command: list[str], address: str, files: pool.Files, *,
-    gpus: int, core: int, memory: str | None, wait_seconds: float | None, output: Format,
+    gpus: int, core: int, memory: str | None, wait_seconds: float, output: Format,
 ) -> None:  # fmt: skip
     """With --pool. Ends the program with the command's status."""
     if memory is None:

@@ -17,7 +17,7 @@ from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.web import Listen
 from egpu.core.leasing.records import LeaseRequest
-from egpu.errors import ElasticGPUError
+from egpu.errors import ElasticGPUError, NotFound, Unavailable
 
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _OF_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
@@ -64,6 +64,9 @@ async def run_in_pool(
     async def take() -> Target:
         try:
             return await held.take()
+        except Unavailable as error:  # its program would ask again, as one whose lease goes on does
+            note(f"no lease: {error}")
+            raise NotFound(str(error)) from error
         except ElasticGPUError as error:
             note(f"no lease: {error}")
             raise
