@@ -9,9 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from egpu.adapters import native
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.lease import HeldLease
+from egpu.adapters.pool.programs import run_in_pool
 from egpu.adapters.pool.security import Credentials, create_secret
 from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
@@ -132,6 +134,17 @@ async def test_a_broker_that_does_not_answer_is_spoken_of_at_once_and_asked_agai
         await held.close()
     assert len(said) == 1
     assert f"127.0.0.1:{address.port} does not answer" in said[0]
+
+
+async def test_who_does_not_want_to_wait_for_a_broker_is_told_at_once(tmp_path: Path) -> None:
+    credentials = in_process_pool.secret(tmp_path)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = Listen("127.0.0.1", nobody.getsockname()[1])
+        held = HeldLease(address, credentials, REQUEST, holder="pod:a", wait_seconds=0)
+        with pytest.raises(Unavailable, match="does not answer"):
+            await asyncio.wait_for(held.take(), 30)  # it would be asked for a minute
+        await held.close()
 
 
 async def test_a_broker_that_has_just_started_refuses_nobody_for_want_of_servers(tmp_path: Path) -> None:
@@ -341,3 +354,17 @@ async def test_two_thousand_leases_at_once_and_none_is_left(tmp_path: Path) -> N
         assert all(not server.runs for server in servers)
         for server in servers:
             await server.stop()
+
+
+async def test_a_program_without_a_broker_is_told_once_and_ends(tmp_path: Path) -> None:
+    """A program whose connection is closed without a word asks again, for half a minute."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = Listen("127.0.0.1", nobody.getsockname()[1])
+        said: list[str] = []
+        outcome = await run_in_pool(
+            [str(native.path("samples/egpu-sample-vectoradd"))], address, in_process_pool.secret(tmp_path), REQUEST,
+            holder="pod:a", note=said.append, wait_seconds=0,
+        )  # fmt: skip
+    assert outcome.status != 0
+    assert len([line for line in said if line.startswith("no lease: ")]) == 1

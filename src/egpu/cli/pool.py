@@ -37,6 +37,12 @@ TlsCa = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CA", help="Mutual 
 TlsCert = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_CERT", help="Mutual TLS: our certificate.")]
 TlsKey = Annotated[Path | None, typer.Option(envvar="EGPU_POOL_KEY", help="Mutual TLS: our key.")]
 
+Wait = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="With --pool: how long to ask a broker that does not answer.")
+]
+WAIT_SECONDS = 30.0
+"""A program itself waits no longer for its GPU."""
+
 
 class Files(NamedTuple):
     """What the four options named, in the order of `credentials`."""
@@ -222,7 +228,14 @@ def certificate(
 
 
 def run_pooled(
-    command: list[str], *, pool: str, found: Credentials, gpus: int, core: int, memory_mib: int
+    command: list[str],
+    *,
+    pool: str,
+    found: Credentials,
+    gpus: int,
+    core: int,
+    memory_mib: int,
+    wait_seconds: float,
 ) -> tuple[int, dict[str, object]]:
     """A command on the pool's cards: its exit status, and a summary. Raises our errors."""
     from egpu.adapters.pool.client import machine_id, parse_address, process_holder
@@ -234,7 +247,12 @@ def run_pooled(
     logs.configure("run", level="error")  # the command's streams are its own; `note` says what its user must know
     request = LeaseRequest(cards=gpus, core=core, memory_mib=memory_mib, host=machine_id())
     holder = escaped(f"{process_holder()} {shlex.join(command)}")[:256]
-    outcome = asyncio.run(run_in_pool(command, parse_address(pool), found, request, holder=holder, note=note))
+    outcome = asyncio.run(
+        run_in_pool(
+            command, parse_address(pool), found, request, holder=holder, note=note,
+            wait_seconds=wait_seconds,
+        )
+    )  # fmt: skip
     lease = outcome.lease
     return outcome.status, {
         "pool": pool,

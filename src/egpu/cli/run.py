@@ -67,6 +67,7 @@ def run(
         str | None, typer.Option("--pool", metavar="HOST:PORT", help="Use GPUs of the pool whose broker is there.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="With --pool: how many cards, each with this much of it.")] = 1,
+    wait: pool.Wait = pool.WAIT_SECONDS,
     secret_file: pool.SecretFile = None,
     tls_ca: pool.TlsCa = None,
     tls_cert: pool.TlsCert = None,
@@ -79,7 +80,7 @@ def run(
         if gpu is not None or simulate is not None or mode is not RunMode.CAP:
             fail("--gpu, --simulate and --mode are for local GPUs; the pool's broker chooses", code=EXIT_USAGE)
         files = pool.Files(secret_file, tls_ca, tls_cert, tls_key)
-        _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, output=output)
+        _run_pooled(command, pool_address, files, gpus=gpus, core=core, memory=memory, wait_seconds=wait, output=output)
     if gpus != 1:
         fail("--gpus is for --pool; a local slice is of one card", code=EXIT_USAGE)
     from egpu.adapters.local import run as localrun
@@ -95,8 +96,7 @@ def run(
         request = SliceRequest(
             core=core, memory_mib=_memory_mib(memory, core, cards[0].memory_mib), gpu=gpu, mode=_mode(mode)
         )
-        me = Process.of(os.getpid())
-        local = machine.book.take(cards, request, command=shlex.join(command), processes=(me,))
+        local = machine.book.take(cards, request, command=shlex.join(command), processes=(Process.of(os.getpid()),))
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
     except ElasticGPUError as error:
@@ -125,8 +125,9 @@ def _numba_gives_ptx() -> None:
 
 
 def _run_pooled(
-    command: list[str], address: str, files: pool.Files, *, gpus: int, core: int, memory: str | None, output: Format
-) -> None:
+    command: list[str], address: str, files: pool.Files, *,
+    gpus: int, core: int, memory: str | None, wait_seconds: float, output: Format,
+) -> None:  # fmt: skip
     """With --pool. Ends the program with the command's status."""
     if memory is None:
         fail("--memory: with --pool say how much memory of each card", code=EXIT_USAGE)
@@ -134,8 +135,9 @@ def _run_pooled(
         memory_mib = parse_memory_mib(memory, field="--memory")
         found = pool.credentials(*files)
         status, summary = pool.run_pooled(
-            command, pool=address, found=found, gpus=gpus, core=core, memory_mib=memory_mib
-        )
+            command, pool=address, found=found, gpus=gpus, core=core, memory_mib=memory_mib,
+            wait_seconds=wait_seconds,
+        )  # fmt: skip
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
     except ElasticGPUError as error:

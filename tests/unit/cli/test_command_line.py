@@ -164,6 +164,14 @@ def test_a_full_disk_is_a_sentence(arguments: tuple[str, ...]) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_full_disk_is_one_also_where_nothing_is_buffered() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = called("version", stdout=full, PYTHONUNBUFFERED="1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: No space left on device; free some space")
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
 def test_a_terminal_without_our_letters_gets_others(encoding: str) -> None:
     done = called("get", "--help", PYTHONIOENCODING=encoding)

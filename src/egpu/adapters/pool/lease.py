@@ -27,7 +27,7 @@ RENEW_SECONDS: Final = 5.0
 RECONNECT_SECONDS: Final = 0.1
 RELEASE_SECONDS: Final = 3.0
 TAKE_SECONDS: Final = 60.0
-"""For how long a broker that does not answer is asked for a lease."""
+"""For how long a broker that does not answer is asked for a lease, where nobody says: an upgrade takes less."""
 
 
 class HeldLease:
@@ -44,6 +44,7 @@ class HeldLease:
         on_taken: Callable[[messages.LeaseView], None] = lambda _: None,
         on_ended: Callable[[str], None] = lambda _: None,
         on_silence: Callable[[str], None] = lambda _: None,
+        wait_seconds: float = TAKE_SECONDS,
     ) -> None:
         self._broker = broker
         self._credentials = credentials
@@ -52,6 +53,7 @@ class HeldLease:
         self._on_taken = on_taken
         self._on_ended = on_ended
         self._on_silence = on_silence
+        self._wait_seconds = wait_seconds
         self._request_id = secrets.token_hex(16)
         self._client: PoolClient | None = None
         self._attached: PoolClient | None = None
@@ -97,7 +99,7 @@ class HeldLease:
 
     async def _acquire(self) -> messages.Granted:
         self._credentials.client_context()  # files that are wrong are said to be, not waited for
-        deadline = time.monotonic() + TAKE_SECONDS
+        deadline = time.monotonic() + self._wait_seconds
         silent = False
         while True:
             try:
@@ -111,7 +113,7 @@ class HeldLease:
                     host=self._request.host,
                 )
             except Unavailable as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() >= deadline:
                     raise
                 if not silent:
                     silent = True

@@ -17,7 +17,7 @@ from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.web import Listen
 from egpu.core.leasing.records import LeaseRequest
-from egpu.errors import ElasticGPUError
+from egpu.errors import ElasticGPUError, NotFound, Unavailable
 
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _OF_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
@@ -39,8 +39,10 @@ async def run_in_pool(
     *,
     holder: str,
     note: Callable[[str], None],
+    wait_seconds: float,
 ) -> Outcome:
-    """Run a command to its end. The lease is taken at its first CUDA call and given back when it has ended.
+    """Run a command to its end. The lease is taken at its first CUDA call, for which a broker that does not answer is
+    asked again for `wait_seconds`, and given back when it has ended.
 
     Raises NativeMissing when the remote libraries were not built, InvalidInput for an address beyond this machine
     without TLS.
@@ -53,12 +55,18 @@ async def run_in_pool(
         holder=holder,
         on_taken=lambda lease: note(f"lease {lease.lease}: {_places(lease)}"),
         on_ended=lambda reason: note(f"the lease was taken away: {reason}"),
-        on_silence=lambda reason: note(f"no lease yet: {reason}; asking again (is `egpu broker` running there?)"),
+        on_silence=lambda reason: note(
+            f"no lease yet: {reason}; asking again for {wait_seconds:g} s, or --wait (is `egpu broker` running there?)"
+        ),
+        wait_seconds=wait_seconds,
     )
 
     async def take() -> Target:
         try:
             return await held.take()
+        except Unavailable as error:  # its program would ask again, as one whose lease goes on does
+            note(f"no lease: {error}")
+            raise NotFound(str(error)) from error
         except ElasticGPUError as error:
             note(f"no lease: {error}")
             raise
