@@ -205,9 +205,18 @@ async def test_what_a_transform_leaves_of_an_object_is_all_that_anybody_sees():
     def nameless(one: Pod) -> Pod:
         return replace(one, metadata=replace(one.metadata, labels=None))
 
-    labelled = [pod("a", version) for version in (1, 11)]
-    for one in labelled:
-        one["metadata"] |= {"labels": {"much": "text"}}  # type: ignore[operator]
+    labelled: list[dict[str, object]] = [
+        {
+            "metadata": {
+                "name": "a",
+                "namespace": "ns",
+                "uid": "a",
+                "resourceVersion": version,
+                "labels": {"much": "text"},
+            }
+        }
+        for version in ("1", "11")
+    ]
     seen: list[Pod | None] = []
     http = httpx2.AsyncClient(
         base_url="http://api.test", transport=httpx2.MockTransport(Script(labelled[:1], [("MODIFIED", labelled[1])]))
