@@ -68,10 +68,16 @@ def bound(pods: Pods, percent: int, random: np.random.Generator, machines: Seque
     return result
 
 
+def hungry(pods: Pods, percent: int, machines: Sequence[Machine]) -> Pods:
+    """Every pod asks for `percent` of its memory, but for no more than some node has that has its cards."""
+    most = {cards: max(m.ram_mib for m in machines if m.cards >= cards) for cards in {pod.cards for pod in pods}}
+    return [replace(pod, ram_mib=min(pod.ram_mib * percent // 100, most[pod.cards])) for pod in pods]
+
+
 def all_mixes(pods: Pods, machines: Sequence[Machine], seed: int) -> dict[str, Pods]:
-    """Sixteen of them, by name."""
+    """Nineteen of them, by name."""
     made: dict[str, Pods] = {}
-    for percent in (0, 50, 200, 250):
+    for percent in (0, 50, 200, 250, 300, 400):
         made[f"cpu{percent:03}"] = cpu_only(pods, percent, np.random.default_rng([seed, 1, percent]))
     for percent in (40, 60, 80, 100):
         made[f"shared{percent:03}"] = shared(pods, percent, np.random.default_rng([seed, 2, percent]))
@@ -79,4 +85,5 @@ def all_mixes(pods: Pods, machines: Sequence[Machine], seed: int) -> dict[str, P
         made[f"several{percent:03}"] = several(pods, percent, np.random.default_rng([seed, 3, percent]))
     for percent in (10, 20, 25, 33):
         made[f"bound{percent:03}"] = bound(pods, percent, np.random.default_rng([seed, 4, percent]), machines)
+    made["mem200"] = hungry(pods, 200, machines)
     return made

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scheduling.stages import CHURN_POLICIES
+from benchmarks.scheduling.stages import BOUNDS, CHURN_POLICIES
 from egpu.cli.plots import Line, write_plot
 from egpu.core.simulation.summary import interval, paired
 
@@ -131,15 +131,16 @@ def _mixes(found: list[Found]) -> list[str]:
                 statistics.fmean(one["alloc"][load] for one in _of(found, mix=mix, policy=policy))
                 for load in ("100", "130")
             ]
-            for policy in ("default", "fgd", "best-fit")
+            for policy in (*CHURN_POLICIES, *BOUNDS)
         }
-        gain = [means["default"][at] - means["fgd"][at] for at in (0, 1)]
+        gain = [means["default"][at] - max(means[policy][at] for policy in CHURN_POLICIES[1:]) for at in (0, 1)]
         gains.append(gain)
-        cells = [f"{means[policy][at]:.2f}" for at in (0, 1) for policy in ("default", "fgd", "best-fit")]
+        cells = [f"{means[policy][at]:.2f}" for at in (0, 1) for policy in (*CHURN_POLICIES, *BOUNDS)]
         rows.append([mix, *cells, f"{gain[0]:+.2f}", f"{gain[1]:+.2f}"])
     medians = [f"{statistics.median(gain[at] for gain in gains):+.2f}" for at in (0, 1)]
-    rows.append(["**median**", *[""] * 6, *medians])
-    header = ["mix", "price @100", "FGD", "best-fit", "price @130", "FGD", "best-fit", "gain @100", "gain @130"]
+    rows.append(["**median**", *[""] * 2 * (len(CHURN_POLICIES) + len(BOUNDS)), *medians])
+    columns = ("FGD", "best-fit", *BOUNDS)
+    header = ["mix", "price @100", *columns, "price @130", *columns, "gain @100", "gain @130"]
     return _table(header, rows)
 
 

@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
+from benchmarks.scheduling.bound import by_choice_percent, evenly_percent
 from benchmarks.scheduling.mixes import all_mixes
 from egpu.adapters.traces import read_nodes, read_pods
 from egpu.core.policies.shapes import Machine, Mix, Shape
@@ -29,6 +30,8 @@ CHURN_LOADS = (0.8, 0.9, 0.95, 1.0, 1.1)
 LIFETIMES = ("exp:1", "pareto:1")
 CHURN_LENGTH, WARM_UP = 6.0, 1.0
 MIX_SEEDS = (42, 43)
+BOUNDS = {"evenly": evenly_percent, "by choice": by_choice_percent}
+"""What is kept beside the policies of each mix."""
 SPEED_NODES = (1_523, 15_000)
 
 Found = dict[str, Any]
@@ -46,8 +49,12 @@ def capacity(machines: Sequence[Machine]) -> int:
     return 1000 * sum(machine.cards for machine in machines)
 
 
+def _arrivals(machines: list[Machine], pods: list[Shape], seed: int) -> Workload:
+    return published_arrivals(pods, nodes=len(machines), capacity_milli=capacity(machines), load=1.3, seed=seed)
+
+
 def _replay(policy: str, machines: list[Machine], pods: list[Shape], seed: int, *, fragmentation: bool) -> Outcome:
-    workload = published_arrivals(pods, nodes=len(machines), capacity_milli=capacity(machines), load=1.3, seed=seed)
+    workload = _arrivals(machines, pods, seed)
     return run(
         policy, machines, workload, Mix.of(pods), seed=seed, clock=time.perf_counter, fragmentation=fragmentation
     )
@@ -117,7 +124,7 @@ def _churn(machines: list[Machine], pods: list[Shape], lifetime: str, load: floa
 def mixes(found: list[Found], keep: Keep) -> None:
     """Other job mixes, the published protocol."""
     machines, pods = trace()
-    for name, other in track(all_mixes(pods, machines, 2024).items(), "mixes", total=16):
+    for name, other in track(all_mixes(pods, machines, 2024).items(), "mixes"):
         for seed in MIX_SEEDS:
             for policy in _lacking(found, CHURN_POLICIES, mix=name, seed=seed):
                 outcome = _replay(policy, machines, other, seed, fragmentation=False)
@@ -129,7 +136,18 @@ def mixes(found: list[Found], keep: Keep) -> None:
                         "alloc": {str(load): round(outcome.allocated_at(load), 4) for load in LOADS},
                     }
                 )
+            for bound in _lacking(found, tuple(BOUNDS), mix=name, seed=seed):
+                alloc = {str(load): round(percent, 4) for load, percent in _bounds(bound, machines, other, seed)}
+                found.append({"mix": name, "seed": seed, "policy": bound, "alloc": alloc})
         keep(found)
+
+
+def _bounds(bound: str, machines: list[Machine], pods: list[Shape], seed: int) -> Iterator[tuple[int, float]]:
+    """Per load, of what has arrived by then."""
+    shapes = _arrivals(machines, pods, seed).shapes
+    arrived = np.cumsum([shape.gpu_milli for shape in shapes]) * 100 / capacity(machines)
+    for load in LOADS:
+        yield load, BOUNDS[bound](machines, shapes[: int((arrived <= load).sum())])
 
 
 def speed(found: list[Found], keep: Keep) -> None:

@@ -1,7 +1,12 @@
 """Files that are there whole or not at all."""
 
 import os
+import time
 from pathlib import Path
+from typing import Final
+
+FRESH_NS: Final = 100_000_000
+"""Longer than the clock of any file system stands still."""
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
@@ -30,3 +35,14 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: boo
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def last_change(directory: Path) -> int:
+    """A number that is another one when something in the directory came, went or was renamed; 0 where it is not there.
+    Just after a change it is another one each time: more may follow before the file system's clock moves on."""
+    try:
+        changed_ns = directory.stat().st_mtime_ns
+    except OSError:
+        return 0
+    now_ns = time.time_ns()
+    return now_ns if now_ns - changed_ns < FRESH_NS else changed_ns

@@ -15,6 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from egpu.adapters.files import last_change
 from egpu.adapters.private import private_directory
 from egpu.adapters.slices.sharing import TimeSlice
 
@@ -71,7 +72,7 @@ class SharingElection:
     def stamp(self) -> Hashable:
         """Another one when slices came or went: their directories were changed."""
         places = (self._directory, *self._directory.glob(f"*{_LINK}"))
-        return tuple(changed_ns(place) for place in places)
+        return tuple(last_change(place) for place in places)
 
     def leave(self) -> None:
         """Let others lead."""
@@ -95,11 +96,3 @@ class SharingElection:
             os.close(handle)
             return None
         return handle
-
-
-def changed_ns(directory: Path) -> int:
-    """When something in it came, went or was renamed; 0 when it is not there."""
-    try:
-        return directory.stat().st_mtime_ns
-    except OSError:
-        return 0

@@ -329,18 +329,19 @@ class UsageReader:
 
     def read(self) -> Usage:
         """What the container says now; `Usage.problem` is set when the file says nothing intelligible."""
-        content = self._content(USAGE_SIZE)
+        content = self.content(USAGE_SIZE)
         return Usage(problem=content) if isinstance(content, str) else decode_usage(content)
 
-    def read_totals(self) -> Usage:
-        """The same without its processes, for who looks many times a second."""
-        return decode_totals(self.content())
+    def read_totals(self, content: bytes | str | None = None) -> Usage:
+        """The same without its processes, for who looks many times a second; of `content`, where it was read before."""
+        content = self.content() if content is None else content
+        if isinstance(content, str):
+            return Usage(problem=content)
+        if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
+            return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
+        return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
 
-    def content(self) -> bytes | str:
-        """What `read_totals` reads, or what is wrong: as long as it stays the same, nothing was done."""
-        return self._content(_USAGE_HEADER_SIZE)
-
-    def _content(self, size: int) -> bytes | str:
+    def content(self, size: int = _USAGE_HEADER_SIZE) -> bytes | str:
         """At most `size` bytes, or what is wrong. Read, never mapped: the file may shrink at any moment."""
         try:
             handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -352,15 +353,6 @@ class UsageReader:
             return f"cannot read: {os.strerror(error.errno or 0)}"
         finally:
             os.close(handle)
-
-
-def decode_totals(content: bytes | str) -> Usage:
-    """The content of a usage file up to its processes as a `Usage`; never raises."""
-    if isinstance(content, str):
-        return Usage(problem=content)
-    if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
-        return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
-    return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
 
 
 def decode_usage(content: bytes) -> Usage:

@@ -24,7 +24,6 @@ from egpu.adapters.slices.pages import (
     Mode,
     UsageReader,
     amend_policy,
-    decode_totals,
     read_policy,
 )
 from egpu.adapters.slices.shares import Grant, Tenant, divide
@@ -74,7 +73,7 @@ class _Share:
     def look(self, now: float, elapsed: float) -> None:
         """Take in what its processes say they did since the last look."""
         self.content = self.reader.content()
-        usage = decode_totals(self.content)
+        usage = self.reader.read_totals(self.content)
         totals = usage.devices[self.position] if not usage.problem else None
         before, self.last = self.last, totals
         if totals is None or (before is not None and not _believable(before, totals)):

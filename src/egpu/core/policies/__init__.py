@@ -9,6 +9,7 @@ prices      what `price` decides by, computed from the job mix
 patterns    worth of what is left of a card while a cluster fills: a configuration LP
 chances     the same where pods depart
 stranding   GPU that a node's CPU and memory can no longer serve
+binding     whether GPU or what nodes have beside it runs out first
 reserve     charges for the last hosts of pods with several cards
 learning    the job mix, learned from what arrives
 fleet       free resources of many nodes as arrays, and which rows changed when

@@ -49,4 +49,4 @@ class ComputeSharing:
 
     def _stamp(self) -> Hashable:
         others = self._election.stamp() if self._election is not None and self._election.leads() else None
-        return self._slots.changed_ns, others
+        return self._slots.last_change, others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import structlog
 
@@ -19,21 +20,30 @@ class EndedPrograms:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
+        self._listed = 0
+        self._shared: list[str] = []
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_SECONDS)
-            await asyncio.to_thread(self.step)
+            if self._shared or self._slots.last_change != self._listed:
+                await asyncio.to_thread(self.step)
 
     def step(self) -> None:
-        """Look once."""
+        """Look once. Slots are listed only when one came or went."""
+        if (change := self._slots.last_change) != self._listed:
+            self._listed, self._shared = change, list(self._shared_slots())
+        for slot_id in self._shared:
+            try:
+                rows = reap(self._slots.usage_file(slot_id))
+            except OSError as error:
+                log.info("ended programs are not looked for", slot_id=slot_id, reason=str(error))
+                continue
+            if rows:
+                log.info("ended programs are counted no more", slot_id=slot_id, rows=rows)
+
+    def _shared_slots(self) -> Iterator[str]:
+        """One of each slice that several have. An executor writes its file itself, whoever its programs are."""
         for record, *_ in self._slots.slices():
-            # An executor writes its file itself, whoever its programs are.
             if record.allocation.shared_claim and (self._slots.path(record.slot_id) / POLICY_FILE).exists():
-                try:
-                    rows = reap(self._slots.usage_file(record.slot_id))
-                except OSError as error:
-                    log.info("ended programs are not looked for", slot_id=record.slot_id, reason=str(error))
-                    continue
-                if rows:
-                    log.info("ended programs are counted no more", slot_id=record.slot_id, rows=rows)
+                yield record.slot_id

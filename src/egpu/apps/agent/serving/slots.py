@@ -106,6 +106,8 @@ class SlotExecutors:
     async def sweep(self) -> None:
         """End every executor whose slots were given to others, or removed. Raises Unavailable."""
         running = list(self._executors.running.values())
+        if not running:
+            return
         needed = {SlotOwner.of(record) for record in self._slots.records()}
         for executor in running:
             if executor.record.owner not in needed | self._preparing:

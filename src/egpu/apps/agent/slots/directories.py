@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from egpu.adapters import selinux
-from egpu.adapters.files import write_atomically
+from egpu.adapters.files import last_change, write_atomically
 from egpu.adapters.private import private_directory
 from egpu.adapters.slices.bounded import create_bounded_usage, share_usage, unmount_bounded
 from egpu.adapters.slices.pages import create_usage
@@ -128,9 +128,9 @@ class Slots:
         share_usage(of / USAGE_FILE, slot / USAGE_FILE)
 
     @property
-    def changed_ns(self) -> int:
-        """When a slot came or went the last time."""
-        return self._directory.stat().st_mtime_ns
+    def last_change(self) -> int:
+        """Another number when a slot came or went."""
+        return last_change(self._directory)
 
     def record(self, slot_id: str) -> SlotRecord | None:
         """The record of a complete slot. Raises CorruptData for one that nobody of ours wrote."""

@@ -95,26 +95,38 @@ class SlotResizer:
             await self._pods.synced.wait()
             while True:
                 self._changed.clear()
-                await self.step()
-                try:
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._changed.wait()
-                except TimeoutError:
-                    continue
+                slots = self._slots.last_change
+                waits = await self.step() or self._serving is not None
+                while not await self._told() and not waits and self._slots.last_change == slots:
+                    pass
 
-    async def step(self) -> None:
-        """Look at every slot once, then say what is in force."""
+    async def _told(self) -> bool:
+        """Whether a pod changed within LOOK_SECONDS."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await self._changed.wait()
+        except TimeoutError:
+            return False
+
+    async def step(self) -> bool:
+        """Look at every slot once, then say what is in force. Returns whether something may still come of what is here:
+        where no slice ever got another size, only pods and slots that change bring anything new."""
+        waits = False
         for record in await asyncio.to_thread(lambda: list(self._slots.records())):
             wanted = self._wanted(record)
             if wanted is not None and wanted != record.allocation and wanted.revision >= record.allocation.revision:
+                waits = True
                 try:
                     await self._follow(record, wanted)
                 except (ElasticGPUError, OSError) as error:
                     log.warning("a slice is not resized yet", slot_id=record.slot_id, reason=str(error))
+        resized = await asyncio.to_thread(lambda: list(self._resized()))
         try:
-            await self._say(await asyncio.to_thread(lambda: list(self._resized())))
+            await self._say(resized)
         except ElasticGPUError as error:
+            waits = True
             log.info("sizes in force are not said yet", reason=str(error))
+        return waits or bool(resized)
 
     def _wanted(self, record: SlotRecord) -> ContainerAllocation | None:
         pod = self._pods.by_uid(record.pod_uid)
