@@ -15,7 +15,7 @@ PIP    := $(BIN)/pip --disable-pip-version-check -qq
 # Tests mostly wait for processes they started, so one worker more than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
-NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.inc' -o -name '*.ptx' -o -name '*.map' -o -name 'CMakeLists.txt' \))
+NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -name '*.inc' -o -name '*.def' -o -name '*.ptx' -o -name '*.map' -o -name 'CMakeLists.txt' \))
 
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
@@ -144,6 +144,7 @@ check: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python scripts/generate_scheduler_config.py --check
 	$(BIN)/python scripts/generate_webhooks.py --check
 	$(BIN)/python scripts/generate_remote.py --check
+	$(BIN)/python scripts/generate_runtime_table.py --check
 	$(BIN)/python scripts/generate_sbom.py --check
 	$(BIN)/python scripts/generate_metrics_table.py --check
 	$(BIN)/python scripts/audit.py
@@ -165,6 +166,7 @@ generate: $(VENV)/.dev $(VENV)/.installed  ## write the generated files anew
 	$(BIN)/python scripts/generate_protos.py
 	$(BIN)/python scripts/generate_scheduler_config.py
 	$(BIN)/python scripts/generate_remote.py
+	$(BIN)/python scripts/generate_runtime_table.py
 	$(BIN)/python scripts/generate_sbom.py
 	$(BIN)/python scripts/generate_metrics_table.py
 

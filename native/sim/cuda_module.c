@@ -52,10 +52,7 @@ API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
 }
 
 API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
-    NEED_CONTEXT(context);
-    NEED(out && image);
-    engine_lacks("compiled kernels (a fat binary)");
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    return cuModuleLoadData(out, image);
 }
 
 /* The whole file, with a NUL behind it; to be freed. */

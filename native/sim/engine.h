@@ -407,6 +407,11 @@ struct module_options {
     size_t info_log_size, error_log_size;
 };
 
+/* Whether an image is a fat binary (or what wraps one), and the uncompressed PTX in it that suits a
+ * card of that architecture best; to be freed. */
+bool fatbin_is(const void *image);
+CUresult fatbin_ptx(const void *image, unsigned target, char **text);
+
 CUresult module_load(struct context *context, const void *image,
                      const struct module_options *options, struct module **out);
 void module_unload(struct module *module);

@@ -39,12 +39,7 @@ static void release_global(void *argument, uint64_t address, uint64_t size) {
 /* Compiled code cannot run here; say which kind it was. */
 static const char *compiled_kind(const void *image) {
     static const unsigned char elf[4] = {0x7f, 'E', 'L', 'F'};
-    static const unsigned char fatbin[4] = {0x50, 0xed, 0x55, 0xba};
-    static const unsigned char wrapper[4] = {0xb1, 0x43, 0x62, 0x46};
-    if (memcmp(image, elf, 4) == 0) return "compiled kernels (a cubin)";
-    if (memcmp(image, fatbin, 4) == 0 || memcmp(image, wrapper, 4) == 0)
-        return "compiled kernels (a fat binary)";
-    return NULL;
+    return memcmp(image, elf, 4) == 0 ? "compiled kernels (a cubin)" : NULL;
 }
 
 static void write_log(char *buffer, size_t size, const char *text) {
@@ -84,7 +79,7 @@ static CUresult check_target(const struct context *context, const egpu_ptx_modul
     return CUDA_SUCCESS;
 }
 
-CUresult module_load(struct context *context, const void *image,
+static CUresult load(struct context *context, const void *image,
                      const struct module_options *options, struct module **out) {
     char log[LOG_BYTES] = "";
     const char *kind = compiled_kind(image);
@@ -136,6 +131,22 @@ CUresult module_load(struct context *context, const void *image,
     if (options) write_log(options->info_log, options->info_log_size, "");
     *out = module;
     return CUDA_SUCCESS;
+}
+
+static unsigned target_of(const struct sim_card *card) {
+    return card->cc_major * 10 + card->cc_minor;
+}
+
+CUresult module_load(struct context *context, const void *image,
+                     const struct module_options *options, struct module **out) {
+    if (!fatbin_is(image)) return load(context, image, options, out);
+    char *text;
+    CUresult result = fatbin_ptx(image, target_of(context->device->card), &text);
+    if (result != CUDA_SUCCESS)
+        return refuse(options, result, "a fat binary without PTX that runs here");
+    result = load(context, text, options, out);
+    free(text);
+    return result;
 }
 
 static void leave_library(struct module *module) {
@@ -234,10 +245,15 @@ CUresult library_load(const void *image, struct library **out) {
     struct library *library = calloc(1, sizeof *library);
     if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_init(&library->lock, NULL);
-    library->image = strdup(image);
-    CUresult result = library->image && handle_add(library, HANDLE_LIBRARY)
-                          ? name_kernels(library)
-                          : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    /* A library has one text for all cards: what suits the first of them. */
+    if (fatbin_is(image))
+        result = fatbin_ptx(image, target_of(engine_device(0)->card), &library->image);
+    else
+        library->image = strdup(image);
+    if (result == CUDA_SUCCESS)
+        result = library->image && handle_add(library, HANDLE_LIBRARY) ? name_kernels(library)
+                                                                       : CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
         library_free(library);
         return result;

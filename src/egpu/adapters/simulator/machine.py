@@ -6,8 +6,9 @@ A machine is one sparse file in /dev/shm (layout: native/sim/sim_machine.h) and 
       machine.json              what was created, for `open_machine`
       devices/nvidia0 …         one device file per card: "EGPUSIM1 " and the card's UUID
       driver/                   the *driver directory*; programs run with LD_LIBRARY_PATH=DIRECTORY/driver
-        libcuda.so.1            ┐ links to the libraries
-        libnvidia-ml.so.1       ┘
+        libcuda.so.1            ┐
+        libnvidia-ml.so.1       │ links to the libraries
+        libcudart.so.12, .13    ┘
         machine                 link to the file in /dev/shm
         dev                     link to DIRECTORY/devices
 
@@ -38,6 +39,7 @@ from egpu.adapters.simulator.state import (
     take_over,
     write_state,
 )
+from egpu.core.provisioners.preparation import RUNTIMES
 from egpu.errors import CorruptData, InvalidInput, Unavailable
 
 __all__ = [
@@ -144,7 +146,7 @@ def create_machine(
     directory = directory.absolute()
     if (directory / "machine.json").exists():
         raise InvalidInput("directory", f"{directory} holds a machine already; destroy it first")
-    libraries = {name: native.path(f"sim/{name}") for name in LIBRARIES}
+    libraries = _libraries()
     state = new_path(shared_memory, node_name)
     device_dir = directory / "devices"
     cards = tuple(_card(node_name, index, name, device_dir, kept) for index, name in enumerate(models))
@@ -196,7 +198,7 @@ def use_our_libraries(machine: Machine) -> None:
 
     Raises NativeMissing: the simulated libraries were not built.
     """
-    libraries = {name: native.path(f"sim/{name}") for name in LIBRARIES}
+    libraries = _libraries()
     if any(not os.path.lexists(link := machine.driver_dir / name) or link.readlink() != target
            for name, target in libraries.items()):  # fmt: skip
         _link_driver(machine, machine.driver_dir, machine.device_dir, libraries)
@@ -207,6 +209,12 @@ def keep(machine: Machine) -> None:
     take_over(machine.state)
 
 
+def _libraries() -> dict[str, Path]:
+    """What a driver directory has, by name. Raises NativeMissing."""
+    artefacts = {name: f"sim/{name}" for name in LIBRARIES} | RUNTIMES
+    return {name: native.path(artefact) for name, artefact in artefacts.items()}
+
+
 def make_driver_dir(machine: Machine, directory: Path, device_dir: Path) -> Path:
     """Make a driver directory for a container: the machine's libraries and state, and the given device files.
 
@@ -214,7 +222,7 @@ def make_driver_dir(machine: Machine, directory: Path, device_dir: Path) -> Path
     Returns the absolute directory.
     """
     directory = directory.absolute()
-    _link_driver(machine, directory, device_dir.absolute(), {name: native.path(f"sim/{name}") for name in LIBRARIES})
+    _link_driver(machine, directory, device_dir.absolute(), _libraries())
     return directory
 
 
@@ -222,7 +230,7 @@ def loader_files(driver_dir: Path) -> dict[Path, Path]:
     """What a container has to see in place of which file of its own, by path, to find the driver of `driver_dir` as
     NVIDIA's is found: in the loader's cache. Nothing where the C library has no such cache; then LD_LIBRARY_PATH leads
     to it."""
-    content = loader_cache.with_libraries(driver_dir, LIBRARIES)
+    content = loader_cache.with_libraries(driver_dir, (*LIBRARIES, *RUNTIMES))
     if content is None:
         return {}
     file = driver_dir / "ld.so.cache"

@@ -18,6 +18,11 @@ REMOTE_DRIVER: Final = {
     "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
 }
 """What a program without a GPU of its own loads instead of NVIDIA's, likewise."""
+RUNTIMES: Final = {
+    "libcudart.so.12": "runtime/libcudart.so.12",
+    "libcudart.so.13": "runtime/libcudart.so.13",
+}
+"""CUDA's runtime over whichever driver a program finds, likewise: NVIDIA's works over NVIDIA's driver only."""
 
 
 @dataclass(frozen=True)

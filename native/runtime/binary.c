@@ -1,0 +1,184 @@
+/* What compiled programs register: fat binaries, and the kernels and variables in them. Nothing is
+ * loaded before it is used; the driver then loads a binary into each context that needs it.
+ *
+ * The calls are those that crt/host_runtime.h declares; nvcc's output makes them before main. */
+#include <pthread.h>
+#include <search.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "registration.h"
+
+struct binary {
+    const void *image;
+    pthread_mutex_t lock;
+    CUlibrary library; /* once loaded */
+    struct symbol *symbols;
+};
+
+/* A kernel or a variable, by the address of what stands for it on the host. */
+struct symbol {
+    const void *host;
+    const char *name;
+    struct binary *binary;
+    struct symbol *next;      /* of the same binary */
+    _Atomic(CUkernel) kernel; /* once looked up */
+};
+
+/* What fatbinary_section.h calls __fatBinC_Wrapper_t. */
+struct wrapper {
+    int magic;
+    int version;
+    const void *data;
+    void *file_or_parts;
+};
+
+static _Atomic int load_failure; /* for launches of a kernel that there is not: why */
+
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static void *by_host; /* tree of struct symbol */
+
+static int compare(const void *a, const void *b) {
+    const void *left = ((const struct symbol *)a)->host, *right = ((const struct symbol *)b)->host;
+    return left < right ? -1 : left > right;
+}
+
+API void **__cudaRegisterFatBinary(void *wrapped) {
+    struct binary *binary = calloc(1, sizeof *binary);
+    if (!binary) abort(); /* before main, and no error can be returned */
+    binary->image = ((const struct wrapper *)wrapped)->data;
+    pthread_mutex_init(&binary->lock, NULL);
+    return (void **)binary;
+}
+
+API void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
+
+API char __cudaInitModule(void **handle) {
+    (void)handle;
+    return 1;
+}
+
+API void __cudaUnregisterFatBinary(void **handle) {
+    struct binary *binary = (struct binary *)handle;
+    if (!binary) return;
+    pthread_rwlock_wrlock(&lock);
+    for (struct symbol *symbol = binary->symbols, *next; symbol; symbol = next) {
+        next = symbol->next;
+        tdelete(symbol, &by_host, compare);
+        free(symbol);
+    }
+    pthread_rwlock_unlock(&lock);
+    if (binary->library) driver.cuLibraryUnload(binary->library);
+    pthread_mutex_destroy(&binary->lock);
+    free(binary);
+}
+
+static void add(void **handle, const void *host, const char *name) {
+    struct symbol *symbol = calloc(1, sizeof *symbol);
+    if (!symbol) abort();
+    symbol->host = host;
+    symbol->name = name;
+    symbol->binary = (struct binary *)handle;
+    pthread_rwlock_wrlock(&lock);
+    struct symbol **found = tsearch(symbol, &by_host, compare);
+    if (found && *found == symbol) {
+        symbol->next = symbol->binary->symbols;
+        symbol->binary->symbols = symbol;
+    } else {
+        free(symbol); /* the same inline function in two binaries: the first one is it */
+    }
+    pthread_rwlock_unlock(&lock);
+}
+
+API void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
+                                int thread_limit, void *thread, void *block, void *block_dim,
+                                void *grid_dim, int *warp_size) {
+    (void)device, (void)thread_limit, (void)thread, (void)block, (void)block_dim, (void)grid_dim,
+        (void)warp_size; /* of launches before CUDA 7 */
+    add(handle, host, name);
+}
+
+API void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int external,
+                           size_t bytes, int constant, int global) {
+    (void)device, (void)external, (void)bytes, (void)constant, (void)global;
+    add(handle, host, name);
+}
+
+/* The host reaches a __managed__ variable through a pointer that the loader of the module fills in:
+ * that takes loading before main, which a runtime over any driver cannot promise. */
+API void __cudaRegisterManagedVar(void **handle, void **host, char *device, const char *name,
+                                  int external, size_t bytes, int constant, int global) {
+    (void)handle, (void)host, (void)device, (void)external, (void)bytes, (void)constant,
+        (void)global;
+    runtime_refuse(name, "a __managed__ variable; cudaMallocManaged works");
+}
+
+static struct symbol *find(const void *host) {
+    struct symbol key = {.host = host};
+    pthread_rwlock_rdlock(&lock);
+    struct symbol **found = tfind(&key, &by_host, compare);
+    struct symbol *symbol = found ? *found : NULL;
+    pthread_rwlock_unlock(&lock);
+    return symbol;
+}
+
+static cudaError_t load(struct binary *binary, CUlibrary *library) {
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&binary->lock);
+    if (!binary->library)
+        result =
+            driver.cuLibraryLoadData(&binary->library, binary->image, NULL, NULL, 0, NULL, NULL, 0);
+    *library = binary->library;
+    pthread_mutex_unlock(&binary->lock);
+    if (result != CUDA_SUCCESS) atomic_store(&load_failure, (int)result);
+    return (cudaError_t)result;
+}
+
+cudaError_t runtime_load_failure(void) {
+    int failure = atomic_load(&load_failure);
+    return failure ? (cudaError_t)failure : cudaErrorInvalidDeviceFunction;
+}
+
+cudaError_t runtime_kernel(const void *host, CUkernel *kernel) {
+    int error = runtime_context();
+    if (error) return (cudaError_t)error;
+    struct symbol *symbol = find(host);
+    if (!symbol) { /* what cudaGetKernel and cudaLibraryGetKernel gave stands for itself */
+        *kernel = (CUkernel)host;
+        return host ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+    }
+    *kernel = atomic_load_explicit(&symbol->kernel, memory_order_acquire);
+    if (*kernel) return cudaSuccess;
+    CUlibrary library;
+    cudaError_t loaded = load(symbol->binary, &library);
+    if (loaded != cudaSuccess) return loaded;
+    CUresult result = driver.cuLibraryGetKernel(kernel, library, symbol->name);
+    if (result == CUDA_ERROR_NOT_FOUND) return cudaErrorInvalidDeviceFunction;
+    if (result == CUDA_SUCCESS)
+        atomic_store_explicit(&symbol->kernel, *kernel, memory_order_release);
+    return (cudaError_t)result;
+}
+
+cudaError_t runtime_variable(const void *host, CUdeviceptr *address, size_t *bytes) {
+    int error = runtime_context();
+    if (error) return (cudaError_t)error;
+    struct symbol *symbol = find(host);
+    if (!symbol) return cudaErrorInvalidSymbol;
+    CUlibrary library;
+    cudaError_t loaded = load(symbol->binary, &library);
+    if (loaded != cudaSuccess) return loaded;
+    CUresult result = driver.cuLibraryGetGlobal(address, bytes, library, symbol->name);
+    return result == CUDA_ERROR_NOT_FOUND ? cudaErrorInvalidSymbol : (cudaError_t)result;
+}
+
+API cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
+    size_t bytes;
+    if (!address) return runtime_error(cudaErrorInvalidValue);
+    return runtime_error(runtime_variable(symbol, (CUdeviceptr *)address, &bytes));
+}
+
+API cudaError_t cudaGetSymbolSize(size_t *bytes, const void *symbol) {
+    CUdeviceptr address;
+    if (!bytes) return runtime_error(cudaErrorInvalidValue);
+    return runtime_error(runtime_variable(symbol, &address, bytes));
+}

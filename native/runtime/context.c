@@ -1,0 +1,107 @@
+/* The thread's device and its context. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "runtime.h"
+
+static _Thread_local int chosen; /* until the thread has a context, which says it better */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext primaries[RUNTIME_DEVICES];
+
+cudaError_t runtime_primary(int device, CUcontext *context) {
+    if (device < 0 || device >= RUNTIME_DEVICES) return cudaErrorInvalidDevice;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    if (!primaries[device]) result = driver.cuDevicePrimaryCtxRetain(&primaries[device], device);
+    *context = primaries[device];
+    pthread_mutex_unlock(&lock);
+    return (cudaError_t)result;
+}
+
+static cudaError_t use(int device) {
+    CUcontext context;
+    cudaError_t error = runtime_primary(device, &context);
+    if (error == cudaSuccess) error = (cudaError_t)driver.cuCtxSetCurrent(context);
+    if (error == cudaSuccess) chosen = device;
+    return error;
+}
+
+/* A program that uses both APIs may have made a context of its own current: then that is used. */
+int runtime_context(void) {
+    int error = runtime_driver();
+    if (error) return error;
+    CUcontext current = NULL;
+    CUresult result = driver.cuCtxGetCurrent(&current);
+    if (result != CUDA_SUCCESS) return (int)result;
+    return current ? 0 : (int)use(chosen);
+}
+
+API cudaError_t cudaGetDeviceCount(int *count) {
+    if (!count) return runtime_error(cudaErrorInvalidValue);
+    *count = 0;
+    NEED_DRIVER();
+    cudaError_t error = runtime_result(driver.cuDeviceGetCount(count));
+    return error == cudaSuccess && *count == 0 ? runtime_error(cudaErrorNoDevice) : error;
+}
+
+static cudaError_t check(int device) {
+    int count;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) return error;
+    return device < 0 || device >= count ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
+API cudaError_t cudaSetDevice(int device) {
+    cudaError_t error = check(device);
+    return runtime_error(error == cudaSuccess ? use(device) : error);
+}
+
+API cudaError_t cudaInitDevice(int device, unsigned int device_flags, unsigned int flags) {
+    (void)device_flags;
+    if (flags & ~(unsigned)cudaInitDeviceFlagsAreValid) return runtime_error(cudaErrorInvalidValue);
+    CUcontext context;
+    cudaError_t error = check(device);
+    return runtime_error(error == cudaSuccess ? runtime_primary(device, &context) : error);
+}
+
+API cudaError_t cudaGetDevice(int *device) {
+    if (!device) return runtime_error(cudaErrorInvalidValue);
+    NEED_DRIVER();
+    CUcontext current = NULL;
+    driver.cuCtxGetCurrent(&current);
+    *device = chosen;
+    return current ? runtime_result(driver.cuCtxGetDevice(device)) : cudaSuccess;
+}
+
+API cudaError_t cudaDeviceReset(void) {
+    int device;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    pthread_mutex_lock(&lock);
+    if (primaries[device]) driver.cuDevicePrimaryCtxRelease(device);
+    primaries[device] = NULL;
+    pthread_mutex_unlock(&lock);
+    driver.cuCtxSetCurrent(NULL);
+    runtime_forget_errors();
+    return runtime_result(driver.cuDevicePrimaryCtxReset(device));
+}
+
+static cudaError_t peer_context(int device, CUcontext *peer) {
+    int error = runtime_context();
+    return error ? (cudaError_t)error : runtime_primary(device, peer);
+}
+
+API cudaError_t cudaDeviceEnablePeerAccess(int device, unsigned int flags) {
+    CUcontext peer;
+    cudaError_t error = peer_context(device, &peer);
+    if (error != cudaSuccess) return runtime_error(error);
+    return runtime_result(driver.cuCtxEnablePeerAccess(peer, flags));
+}
+
+API cudaError_t cudaDeviceDisablePeerAccess(int device) {
+    CUcontext peer;
+    cudaError_t error = peer_context(device, &peer);
+    if (error != cudaSuccess) return runtime_error(error);
+    return runtime_result(driver.cuCtxDisablePeerAccess(peer));
+}

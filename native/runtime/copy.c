@@ -1,0 +1,224 @@
+/* Copies and fills. Compiled twice: with CUDA_API_PER_THREAD_DEFAULT_STREAM the header gives the
+ * functions their other names, and the default stream is the calling thread's. */
+#include "runtime.h"
+
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#define STREAM(stream) ((CUstream)stream_of(stream))
+/* Whoever waits for the thread's stream waits for it alone. */
+static CUresult waited(CUresult result) {
+    return result == CUDA_SUCCESS ? driver.cuStreamSynchronize(CU_STREAM_PER_THREAD) : result;
+}
+#define SYNCHRONOUS(function, ...) waited(driver.function##Async(__VA_ARGS__, CU_STREAM_PER_THREAD))
+#else
+#define STREAM(stream) (stream)
+#define SYNCHRONOUS(function, ...) driver.function(__VA_ARGS__)
+#endif
+
+static int is_kind(enum cudaMemcpyKind kind) {
+    return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
+}
+
+API cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    if (!is_kind(kind)) return runtime_error(cudaErrorInvalidMemcpyDirection);
+    NEED_CONTEXT();
+    if (bytes == 0) return cudaSuccess;
+    return runtime_result(SYNCHRONOUS(cuMemcpy, (CUdeviceptr)to, (CUdeviceptr)from, bytes));
+}
+
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                                cudaStream_t stream) {
+    if (!is_kind(kind)) return runtime_error(cudaErrorInvalidMemcpyDirection);
+    NEED_CONTEXT();
+    if (bytes == 0) return cudaSuccess;
+    return runtime_result(
+        driver.cuMemcpyAsync((CUdeviceptr)to, (CUdeviceptr)from, bytes, STREAM(stream)));
+}
+
+/* ---- two and three dimensions ---- */
+
+static CUmemorytype source_type(enum cudaMemcpyKind kind) {
+    if (kind == cudaMemcpyDefault) return CU_MEMORYTYPE_UNIFIED;
+    return kind == cudaMemcpyHostToHost || kind == cudaMemcpyHostToDevice ? CU_MEMORYTYPE_HOST
+                                                                          : CU_MEMORYTYPE_DEVICE;
+}
+
+static CUmemorytype target_type(enum cudaMemcpyKind kind) {
+    if (kind == cudaMemcpyDefault) return CU_MEMORYTYPE_UNIFIED;
+    return kind == cudaMemcpyHostToHost || kind == cudaMemcpyDeviceToHost ? CU_MEMORYTYPE_HOST
+                                                                          : CU_MEMORYTYPE_DEVICE;
+}
+
+struct plane {
+    CUdeviceptr address;
+    size_t pitch;
+};
+
+static CUDA_MEMCPY2D rectangle(struct plane to, struct plane from, size_t width, size_t height,
+                               enum cudaMemcpyKind kind) {
+    return (CUDA_MEMCPY2D){
+        .srcMemoryType = source_type(kind),
+        .srcHost = (const void *)from.address,
+        .srcDevice = from.address,
+        .srcPitch = from.pitch,
+        .dstMemoryType = target_type(kind),
+        .dstHost = (void *)to.address,
+        .dstDevice = to.address,
+        .dstPitch = to.pitch,
+        .WidthInBytes = width,
+        .Height = height,
+    };
+}
+
+static cudaError_t check_2d(size_t to_pitch, size_t from_pitch, size_t width,
+                            enum cudaMemcpyKind kind) {
+    if (!is_kind(kind)) return cudaErrorInvalidMemcpyDirection;
+    return width > to_pitch || width > from_pitch ? cudaErrorInvalidPitchValue : cudaSuccess;
+}
+
+API cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                             size_t width, size_t height, enum cudaMemcpyKind kind) {
+    cudaError_t error = check_2d(to_pitch, from_pitch, width, kind);
+    if (error != cudaSuccess) return runtime_error(error);
+    NEED_CONTEXT();
+    if (width == 0 || height == 0) return cudaSuccess;
+    CUDA_MEMCPY2D copy =
+        rectangle((struct plane){(CUdeviceptr)to, to_pitch},
+                  (struct plane){(CUdeviceptr)from, from_pitch}, width, height, kind);
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+    return runtime_result(waited(driver.cuMemcpy2DAsync(&copy, CU_STREAM_PER_THREAD)));
+#else
+    return runtime_result(driver.cuMemcpy2DUnaligned(&copy)); /* the runtime takes every pitch */
+#endif
+}
+
+API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                                  size_t width, size_t height, enum cudaMemcpyKind kind,
+                                  cudaStream_t stream) {
+    cudaError_t error = check_2d(to_pitch, from_pitch, width, kind);
+    if (error != cudaSuccess) return runtime_error(error);
+    NEED_CONTEXT();
+    if (width == 0 || height == 0) return cudaSuccess;
+    CUDA_MEMCPY2D copy =
+        rectangle((struct plane){(CUdeviceptr)to, to_pitch},
+                  (struct plane){(CUdeviceptr)from, from_pitch}, width, height, kind);
+    return runtime_result(driver.cuMemcpy2DAsync(&copy, STREAM(stream)));
+}
+
+static cudaError_t box(const struct cudaMemcpy3DParms *asked, CUDA_MEMCPY3D *copy) {
+    if (!asked) return cudaErrorInvalidValue;
+    if (!is_kind(asked->kind)) return cudaErrorInvalidMemcpyDirection;
+    if (asked->srcArray || asked->dstArray)
+        return runtime_refuse("cudaMemcpy3D with arrays", "arrays, textures and surfaces");
+    *copy = (CUDA_MEMCPY3D){
+        .srcXInBytes = asked->srcPos.x,
+        .srcY = asked->srcPos.y,
+        .srcZ = asked->srcPos.z,
+        .srcMemoryType = source_type(asked->kind),
+        .srcHost = asked->srcPtr.ptr,
+        .srcDevice = (CUdeviceptr)asked->srcPtr.ptr,
+        .srcPitch = asked->srcPtr.pitch,
+        .srcHeight = asked->srcPtr.ysize,
+        .dstXInBytes = asked->dstPos.x,
+        .dstY = asked->dstPos.y,
+        .dstZ = asked->dstPos.z,
+        .dstMemoryType = target_type(asked->kind),
+        .dstHost = asked->dstPtr.ptr,
+        .dstDevice = (CUdeviceptr)asked->dstPtr.ptr,
+        .dstPitch = asked->dstPtr.pitch,
+        .dstHeight = asked->dstPtr.ysize,
+        .WidthInBytes = asked->extent.width,
+        .Height = asked->extent.height,
+        .Depth = asked->extent.depth,
+    };
+    return cudaSuccess;
+}
+
+API cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *asked) {
+    CUDA_MEMCPY3D copy;
+    cudaError_t error = box(asked, &copy);
+    if (error != cudaSuccess) return runtime_error(error);
+    NEED_CONTEXT();
+    return runtime_result(SYNCHRONOUS(cuMemcpy3D, &copy));
+}
+
+API cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *asked, cudaStream_t stream) {
+    CUDA_MEMCPY3D copy;
+    cudaError_t error = box(asked, &copy);
+    if (error != cudaSuccess) return runtime_error(error);
+    NEED_CONTEXT();
+    return runtime_result(driver.cuMemcpy3DAsync(&copy, STREAM(stream)));
+}
+
+/* ---- variables ---- */
+
+/* The address of a part of a variable. */
+static cudaError_t part_of(const void *symbol, size_t offset, size_t bytes, void **address) {
+    CUdeviceptr base;
+    size_t size;
+    cudaError_t error = runtime_variable(symbol, &base, &size);
+    if (error != cudaSuccess) return error;
+    if (offset > size || bytes > size - offset) return cudaErrorInvalidValue;
+    *address = (void *)(base + offset);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
+                                   size_t offset, enum cudaMemcpyKind kind) {
+    void *to;
+    cudaError_t error = part_of(symbol, offset, bytes, &to);
+    return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
+}
+
+API cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset,
+                                     enum cudaMemcpyKind kind) {
+    void *from;
+    cudaError_t error = part_of(symbol, offset, bytes, &from);
+    return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
+}
+
+API cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t bytes,
+                                        size_t offset, enum cudaMemcpyKind kind,
+                                        cudaStream_t stream) {
+    void *to;
+    cudaError_t error = part_of(symbol, offset, bytes, &to);
+    return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
+                                : runtime_error(error);
+}
+
+API cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t offset,
+                                          enum cudaMemcpyKind kind, cudaStream_t stream) {
+    void *from;
+    cudaError_t error = part_of(symbol, offset, bytes, &from);
+    return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
+                                : runtime_error(error);
+}
+
+/* ---- fills ---- */
+
+API cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    NEED_CONTEXT();
+    if (bytes == 0) return cudaSuccess;
+    return runtime_result(SYNCHRONOUS(cuMemsetD8, (CUdeviceptr)to, (unsigned char)value, bytes));
+}
+
+API cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    NEED_CONTEXT();
+    if (bytes == 0) return cudaSuccess;
+    return runtime_result(
+        driver.cuMemsetD8Async((CUdeviceptr)to, (unsigned char)value, bytes, STREAM(stream)));
+}
+
+API cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+    NEED_CONTEXT();
+    if (width == 0 || height == 0) return cudaSuccess;
+    return runtime_result(
+        SYNCHRONOUS(cuMemsetD2D8, (CUdeviceptr)to, pitch, (unsigned char)value, width, height));
+}
+
+API cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height,
+                                  cudaStream_t stream) {
+    NEED_CONTEXT();
+    if (width == 0 || height == 0) return cudaSuccess;
+    return runtime_result(driver.cuMemsetD2D8Async((CUdeviceptr)to, pitch, (unsigned char)value,
+                                                   width, height, STREAM(stream)));
+}

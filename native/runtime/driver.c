@@ -1,0 +1,48 @@
+/* Finding the driver. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "driver_table.h"
+#include "runtime.h"
+
+struct driver driver;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int outcome = cudaErrorInsufficientDriver;
+
+static CUresult lacks(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+/* A driver's state does not survive fork: the child is told so, and the parent goes on. */
+static void after_fork(void) { outcome = cudaErrorInitializationError; }
+
+#define TEXT_(name) #name
+#define TEXT(name) TEXT_(name)
+
+static void *look_up(__typeof__(cuGetProcAddress) *find, const char *symbol) {
+    const egpu_driver_fn *function = egpu_driver_symbol(symbol);
+    void *found = NULL;
+    if (!function || find(function->name, &found, function->version, 0, NULL) != CUDA_SUCCESS ||
+        !found)
+        return (void *)lacks;
+    return found;
+}
+
+static void load(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (!library) return;
+    __typeof__(cuGetProcAddress) *find =
+        (__typeof__(cuGetProcAddress) *)dlsym(library, TEXT(cuGetProcAddress));
+    if (!find) return;
+#define X(name) driver.name = (__typeof__(name) *)look_up(find, TEXT(name));
+#include "driver.def"
+#undef X
+    outcome = (int)driver.cuInit(0);
+    pthread_atfork(NULL, NULL, after_fork);
+}
+
+int runtime_driver(void) {
+    pthread_once(&once, load);
+    return outcome;
+}

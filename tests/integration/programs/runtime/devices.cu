@@ -1,0 +1,29 @@
+#include "check.h"
+int main() {
+    int count, device, value, version, runtime;
+    OK(cudaGetDeviceCount(&count));
+    CHECK(count >= 1);
+    OK(cudaInitDevice(0, 0, 0));
+    OK(cudaSetDevice(count - 1));
+    OK(cudaGetDevice(&device));
+    CHECK(device == count - 1);
+    cudaDeviceProp p;
+    OK(cudaGetDeviceProperties(&p, 0));
+    OK(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0));
+    CHECK(value > 0 && value == p.multiProcessorCount);
+    OK(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, 0));
+    CHECK(value == p.major && p.major >= 7);
+    CHECK(p.warpSize == 32 && p.maxThreadsPerBlock == 1024 && p.maxThreadsDim[2] == 64);
+    CHECK(std::strlen(p.name) > 0 && p.totalGlobalMem > 0);
+    size_t free_bytes, total;
+    OK(cudaMemGetInfo(&free_bytes, &total));
+    CHECK(free_bytes <= total && total <= p.totalGlobalMem);
+    OK(cudaDriverGetVersion(&version));
+    OK(cudaRuntimeGetVersion(&runtime));
+    CHECK(version >= 12000 && runtime / 1000 == CUDART_VERSION / 1000);
+    char bus[32];
+    OK(cudaDeviceGetPCIBusId(bus, sizeof bus, 0));
+    OK(cudaDeviceGetByPCIBusId(&device, bus));
+    CHECK(device == 0);
+    return 0;
+}

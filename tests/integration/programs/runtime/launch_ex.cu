@@ -1,0 +1,18 @@
+#include "check.h"
+__global__ void fill(int *x, int value) { x[blockIdx.x * blockDim.x + threadIdx.x] = value; }
+int main() {
+    int *d, h[64], value = 7;
+    OK(cudaMalloc(&d, sizeof h));
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2);
+    config.blockDim = dim3(32);
+    config.stream = stream;
+    OK(cudaLaunchKernelEx(&config, fill, d, value));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost));
+    for (int x : h) CHECK(x == 7);
+    OK(cudaStreamDestroy(stream));
+    return 0;
+}
