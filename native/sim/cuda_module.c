@@ -52,7 +52,9 @@ API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
 }
 
 API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
-    return cuModuleLoadData(out, image);
+    NEED_CONTEXT(context);
+    NEED(out && image);
+    return cuModuleLoadData(out, fatbin_unwrap(image));
 }
 
 /* The whole file, with a NUL behind it; to be freed. */

@@ -407,8 +407,10 @@ struct module_options {
     size_t info_log_size, error_log_size;
 };
 
-/* Whether an image is a fat binary (or what wraps one), and the uncompressed PTX in it that suits a
- * card of that architecture best; to be freed. */
+/* Whether an image is a fat binary, and the PTX in it that suits a card of that architecture best;
+ * to be freed. A wrapper holds the address of one, so only who calls cuModuleLoadFatBinary is
+ * believed that there is one: an executor passes on bytes that a client sent. */
+const void *fatbin_unwrap(const void *image);
 bool fatbin_is(const void *image);
 CUresult fatbin_ptx(const void *image, unsigned target, char **text);
 

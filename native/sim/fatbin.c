@@ -12,8 +12,9 @@
 #define CONTAINER_MAGIC 0xba55ed50u
 #define WRAPPER_MAGIC 0x466243b1u /* FATBINC_MAGIC of fatbinary_section.h */
 #define KIND_PTX 1
-#define OLD_COMPRESSION 0x2000u /* in an entry's flags */
-#define ZSTD 0x8000u            /* likewise: one frame, as RFC 8878 has it */
+#define OLD_COMPRESSION 0x2000u     /* in an entry's flags */
+#define ZSTD 0x8000u                /* likewise: one frame, as RFC 8878 has it */
+#define MAX_BYTES ((size_t)4 << 30) /* of a container; more than any program has */
 #define MAX_TEXT_BYTES ((size_t)512 << 20)
 
 struct container {
@@ -38,7 +39,7 @@ struct wrapper {
     const void *container;
 };
 
-static const unsigned char *unwrap(const void *image) {
+const void *fatbin_unwrap(const void *image) {
     struct wrapper wrapper;
     uint32_t magic;
     memcpy(&magic, image, sizeof magic);
@@ -50,7 +51,7 @@ static const unsigned char *unwrap(const void *image) {
 bool fatbin_is(const void *image) {
     uint32_t magic;
     memcpy(&magic, image, sizeof magic);
-    return magic == CONTAINER_MAGIC || magic == WRAPPER_MAGIC;
+    return magic == CONTAINER_MAGIC;
 }
 
 /* An entry of the container at `at`; false at its end. */
@@ -101,11 +102,12 @@ static CUresult text_of(const struct entry *entry, const unsigned char *image, c
 }
 
 CUresult fatbin_ptx(const void *image, unsigned target, char **text) {
-    const unsigned char *at = unwrap(image), *found = NULL, *here;
+    const unsigned char *at = image, *found = NULL, *here;
     struct container container;
     struct entry entry, best = {.target = 0};
     memcpy(&container, at, sizeof container);
     at += sizeof container;
+    if (container.bytes > MAX_BYTES) return CUDA_ERROR_INVALID_IMAGE;
     for (const unsigned char *end = at + container.bytes; next(&at, end, &entry, &here);) {
         if (entry.kind != KIND_PTX || entry.target > target) continue;
         if (!found || entry.target > best.target) best = entry, found = here;

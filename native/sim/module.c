@@ -39,7 +39,10 @@ static void release_global(void *argument, uint64_t address, uint64_t size) {
 /* Compiled code cannot run here; say which kind it was. */
 static const char *compiled_kind(const void *image) {
     static const unsigned char elf[4] = {0x7f, 'E', 'L', 'F'};
-    return memcmp(image, elf, 4) == 0 ? "compiled kernels (a cubin)" : NULL;
+    static const unsigned char wrapper[4] = {0xb1, 0x43, 0x62, 0x46};
+    if (memcmp(image, elf, 4) == 0) return "compiled kernels (a cubin)";
+    if (memcmp(image, wrapper, 4) == 0) return "compiled kernels (a fat binary)";
+    return NULL;
 }
 
 static void write_log(char *buffer, size_t size, const char *text) {

@@ -12,7 +12,7 @@ import pytest
 from egpu.adapters.native import path
 from egpu.adapters.simulator.machine import Machine, destroy, open_machine
 from support.remote_gpu import Transport, remote
-from support.simulated_gpu import environment
+from support.simulated_gpu import environment, run
 from support.waiting import DEADLINE_SECONDS
 
 CARDS = ("A100-80G", 2)
@@ -40,7 +40,17 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("nvcc is not installed")
     folder = tmp_path_factory.mktemp("runtime")
     (folder / "all.cu").write_text(together())
-    flags = ["-cudart", "shared", "-arch=compute_75", "-I", str(SOURCES), "-o", str(folder / "all")]
+    flags = [
+        "-cudart",
+        "shared",
+        "-arch=compute_75",
+        "-Xcompiler",
+        "-Wno-deprecated-declarations",
+        "-I",
+        str(SOURCES),
+        "-o",
+        str(folder / "all"),
+    ]
     subprocess.run([nvcc, *flags, str(folder / "all.cu")], check=True, timeout=DEADLINE_SECONDS * 4)
     return folder / "all"
 
@@ -97,3 +107,41 @@ def test_each_major_version_has_its_structure_of_device_properties(sim: Machine)
         for major, function in ((12, "cudaGetDeviceProperties_v2"), (13, "cudaGetDeviceProperties"))
     ]
     assert said[0] == said[1] == f"{sim.cards[0].model} {sim.cards[0].memory_mib << 20}\n"
+
+
+FAT_BINARY: Final = """
+    import struct
+    ptx = lambda entry, target: (
+        f".version 7.0\\n.target sm_{target}\\n.address_size 64\\n.visible .entry {entry}() {{ ret; }}\\n".encode()
+    )
+    def part(image, target, *, kind=1, flags=0, claimed=None):
+        size = len(image) if claimed is None else claimed
+        return struct.pack("<HHIQIIIIQQ", kind, 0x101, 48, size, 0, 0, 0, target, 0, flags) + image
+    def load(*parts):
+        body = b"".join(parts)
+        result, module = d.cuModuleLoadData(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body)
+        if int(result) != 0:
+            return name((result,))
+        has = lambda entry: int(d.cuModuleGetFunction(module, entry.encode())[0]) == 0
+        return [entry for entry in ("old", "best", "new") if has(entry)]
+    context()
+"""
+
+
+def test_a_fat_binary_gives_the_ptx_that_suits_the_card_best(sim: Machine) -> None:
+    parts = 'part(ptx("old", 70), 70), part(b"cubin", 80, kind=2), part(ptx("best", 75), 75), part(ptx("new", 90), 90)'
+    assert run(sim, FAT_BINARY + f"    say(load({parts}))") == ["best"]
+
+
+UNFIT: Final = {
+    "no PTX": 'part(b"cubin", 80, kind=2)',
+    "for newer cards": 'part(ptx("new", 90), 90)',
+    "longer than the container": 'part(ptx("old", 70), 70, claimed=1 << 40)',
+    "an unknown compression": 'part(ptx("old", 70), 70, flags=0x2000)',
+    "a damaged one": 'part(ptx("old", 70), 70, flags=0x8000)',
+}
+
+
+def test_a_fat_binary_without_ptx_that_runs_here_is_refused(sim: Machine) -> None:
+    loads = ", ".join(f"{why!r}: load({parts})" for why, parts in UNFIT.items())
+    assert run(sim, FAT_BINARY + f"    say({{{loads}}})") == dict.fromkeys(UNFIT, "NO_BINARY_FOR_GPU")

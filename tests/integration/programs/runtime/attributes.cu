@@ -22,6 +22,13 @@ int main() {
     CHECK(min_grid >= 1 && block_size >= 32);
     OK(cudaOccupancyAvailableDynamicSMemPerBlock(&dynamic, kernel, 1, 128));
     CHECK(dynamic > 0);
+    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, kernel, 128, 0, cudaOccupancyDisableCachingOverride));
+    CHECK(blocks >= 1);
+    cudaKernel_t handle;
+    OK(cudaGetKernel(&handle, (const void *)kernel));
+    OK(cudaKernelSetAttributeForDevice(handle, cudaFuncAttributeMaxDynamicSharedMemorySize, 50000, 0));
+    OK(cudaFuncGetAttributes(&a, (const void *)handle));
+    CHECK(a.maxDynamicSharedSizeBytes == 50000);
     cudaFunction_t function;
     OK(cudaGetFuncBySymbol(&function, (const void *)kernel));
     OK(cudaFuncGetName(&name, (const void *)kernel));

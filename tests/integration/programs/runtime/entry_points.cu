@@ -8,5 +8,7 @@ int main() {
     CHECK(((int (*)(int *))function)(&version) == 0 && version >= 12000);
     OK(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 12000, cudaEnableDefault, &status));
     CHECK(status == cudaDriverEntryPointSymbolNotFound && !function);
+    OK(cudaGetDriverEntryPoint("cuDeviceGetCount", &function, cudaEnableDefault, &status));
+    CHECK(status == cudaDriverEntryPointSuccess && function);
     return 0;
 }
