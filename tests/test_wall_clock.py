@@ -13,6 +13,7 @@ from egpu.runtime.clock import even_time_of_day
 from support.repository import of, text, tree
 
 TIME_OF_DAY: Final = {
+    "src/egpu/adapters/files.py": "beside a file's time, which is by the same clock; set back, it only looks again",
     "src/egpu/adapters/kubernetes/election.py": "is shown, in the Lease; who leads is found by our own monotonic clock",
     "src/egpu/adapters/kubernetes/events.py": "is shown, in events",
     "src/egpu/adapters/local/book.py": "outlives the boot; core.backoff bounds what a clock that is set back does",
