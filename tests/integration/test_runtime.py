@@ -10,7 +10,9 @@ from typing import Final
 import pytest
 
 from egpu.adapters.native import path
+from egpu.adapters.pool.bridge import fill
 from egpu.adapters.simulator.machine import Machine, destroy, open_machine
+from egpu.core.provisioners.preparation import REMOTE_DRIVER, RUNTIMES
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import environment, run
 from support.waiting import DEADLINE_SECONDS
@@ -145,3 +147,8 @@ UNFIT: Final = {
 def test_a_fat_binary_without_ptx_that_runs_here_is_refused(sim: Machine) -> None:
     loads = ", ".join(f"{why!r}: load({parts})" for why, parts in UNFIT.items())
     assert run(sim, FAT_BINARY + f"    say({{{loads}}})") == dict.fromkeys(UNFIT, "NO_BINARY_FOR_GPU")
+
+
+def test_the_pool_puts_the_runtimes_beside_its_driver(tmp_path: Path) -> None:
+    assert {library.name for library in fill(tmp_path)} == set(REMOTE_DRIVER)  # what is loaded first
+    assert {link.name for link in tmp_path.iterdir()} == {*REMOTE_DRIVER, *RUNTIMES}
