@@ -110,7 +110,7 @@ def test_json_and_yaml_say_the_same_with_units(shell: Shell):
         assert isinstance(records, list)
         assert records
     (card,) = json.loads(shell("get", "gpus", "-o", "json"))
-    assert (card["corePercentGiven"], card["memoryMiBGiven"], card["memoryMiB"]) == (60, 1024, 81920)
+    assert (card["corePercentGiven"], card["memoryMiBGiven"], card["memoryMiB"]) == (60, 1024, 81156)
     assert yaml.safe_load(shell("get", "gpus", "-o", "yaml")) == [card]
 
 

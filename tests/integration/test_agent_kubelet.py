@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from egpu.adapters.kubelet.podresources import PodResources
 from egpu.adapters.kubelet.registrar import ENDPOINT
 from egpu.adapters.slices.pages import USAGE_SIZE, read_policy
 from egpu.api import names
@@ -426,6 +427,11 @@ async def test_a_plugin_socket_that_is_removed_is_made_again(node: LocalNode) ->
     endpoint = node.kubelet_dir / "device-plugins" / ENDPOINT
     endpoint.unlink()
     await until(lambda: endpoint.exists() and node.shim.registrar.registered, "registered again")
+
+    async def listed() -> bool:
+        return bool((await PodResources(node.kubelet_dir).allocatable()).get(names.SLOT))
+
+    await until(listed, "what kubelet gives out, which it asks for once we are registered")
     await node.create("late", [shell("main", "true")], {"main": vcuda(share(0, core=30))})
     await node.phase("late", "Succeeded")
     assert restarts(await node.read(running.name)) == 0

@@ -44,7 +44,7 @@ class Fallen:
         signal.raise_signal(signal.SIGINT)
 ends_at_once()
 is_raised()
-{"" if "Fallen" in where else "threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,)).start()"}
+{"" if "Fallen" in where else "threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()"}
 try:
     {where}
 finally:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -24,9 +25,23 @@ from support.waiting import DEADLINE_SECONDS, wait_until
 ARGUMENTS = [sys.executable, "-m", "egpu", "selftest", "--simulate", "T4"]
 
 
-def examined(*only: str, egpu: list[str] | None = None) -> Mapping[str, Finding]:
-    told: list[str] = []
-    found = selfchecks.examine("T4", 0, tell=told.append, only=only, egpu=egpu or selfchecks.EGPU)
+EXAMINED = """
+import sys, msgspec
+from egpu.cli import selfchecks
+only, egpu = msgspec.json.decode(sys.argv[1])
+told = []
+found = selfchecks.examine("T4", 0, tell=told.append, only=only, egpu=egpu)
+print(msgspec.json.encode((told, found)).decode())
+"""
+
+
+def examined(*only: str, egpu: list[str]) -> Mapping[str, Finding]:
+    """In a process of its own: NVML's package keeps the first library, and so the first machine, that it loads."""
+    asked = msgspec.json.encode((only, egpu)).decode()
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMINED, asked], capture_output=True, text=True, timeout=240, check=True
+    )
+    told, found = msgspec.json.decode(done.stdout, type=tuple[list[str], dict[str, Finding]])
     assert told == [f"{name} …" for name in only]
     return found
 
@@ -80,7 +95,6 @@ def test_what_is_wrong_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_card_that_is_not_there_is_refused() -> None:
-    """In a process of its own: NVML's package keeps the first library, and so the first machine, that it loads."""
     asked = [*ARGUMENTS, "--gpu", "3"]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")

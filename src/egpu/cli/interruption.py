@@ -37,6 +37,8 @@ def _unraisable(fell: "sys.UnraisableHookArgs") -> None:
     if not isinstance(fell.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(fell)
         return
-    again = threading.Timer(AGAIN_SECONDS, signal.raise_signal, (signal.SIGINT,))
+    main = threading.main_thread().ident
+    assert main is not None
+    again = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT))  # which wakes it, too
     again.daemon = True
     again.start()
