@@ -315,3 +315,12 @@ def test_the_tree_of_errors_is_as_drawn() -> None:
             assert re.match("(terminal|retryable): ", meaning), f"{name}: terminal or retryable?"
     assert drawn == bases_of
     assert list(drawn) == list(bases_of), "the classes come in another order than in the tree"
+
+
+def test_programs_that_are_looked_for_by_their_command_are_one_modules_own() -> None:
+    """Modules run beside each other, and `with_command` sees the whole machine."""
+    users: dict[str, set[str]] = {}
+    for file in of(".py", under="tests/"):
+        for command in re.findall(r"\bsleep \d{5,}", text(file)):
+            users.setdefault(command, set()).add(file)
+    assert {command: sorted(found) for command, found in users.items() if len(found) > 1} == {}

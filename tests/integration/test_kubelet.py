@@ -118,21 +118,21 @@ async def test_a_term_that_is_ignored_becomes_a_kill(node: LocalNode) -> None:
 
 
 async def test_forced_deletion_ends_the_process_too(node: LocalNode) -> None:
-    pod = await node.create("forced", [plain("main", "exec sleep 654321")])
+    pod = await node.create("forced", [plain("main", "exec sleep 654322")])
     await node.phase("forced", "Running")
     await node.client.delete(type(pod), "forced", namespace="default", grace_period_seconds=0)
-    await until(lambda: not with_command("sleep 654321"), "process gone")
+    await until(lambda: not with_command("sleep 654322"), "process gone")
     await until(lambda: not (node.kubelet_dir / "run" / pod.uid).exists(), "directory gone")
 
 
 async def test_pods_deleted_while_the_kubelet_is_away(node: LocalNode) -> None:
-    pod = await node.create("orphan", [plain("main", "exec sleep 543210")])
+    pod = await node.create("orphan", [plain("main", "exec sleep 543222")])
     await node.phase("orphan", "Running")
     await node.kill_kubelet()
     await node.client.delete(type(pod), "orphan", namespace="default", grace_period_seconds=0)
-    assert with_command("sleep 543210")
+    assert with_command("sleep 543222")
     await node.start_kubelet()
-    await until(lambda: not with_command("sleep 543210"), "process gone")
+    await until(lambda: not with_command("sleep 543222"), "process gone")
     await until(lambda: not (node.kubelet_dir / "run" / pod.uid).exists(), "directory gone")
 
 

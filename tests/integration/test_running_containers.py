@@ -93,10 +93,10 @@ async def test_version_4_of_the_protocol_will_do(node: LocalNode) -> None:
 
 
 async def test_nothing_is_left_when_the_caller_goes(node: LocalNode) -> None:
-    async with run(node, "sh", "-c", "trap '' TERM HUP; echo up; sleep 543210", stdin="true") as opened:
+    async with run(node, "sh", "-c", "trap '' TERM HUP; echo up; sleep 543223", stdin="true") as opened:
         await opened.hear(STDOUT, b"up")
-        await until(lambda: with_command("sleep 543210"), "it goes on")
-    await until(lambda: not with_command("sleep 543210"), "the command has ended")
+        await until(lambda: with_command("sleep 543223"), "it goes on")
+    await until(lambda: not with_command("sleep 543223"), "the command has ended")
 
 
 async def test_nothing_is_left_when_he_goes_while_his_input_waits(node: LocalNode) -> None:

@@ -39,7 +39,7 @@ def processes() -> Iterator[Process]:
 
 
 def with_command(command: str) -> list[int]:
-    """The processes whose command line is `command`."""
+    """The processes of this machine whose command line is `command`, which no other module of tests may start."""
     return [one.pid for one in processes() if one.command == command]
 
 
