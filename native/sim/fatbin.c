@@ -1,42 +1,43 @@
 /* The PTX in a fat binary: what nvcc puts into programs, and what a runtime hands to the driver.
  *
- * A container is a header and its entries, each a header of its own and one image. Read are the
- * fields that say where an entry ends, what it is and for which architecture; they were learnt from
- * what nvcc writes. */
+ * Known of a container are its magic and how many bytes follow. What is in it is found by what it
+ * says of itself: PTX begins with its version and names its target, and nvcc 13 packs it as a frame
+ * of Zstandard (RFC 8878). Whatever else there is, compiled kernels above all, is passed over. */
 #include "engine.h"
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CONTAINER_MAGIC 0xba55ed50u
-#define WRAPPER_MAGIC 0x466243b1u /* FATBINC_MAGIC of fatbinary_section.h */
-#define KIND_PTX 1
-#define OLD_COMPRESSION 0x2000u     /* in an entry's flags */
-#define ZSTD 0x8000u                /* likewise: one frame, as RFC 8878 has it */
-#define MAX_BYTES ((size_t)4 << 30) /* of a container; more than any program has */
+#define WRAPPER_MAGIC 0x466243b1u     /* FATBINC_MAGIC of fatbinary_section.h */
+#define MAX_BYTES ((uint64_t)4 << 30) /* of a container; more than any program has */
 #define MAX_TEXT_BYTES ((size_t)512 << 20)
 
-struct container {
-    uint32_t magic;
-    uint16_t version, header_bytes;
-    uint64_t bytes; /* of the entries */
-};
+static const char FRAME[] = "\x28\xb5\x2f\xfd", PTX[] = ".version ", TARGET[] = ".target sm_";
 
-struct entry {
-    uint16_t kind, version;
-    uint32_t header_bytes;
-    uint64_t bytes;            /* of the image, with what fills it up */
-    uint32_t compressed_bytes; /* 0: it is as it is */
-    uint32_t unread[2];
-    uint32_t target; /* 75 is sm_75 */
-    uint64_t unread_too;
-    uint64_t flags;
+struct container {
+    uint32_t magic, unread;
+    uint64_t bytes; /* that follow */
 };
 
 struct wrapper {
     uint32_t magic, version;
     const void *container;
+};
+
+struct best {
+    char *text; /* NULL: none yet */
+    unsigned target;
+};
+
+struct unpacker {
+    void *library; /* NULL where the machine has none */
+    unsigned long long (*content_bytes)(const void *, size_t);
+    size_t (*frame_bytes)(const void *, size_t);
+    size_t (*decode)(void *, size_t, const void *, size_t);
+    bool missed; /* a frame that could not be read */
 };
 
 const void *fatbin_unwrap(const void *image) {
@@ -54,65 +55,82 @@ bool fatbin_is(const void *image) {
     return magic == CONTAINER_MAGIC;
 }
 
-/* An entry of the container at `at`; false at its end. */
-static bool next(const unsigned char **at, const unsigned char *end, struct entry *entry,
-                 const unsigned char **image) {
-    size_t left = (size_t)(end - *at);
-    if (left < sizeof *entry) return false;
-    memcpy(entry, *at, sizeof *entry);
-    if (entry->header_bytes < sizeof *entry || entry->header_bytes > left ||
-        entry->bytes > left - entry->header_bytes)
-        return false;
-    *image = *at + entry->header_bytes;
-    *at = *image + entry->bytes;
-    return true;
+static void unpacker_open(struct unpacker *unpacker) {
+    void *library = unpacker->library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return;
+    unpacker->content_bytes =
+        (__typeof__(unpacker->content_bytes))dlsym(library, "ZSTD_getFrameContentSize");
+    unpacker->frame_bytes =
+        (__typeof__(unpacker->frame_bytes))dlsym(library, "ZSTD_findFrameCompressedSize");
+    unpacker->decode = (__typeof__(unpacker->decode))dlsym(library, "ZSTD_decompress");
 }
 
-/* The text of a frame of Zstandard, where the machine has the library; NULL without it, or where
- * the frame is damaged. */
-static char *decompress(const unsigned char *frame, size_t bytes) {
-    void *library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) return NULL;
-    unsigned long long (*content_bytes)(const void *, size_t) =
-        (__typeof__(content_bytes))dlsym(library, "ZSTD_getFrameContentSize");
-    size_t (*decode)(void *, size_t, const void *, size_t) =
-        (__typeof__(decode))dlsym(library, "ZSTD_decompress");
-    unsigned long long room = content_bytes ? content_bytes(frame, bytes) : MAX_TEXT_BYTES + 1;
-    char *text = decode && room <= MAX_TEXT_BYTES ? calloc(room + 1, 1) : NULL;
-    if (text && decode(text, room, frame, bytes) != room) {
+/* The text of the frame at `at`, and how long the frame is; NULL where it cannot be read, or is
+ * none: four bytes can stand anywhere. */
+static char *unpack(struct unpacker *unpacker, const char *at, size_t left, size_t *length) {
+    if (!unpacker->decode || !unpacker->content_bytes || !unpacker->frame_bytes) {
+        unpacker->missed = true;
+        return NULL;
+    }
+    unsigned long long room = unpacker->content_bytes(at, left); /* huge: an error */
+    size_t bytes = unpacker->frame_bytes(at, left);
+    if (room > MAX_TEXT_BYTES || bytes > left) return NULL;
+    char *text = calloc(room + 1, 1);
+    if (text && unpacker->decode(text, room, at, bytes) == room) {
+        *length = bytes;
+        return text;
+    }
+    free(text);
+    return NULL;
+}
+
+/* How many bytes at `at` are text: what follows it in a container begins with none. */
+static size_t text_bytes(const char *at, size_t left) {
+    size_t length = 0;
+    while (length < left &&
+           (isprint((unsigned char)at[length]) || isspace((unsigned char)at[length])))
+        length++;
+    return length;
+}
+
+/* Takes `text`: keeps it if it is PTX for at most `limit`, and for more than the best so far. */
+static void consider(struct best *best, char *text, unsigned limit) {
+    unsigned target = 0;
+    const char *named = strstr(text, PTX) ? strstr(text, TARGET) : NULL;
+    if (named) target = (unsigned)strtoul(named + sizeof TARGET - 1, NULL, 10);
+    if (target > best->target && target <= limit) {
+        free(best->text);
+        *best = (struct best){text, target};
+    } else {
         free(text);
-        text = NULL;
     }
-    dlclose(library);
-    return text;
-}
-
-static CUresult text_of(const struct entry *entry, const unsigned char *image, char **text) {
-    if (!(entry->flags & (OLD_COMPRESSION | ZSTD))) {
-        *text = strndup((const char *)image, entry->bytes);
-        return *text ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *text = entry->flags & ZSTD && entry->compressed_bytes <= entry->bytes
-                ? decompress(image, entry->compressed_bytes)
-                : NULL;
-    if (*text) return CUDA_SUCCESS;
-    engine_lacks(
-        "compressed PTX that libzstd.so.1 of this machine cannot read (nvcc --compress-mode=none)");
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 CUresult fatbin_ptx(const void *image, unsigned target, char **text) {
-    const unsigned char *at = image, *found = NULL, *here;
     struct container container;
-    struct entry entry, best = {.target = 0};
-    memcpy(&container, at, sizeof container);
-    at += sizeof container;
+    memcpy(&container, image, sizeof container);
     if (container.bytes > MAX_BYTES) return CUDA_ERROR_INVALID_IMAGE;
-    for (const unsigned char *end = at + container.bytes; next(&at, end, &entry, &here);) {
-        if (entry.kind != KIND_PTX || entry.target > target) continue;
-        if (!found || entry.target > best.target) best = entry, found = here;
+    struct best best = {0};
+    struct unpacker unpacker = {0};
+    unpacker_open(&unpacker);
+    const char *at = (const char *)image + sizeof container, *end = at + container.bytes;
+    for (size_t length; end - at >= (ptrdiff_t)sizeof PTX; at += length) {
+        size_t left = (size_t)(end - at);
+        char *found = NULL;
+        length = 1;
+        if (memcmp(at, FRAME, sizeof FRAME - 1) == 0) {
+            found = unpack(&unpacker, at, left, &length);
+        } else if (memcmp(at, PTX, sizeof PTX - 1) == 0) {
+            length = text_bytes(at, left);
+            found = strndup(at, length);
+        }
+        if (found) consider(&best, found, target);
     }
-    if (found) return text_of(&best, found, text);
-    engine_lacks("compiled kernels (a fat binary)");
+    if (unpacker.library) dlclose(unpacker.library);
+    *text = best.text;
+    if (best.text) return CUDA_SUCCESS;
+    engine_lacks(unpacker.missed ? "PTX that nvcc has packed and only libzstd.so.1 can read "
+                                   "(install it, or nvcc --compress-mode=none)"
+                                 : "compiled kernels (a fat binary)");
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }

@@ -113,15 +113,15 @@ def test_each_major_version_has_its_structure_of_device_properties(sim: Machine)
 
 FAT_BINARY: Final = """
     import struct
-    ptx = lambda entry, target: (
-        f".version 7.0\\n.target sm_{target}\\n.address_size 64\\n.visible .entry {entry}() {{ ret; }}\\n".encode()
-    )
-    def part(image, target, *, kind=1, flags=0, claimed=None):
-        size = len(image) if claimed is None else claimed
-        return struct.pack("<HHIQIIIIQQ", kind, 0x101, 48, size, 0, 0, 0, target, 0, flags) + image
+    def ptx(entry, target):
+        text = f".version 7.0\\n.target sm_{target}\\n.address_size 64\\n.visible .entry {entry}() {{ ret; }}\\n"
+        return b"\\x01\\0" + text.encode()
+    def frame(image):  # of Zstandard, its one block as it is
+        image = image[2:]
+        return b"\\x01\\0\\x28\\xb5\\x2f\\xfd\\x20" + struct.pack("<BI", len(image), len(image) << 3 | 1)[:4] + image
     def load(*parts):
         body = b"".join(parts)
-        result, module = d.cuModuleLoadData(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body)
+        result, module = d.cuModuleLoadData(struct.pack("<IIQ", 0xBA55ED50, 1, len(body)) + body)
         if int(result) != 0:
             return name((result,))
         has = lambda entry: int(d.cuModuleGetFunction(module, entry.encode())[0]) == 0
@@ -130,17 +130,18 @@ FAT_BINARY: Final = """
 """
 
 
-def test_a_fat_binary_gives_the_ptx_that_suits_the_card_best(sim: Machine) -> None:
-    parts = 'part(ptx("old", 70), 70), part(b"cubin", 80, kind=2), part(ptx("best", 75), 75), part(ptx("new", 90), 90)'
-    assert run(sim, FAT_BINARY + f"    say(load({parts}))") == ["best"]
+@pytest.mark.parametrize("packed", ["best", "old", "new", ""])
+def test_a_fat_binary_gives_the_ptx_that_suits_the_card_best(sim: Machine, packed: str) -> None:
+    targets = {"old": 70, "best": 75, "new": 90}
+    parts = [f"{'frame' if entry == packed else ''}(ptx({entry!r}, {target}))" for entry, target in targets.items()]
+    assert run(sim, FAT_BINARY + f"    say(load({parts[0]}, b'\\x7fELF', {parts[1]}, {parts[2]}))") == ["best"]
 
 
 UNFIT: Final = {
-    "no PTX": 'part(b"cubin", 80, kind=2)',
-    "for newer cards": 'part(ptx("new", 90), 90)',
-    "longer than the container": 'part(ptx("old", 70), 70, claimed=1 << 40)',
-    "an unknown compression": 'part(ptx("old", 70), 70, flags=0x2000)',
-    "a damaged one": 'part(ptx("old", 70), 70, flags=0x8000)',
+    "no PTX": r"b'\x7fELF' + bytes(64)",
+    "for newer cards": "ptx('new', 90)",
+    "a frame of nothing": r"b'\x28\xb5\x2f\xfd' + bytes(64)",
+    "a text that is none": "b'.version 7.0'",
 }
 
 
