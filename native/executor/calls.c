@@ -471,6 +471,17 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
     }
 }
 
+/* A fat binary says how long it is, and a driver believes it: it has no other word. */
+static bool image_is_whole(const struct image *image) {
+    struct {
+        uint32_t magic, unread;
+        uint64_t bytes; /* that follow */
+    } fat;
+    if (image->total < sizeof fat) return true;
+    memcpy(&fat, image->bytes, sizeof fat);
+    return fat.magic != 0xba55ed50u || fat.bytes <= image->total - sizeof fat;
+}
+
 static CUresult load(struct task *task, unsigned kind) {
     struct wire_load ask;
     if (!begins(task, &ask, sizeof ask, true) || ask.total == 0 || ask.total > WIRE_MAX_IMAGE ||
@@ -489,6 +500,7 @@ static CUresult load(struct task *task, unsigned kind) {
         put_bytes(&task->out, &loaded, sizeof loaded);
         return CUDA_SUCCESS;
     }
+    if (!image_is_whole(image)) return CUDA_ERROR_INVALID_IMAGE;
     char *logs = calloc(2, ask.log_bytes + 1);
     if (logs == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     CUjit_option options[4] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,

@@ -2,6 +2,7 @@
 # ruff: noqa: E501  statements of the programs inside read better on one line
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -464,6 +465,23 @@ def with_memory(raw: Raw) -> int:
 def resident_mib(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) // 1024
+
+
+def test_a_fat_binary_that_says_it_is_longer_than_what_came_is_refused(victim: tuple[Path, Executor]) -> None:
+    """The driver would read on, in what else its session holds."""
+    client, _ = victim
+    raw = Raw(client / "lease.sock")
+    with_memory(raw)
+
+    def load(claimed: int) -> int:
+        ptx = b".version 7.0\n.target sm_70\n.address_size 64\n".ljust(64)
+        image = struct.pack("<IIQ", 0xBA55ED50, 1, claimed) + ptx
+        module = handle(KINDS["module"], 5)
+        asked = hashlib.sha256(image).digest() + struct.pack("<Q", len(image)) + module
+        return raw.call("MODULE_LOAD", asked + struct.pack("<II", len(image), 0) + image)[0]
+
+    assert load(64) == 0
+    assert load(65) == load(1 << 62) == 200  # CUDA_ERROR_INVALID_IMAGE
 
 
 @pytest.mark.parametrize("reads", [True, False])
