@@ -4,6 +4,7 @@ No example is held to a time: on a busy machine any of them can take long.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from support import sanitizers
 # Tests count bytes: their simulated cards keep nothing for the driver and for contexts, unless a test says so. What the
 # models keep is in `tests/integration/test_sim_kept_memory.py`.
 os.environ |= {"EGPU_SIM_DRIVER_MIB": "0", "EGPU_SIM_CONTEXT_MIB": "0"}
+
+# A shell starts what is in its background with Ctrl-C ignored, and that is inherited: tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("patient", deadline=None)
 # For `make mutants`: the same examples every time, and no search for the smallest one that fails.

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from egpu.adapters.executors import record as records
 from egpu.adapters.executors.confinement import Confinement
-from egpu.adapters.executors.leftovers import left_of
+from egpu.adapters.executors.leftovers import left_of, processes_of
 from egpu.adapters.executors.parents import ThisProcess
 from egpu.adapters.executors.process import Executor, boot_id, find
 from egpu.adapters.executors.record import ExecutorRecord
@@ -192,6 +192,8 @@ def test_an_executor_of_an_earlier_version_is_ended_and_it_is_said_why(tmp_path:
     directory = tmp_path / "executors" / "slot-1-1"
     directory.mkdir(parents=True)
     child = subprocess.Popen(["sh", "-c", "sleep 600; exit 0", "--slice", str(directory)])
+    # A process that has just become another program has no command line for a moment.
+    wait_until(lambda: processes_of(directory) == [child.pid])
     lease = {
         "lease": "slot-1-1",
         "holder": "pod:u",
