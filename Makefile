@@ -120,7 +120,7 @@ $(VENV)/.mutants: requirements/mutants.txt $(VENV)/.dev
 # Other ones, or from where a run stopped: make storm STORM="--tenants 20 --rounds 50 --seed 7 --first-round 30"
 STORM ?=
 storm: $(VENV)/.dev $(VENV)/.installed
-	@cd tests && EGPU_SIM_DRIVER_MIB=0 EGPU_SIM_CONTEXT_MIB=0 ../$(BIN)/python -m support.hostile_storm $(STORM)
+	@cd tests && ../$(BIN)/python -m support.hostile_storm $(STORM)
 
 # Components killed, paused, rolled over, refused and cut off, one after the other, under programs that must not notice; `make test` has one
 # fault of each kind. About ten minutes; others: make faults ROUNDS=500 SEED=7

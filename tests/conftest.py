@@ -3,7 +3,6 @@
 No example is held to a time: on a busy machine any of them can take long.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-from support import sanitizers
+from support import kept_memory, sanitizers
 
-# Tests count bytes: their simulated cards keep nothing for the driver and for contexts, unless a test says so. What the
-# models keep is in `tests/integration/test_sim_kept_memory.py`.
-os.environ |= {"EGPU_SIM_DRIVER_MIB": "0", "EGPU_SIM_CONTEXT_MIB": "0"}
+kept_memory.keep_nothing()
 
 # A shell starts what is in its background with Ctrl-C ignored, and that is inherited: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

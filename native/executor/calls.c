@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/fat_binary.h"
 #include "sha256.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -473,13 +474,9 @@ static void put_function(struct task *task, unsigned kind, uint64_t value, uint6
 
 /* A fat binary says how long it is, and a driver believes it: it has no other word. */
 static bool image_is_whole(const struct image *image) {
-    struct {
-        uint32_t magic, unread;
-        uint64_t bytes; /* that follow */
-    } fat;
-    if (image->total < sizeof fat) return true;
-    memcpy(&fat, image->bytes, sizeof fat);
-    return fat.magic != 0xba55ed50u || fat.bytes <= image->total - sizeof fat;
+    const size_t head = sizeof(struct fat_binary);
+    return image->total < head || !fat_binary_is(image->bytes) ||
+           fat_binary_rest_bytes(image->bytes) <= image->total - head;
 }
 
 static CUresult load(struct task *task, unsigned kind) {

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/fat_binary.h"
 #include "common/file.h"
 
 enum { MAX_FILE_BYTES = 256 << 20 }; /* of an image in a file; a longer one is only measured */
-static const char FAT_BINARY[] = "\x50\xed\x55\xba", FAT_WRAPPER[] = "\xb1\x43\x62\x46";
 
 /* ---- PTX ---- */
 
@@ -163,13 +163,9 @@ static uint64_t cubin_bytes(const char *image, size_t size) {
 
 /* ---- any ---- */
 
-static bool begins(const char *image, const char *magic) {
-    return strncmp(image, magic, strlen(magic)) == 0;
-}
-
 static uint64_t bytes_of(const char *image, size_t size) {
-    if (begins(image, ELFMAG)) return cubin_bytes(image, size);
-    return begins(image, FAT_BINARY) || begins(image, FAT_WRAPPER) ? 0 : ptx_bytes(image);
+    if (strncmp(image, ELFMAG, SELFMAG) == 0) return cubin_bytes(image, size);
+    return fat_binary_is(image) || fat_wrapper_is(image) ? 0 : ptx_bytes(image);
 }
 
 uint64_t image_bytes(const void *image) { return image == NULL ? 0 : bytes_of(image, SIZE_MAX); }

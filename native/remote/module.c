@@ -6,6 +6,7 @@
 #include <elf.h>
 #include <stdio.h>
 
+#include "common/fat_binary.h"
 #include "common/file.h"
 #include "sha256.h"
 
@@ -39,15 +40,8 @@ static size_t image_bytes(const void *image) {
         size_t segments = elf->e_phoff + (size_t)elf->e_phentsize * elf->e_phnum;
         return end > segments ? end : segments;
     }
-    uint32_t magic;
-    memcpy(&magic, bytes, sizeof magic);
-    /* a fat binary: header of 16 bytes, whose last word is the size of the rest */
-    if (magic == 0xba55ed50) {
-        uint64_t rest;
-        memcpy(&rest, bytes + 8, sizeof rest);
-        return 16 + rest;
-    }
-    if (magic == 0x466243b1) return 0; /* a wrapper with a pointer: resolved by the caller */
+    if (fat_binary_is(image)) return sizeof(struct fat_binary) + fat_binary_rest_bytes(image);
+    if (fat_wrapper_is(image)) return 0; /* it has a pointer: resolved by the caller */
     return strlen(image) + 1;
 }
 
@@ -220,13 +214,8 @@ API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
 }
 
 API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-    struct {
-        uint32_t magic, version;
-        const void *image;
-    } wrapper;
     if (image == NULL) return CUDA_ERROR_INVALID_VALUE;
-    memcpy(&wrapper, image, sizeof wrapper);
-    return cuModuleLoadData(module, wrapper.magic == 0x466243b1 ? wrapper.image : image);
+    return cuModuleLoadData(module, fat_binary_unwrapped(image));
 }
 
 /* A file of the program's machine, with a NUL behind it. */

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "common/fat_binary.h"
 #include "registration.h"
 
 struct binary {
@@ -25,14 +26,6 @@ struct symbol {
     _Atomic(CUkernel) kernel; /* once looked up */
 };
 
-/* What fatbinary_section.h calls __fatBinC_Wrapper_t. */
-struct wrapper {
-    int magic;
-    int version;
-    const void *data;
-    void *file_or_parts;
-};
-
 static _Atomic int load_failure; /* for launches of a kernel that there is not: why */
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
@@ -46,7 +39,7 @@ static int compare(const void *a, const void *b) {
 API void **__cudaRegisterFatBinary(void *wrapped) {
     struct binary *binary = calloc(1, sizeof *binary);
     if (!binary) abort(); /* before main, and no error can be returned */
-    binary->image = ((const struct wrapper *)wrapped)->data;
+    binary->image = fat_binary_unwrapped(wrapped);
     pthread_mutex_init(&binary->lock, NULL);
     return (void **)binary;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/fat_binary.h"
 #include "common/file.h"
 
 CUresult function_of(CUfunction handle, struct context *context, struct function **out) {
@@ -54,7 +55,7 @@ API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
 API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image) {
     NEED_CONTEXT(context);
     NEED(out && image);
-    return cuModuleLoadData(out, fatbin_unwrap(image));
+    return cuModuleLoadData(out, fat_binary_unwrapped(image));
 }
 
 /* The whole file, with a NUL behind it; to be freed. */

@@ -410,8 +410,6 @@ struct module_options {
 /* Whether an image is a fat binary, and the PTX in it that suits a card of that architecture best;
  * to be freed. A wrapper holds the address of one, so only who calls cuModuleLoadFatBinary is
  * believed that there is one: an executor passes on bytes that a client sent. */
-const void *fatbin_unwrap(const void *image);
-bool fatbin_is(const void *image);
 CUresult fatbin_ptx(const void *image, unsigned target, char **text);
 
 CUresult module_load(struct context *context, const void *image,

@@ -1,8 +1,8 @@
 /* The PTX in a fat binary: what nvcc puts into programs, and what a runtime hands to the driver.
  *
- * Known of a container are its magic and how many bytes follow. What is in it is found by what it
- * says of itself: PTX begins with its version and names its target, and nvcc 13 packs it as a frame
- * of Zstandard (RFC 8878). Whatever else there is, compiled kernels above all, is passed over. */
+ * Of what is in it nothing is known (common/fat_binary.h); it is found by what it says of itself:
+ * PTX begins with its version and names its target, and nvcc 13 packs it as a frame of Zstandard
+ * (RFC 8878). Whatever else there is, compiled kernels above all, is passed over. */
 #include "engine.h"
 
 #include <ctype.h>
@@ -10,22 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONTAINER_MAGIC 0xba55ed50u
-#define WRAPPER_MAGIC 0x466243b1u     /* FATBINC_MAGIC of fatbinary_section.h */
-#define MAX_BYTES ((uint64_t)4 << 30) /* of a container; more than any program has */
+#include "common/fat_binary.h"
+
+#define MAX_BYTES ((uint64_t)4 << 30) /* of a fat binary; more than any program has */
 #define MAX_TEXT_BYTES ((size_t)512 << 20)
 
 static const char FRAME[] = "\x28\xb5\x2f\xfd", PTX[] = ".version ", TARGET[] = ".target sm_";
-
-struct container {
-    uint32_t magic, unread;
-    uint64_t bytes; /* that follow */
-};
-
-struct wrapper {
-    uint32_t magic, version;
-    const void *container;
-};
 
 struct best {
     char *text; /* NULL: none yet */
@@ -39,21 +29,6 @@ struct unpacker {
     size_t (*decode)(void *, size_t, const void *, size_t);
     bool missed; /* a frame that could not be read */
 };
-
-const void *fatbin_unwrap(const void *image) {
-    struct wrapper wrapper;
-    uint32_t magic;
-    memcpy(&magic, image, sizeof magic);
-    if (magic != WRAPPER_MAGIC) return image;
-    memcpy(&wrapper, image, sizeof wrapper);
-    return wrapper.container;
-}
-
-bool fatbin_is(const void *image) {
-    uint32_t magic;
-    memcpy(&magic, image, sizeof magic);
-    return magic == CONTAINER_MAGIC;
-}
 
 static void unpacker_open(struct unpacker *unpacker) {
     void *library = unpacker->library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -107,13 +82,12 @@ static void consider(struct best *best, char *text, unsigned limit) {
 }
 
 CUresult fatbin_ptx(const void *image, unsigned target, char **text) {
-    struct container container;
-    memcpy(&container, image, sizeof container);
-    if (container.bytes > MAX_BYTES) return CUDA_ERROR_INVALID_IMAGE;
+    uint64_t bytes = fat_binary_rest_bytes(image);
+    if (bytes > MAX_BYTES) return CUDA_ERROR_INVALID_IMAGE;
     struct best best = {0};
     struct unpacker unpacker = {0};
     unpacker_open(&unpacker);
-    const char *at = (const char *)image + sizeof container, *end = at + container.bytes;
+    const char *at = (const char *)image + sizeof(struct fat_binary), *end = at + bytes;
     for (size_t length; end - at >= (ptrdiff_t)sizeof PTX; at += length) {
         size_t left = (size_t)(end - at);
         char *found = NULL;

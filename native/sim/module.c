@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/fat_binary.h"
+
 #define LOG_BYTES 4096
 
 /* ---- loading ---- */
@@ -142,7 +144,7 @@ static unsigned target_of(const struct sim_card *card) {
 
 CUresult module_load(struct context *context, const void *image,
                      const struct module_options *options, struct module **out) {
-    if (!fatbin_is(image)) return load(context, image, options, out);
+    if (!fat_binary_is(image)) return load(context, image, options, out);
     char *text;
     CUresult result = fatbin_ptx(image, target_of(context->device->card), &text);
     if (result != CUDA_SUCCESS)
@@ -250,7 +252,7 @@ CUresult library_load(const void *image, struct library **out) {
     pthread_mutex_init(&library->lock, NULL);
     CUresult result = CUDA_SUCCESS;
     /* A library has one text for all cards: what suits the first of them. */
-    if (fatbin_is(image))
+    if (fat_binary_is(image))
         result = fatbin_ptx(image, target_of(engine_device(0)->card), &library->image);
     else
         library->image = strdup(image);

@@ -34,7 +34,7 @@ from egpu.adapters.pool.security import Credentials
 from egpu.adapters.simulator import machine as simulator
 from egpu.core.leasing.pool import SERVER_GRACE_SECONDS
 from egpu.errors import ElasticGPUError
-from support import local_pool, mixed_load, process_table, simulated_gpu
+from support import kept_memory, local_pool, mixed_load, process_table, simulated_gpu
 from support.cuttable_proxy import CuttableProxy
 from support.ports import free_port
 from support.waiting import DEADLINE_SECONDS
@@ -673,6 +673,7 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--out", type=Path)
     given = arguments.parse_args()
+    kept_memory.keep_nothing()
     text = json.dumps(vars(asyncio.run(soak(given.seconds, given.seed))), indent=2)
     if given.out:
         given.out.write_text(text + "\n")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from egpu.adapters.nvml import CardProcess, CardReading
 from egpu.adapters.slices.pages import Mode, Policy, UsageReader, read_policy
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.cards.inventory import Inventory
@@ -17,6 +16,7 @@ from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
 from egpu.apps.agent.slots.directories import Slots
 from support.hostile_files import damage
+from support.local_node import Cards
 from support.slices import LIMIT, Slice, slot_record, uuid
 from support.waiting import wait_until
 
@@ -80,22 +80,6 @@ def test_idle_time_is_handed_out_and_taken_back(
         box.close()
 
 
-class Idle:
-    """A driver that knows of no card and no process."""
-
-    def read(self) -> tuple[CardReading, ...]:
-        return ()
-
-    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
-        return {}
-
-    def used_bytes(self) -> dict[str, int]:
-        return {}
-
-    def close(self) -> None:
-        pass
-
-
 def lines_of(metrics: AgentMetrics, pod: str) -> list[str]:
     """What /metrics says of one pod."""
     text = generate_latest(metrics.registry).decode()
@@ -112,8 +96,8 @@ def test_a_usage_file_that_holds_anything_raises_no_limit_and_touches_nobody(slo
     hostile = a_slot(slots, driver, "hostile", core=30, core_limit=50)
     honest = a_slot(slots, driver, "honest", core=40)
     sharing = ComputeSharing(slots)
-    reconciler = MemoryReconciler(slots, Idle())
-    inventory = Inventory(Idle(), interval_seconds=1)
+    reconciler = MemoryReconciler(slots, Cards(0))
+    inventory = Inventory(Cards(0), interval_seconds=1)
     metrics = AgentMetrics(
         node="n",
         node_ip="",

@@ -41,7 +41,7 @@ from egpu.api.allocation import CardShare
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError, TooSoon
-from support import host_snapshot, hostile_shares, hostile_strangers, pace, process_table, simulated_gpu
+from support import host_snapshot, hostile_shares, hostile_strangers, kept_memory, pace, process_table, simulated_gpu
 from support.hostile_api import Api, api
 from support.hostile_files import damage
 from support.hostile_programs import ATTACKS, FILE_ATTACKS, MIB, Tenant, honest, hostile
@@ -524,6 +524,7 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     arguments.add_argument("--first-round", type=int, default=1)
     given = arguments.parse_args()
+    kept_memory.keep_nothing()
     print(f"seed {given.seed}, {given.tenants} tenants, {given.rounds} rounds", flush=True)
     tally = asyncio.run(storm(given.tenants, given.rounds, given.seed, first_round=given.first_round, show=True))
     print(json.dumps(vars(tally), indent=2))
