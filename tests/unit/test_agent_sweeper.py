@@ -157,4 +157,5 @@ def test_whose_a_process_is_its_control_group_says(
     monkeypatch.setattr(membership, "_PROC", tmp_path)
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(group + "\n")
-    assert membership.in_pod(7, "1-2") is inside
+    [found] = membership.control_groups(7)
+    assert membership.is_of_pod(found, "1-2") is inside

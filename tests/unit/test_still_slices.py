@@ -10,6 +10,7 @@ from egpu.adapters.slices.pages import USAGE_HEADER, DevicePolicy, Mode, create_
 from egpu.adapters.slices.sharing import (
     BUSY_SECONDS,
     CALM_SECONDS,
+    RESCAN_SECONDS,
     STILL_AFTER_SECONDS,
     STILL_RESCAN_SECONDS,
     STILL_SECONDS,
@@ -91,8 +92,40 @@ def test_slices_are_listed_when_one_comes_and_not_meanwhile(slices: Slices) -> N
     assert shared.pause() is not None
     assert slices.listed == 1
     slices.add("b")
-    assert shared.pause() is None
+    assert shared.pause() is None, "not listed for long, so at once"
     assert shared.step() == BUSY_SECONDS
     assert slices.listed == 2
     clock.now += STILL_RESCAN_SECONDS
     assert shared.pause() is None, "directories may have said nothing"
+
+
+def test_slots_that_come_one_by_one_are_not_listed_for_each(slices: Slices) -> None:
+    clock = Clock()
+    slices.add("a")
+    shared = sharing(slices, clock)
+    for number in range(10):
+        clock.now += RESCAN_SECONDS / 20
+        slices.add(f"b{number}")
+        assert shared.pause() is not None
+    assert slices.listed == 1
+    clock.now += RESCAN_SECONDS
+    shared.next()
+    assert slices.listed == 2
+    assert shared.pause() is not None, "they do nothing"
+
+
+def test_the_longer_it_is_still_the_more_seldom_it_is_looked_at(slices: Slices) -> None:
+    clock = Clock()
+    usage, _ = slices.add("a"), slices.add("b")
+    shared = sharing(slices, clock)
+    pauses: list[float] = []
+    for _ in range(6):
+        clock.now += 5
+        shared.next()
+        pauses.append(shared.pause() or 0)
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (pytest.approx(0.1), CALM_SECONDS)
+    moves(usage)
+    assert shared.next() == BUSY_SECONDS
+    clock.now += STILL_AFTER_SECONDS
+    assert shared.pause() == STILL_SECONDS, "it may soon go on"

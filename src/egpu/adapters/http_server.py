@@ -30,6 +30,7 @@ FIRST_REQUEST_SECONDS: Final = 10.0
 MAX_REQUESTS: Final = 1024
 """Answered at the same time. One address may have half of them: kube-apiserver has 200 writes in hand at most."""
 _SHUTDOWN_SECONDS: Final = 1.0
+TICK_SECONDS: Final = 1.0
 NOBODY: Final = ("", 0)
 
 
@@ -55,11 +56,24 @@ class Server(uvicorn.Server):
         """Requests in hand, by address."""
         self._callers: dict[tuple[str, int], _Caller] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
         config.app = _counting(config.app, self)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+    def stop(self) -> None:
+        """Let `serve` return, after what has begun."""
+        self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Once a second, for the date in answers; uvicorn's own wakes ten times as often, to see `should_exit`."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._stopped.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])  # all but accepting

@@ -200,7 +200,7 @@ async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | 
     try:
         await asyncio.shield(serving)
     finally:
-        server.should_exit = True
+        server.stop()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([serving], timeout=GRACE_SECONDS + 1)
         for sock in sockets:

@@ -19,8 +19,7 @@ class MachineSharing:
         """Look once, if it leads; returns how many seconds it is until the next look."""
         if not self._election.leads():
             return FOLLOW_SECONDS
-        pause_seconds = self._sharing.pause()
-        return self._sharing.step() if pause_seconds is None else pause_seconds
+        return self._sharing.next()
 
     def thread(self) -> LookingThread:
         return LookingThread("sharing", self.step, leave=self._election.leave)

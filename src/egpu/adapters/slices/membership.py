@@ -44,18 +44,13 @@ def pages_of(pid: int, page: str) -> set[PageIdentity]:
     return {each for each in found if each is not None}
 
 
-def in_pod(pid: int, uid: str) -> bool:
-    """Whether kubelet put the process into the control group of the pod with that UID, with either of its drivers."""
-    return any(is_of_pod(group, uid) for group in control_groups(pid))
-
-
 def control_groups(pid: int) -> frozenset[str]:
     """The paths of a process's control groups, as the kernel says them; empty when it is gone."""
     return frozenset(line.split(":", 2)[-1] for line in _lines(_PROC / str(pid) / "cgroup"))
 
 
 def is_of_pod(group: str, uid: str) -> bool:
-    """Whether a control group is that of the pod, or below it."""
+    """Whether a control group is the one that kubelet made for the pod, with either of its drivers, or below it."""
     names = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
     return any(part in names or part.rpartition("-")[2] in names for part in group.split("/"))
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ _BANK_SIZE: Final = _BANK_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size
 _GENERATION_OFFSET: Final = 16
 _CHECKSUM_OFFSET: Final = 8
 _READ_ATTEMPTS: Final = 64
+_KEPT_BANKS: Final = 256
 
 _USAGE_MAGIC: Final = b"EGPUUSG1"
 _USAGE_SLOTS: Final = 1024
@@ -195,6 +197,7 @@ def _encode_bank(generation: int, devices: Sequence[DevicePolicy]) -> bytes:
     return _BANK_HEADER.pack(generation, _checksum(draft), len(devices), 0) + lines
 
 
+@lru_cache(maxsize=_KEPT_BANKS)  # pages are read far more often than they change, and to check one takes 0.2 ms
 def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     """The bank's policy; None when it is not a whole bank of that generation."""
     found, checksum, count, _flags = _BANK_HEADER.unpack_from(bank)

@@ -5,7 +5,8 @@ claims to be busy gets no more than its share, and one that claims to be idle ca
 cannot be believed counts as active, so that its neighbours' windows do not move with what it writes.
 
 While nobody on any card did anything for a while it is still: then it is only seen whether an account moved, or a slice
-came or went, which takes microseconds. Who wakes first needs no window, and is looked at as often as ever from then on.
+came or went, which takes microseconds, and the more seldom the longer it has been still. Who wakes first needs no
+window, and is looked at as often as ever from then on.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ log = structlog.get_logger(__name__)
 #: Between two looks while containers share a card, and while none does.
 BUSY_SECONDS = 0.01
 CALM_SECONDS = 0.5
-#: Between two glances while all is still, and how many times as long as a glance takes that is at least.
+#: Between two glances while all is still: at first; the part of the time that it has been still; and how many times as
+#: long as a glance takes, at least.
 STILL_SECONDS = 0.04
+STILL_PART = 0.02
 REST = 40.0
 #: After so long without anything done.
 STILL_AFTER_SECONDS = 0.5
@@ -149,7 +152,7 @@ class TimeSharing:
         self._shared: list[list[_Share]] = []
         self._scanned_at = -1e9
         self._scanned: Hashable = None
-        self._looked_at = clock()
+        self._looked_at = self._moved_at = clock()
 
     def is_still(self) -> bool:
         """Whether nothing was done for a while, by a glance that does not block. When that is over, the slices are
@@ -157,13 +160,19 @@ class TimeSharing:
         now = self._clock()
         shares = [share for each in self._shared for share in each]
         if any(now - share.active_at < STILL_AFTER_SECONDS for share in shares):
+            self._moved_at = now
+            return False
+        if any(share.has_moved() for share in shares):
+            self._moved_at, self._scanned_at = now, -1e9
             return False
         since = now - self._scanned_at
-        if since < STILL_RESCAN_SECONDS and self._stamp() == self._scanned and not any(s.has_moved() for s in shares):
-            self._looked_at = now
-            return True
-        self._scanned_at = -1e9
-        return False
+        if since >= RESCAN_SECONDS and self._stamp() != self._scanned:
+            self._moved_at = now
+            return False
+        if since >= STILL_RESCAN_SECONDS:
+            return False
+        self._looked_at = now
+        return True
 
     def step(self) -> float:
         """Look once and write what changed; returns how many seconds it is until the next look."""
@@ -185,7 +194,13 @@ class TimeSharing:
         began = time.thread_time()
         if not self.is_still():
             return None
-        return max(STILL_SECONDS if self._shared else CALM_SECONDS, REST * (time.thread_time() - began))
+        still_seconds = STILL_PART * (self._clock() - self._moved_at) if self._shared else CALM_SECONDS
+        return max(min(max(STILL_SECONDS, still_seconds), CALM_SECONDS), REST * (time.thread_time() - began))
+
+    def next(self) -> float:
+        """Do what is due; returns how many seconds it is until the next time."""
+        pause_seconds = self.pause()
+        return self.step() if pause_seconds is None else pause_seconds
 
     def demand(self) -> dict[str, float]:
         """Per card UUID, the parts of its time that its slices used lately, added up (1 is all of it)."""

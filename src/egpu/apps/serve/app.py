@@ -27,6 +27,7 @@ from egpu.apps.serve.supervisor import READY_SECONDS, LeaseOwner, LeaseSuperviso
 from egpu.core.leasing.records import Report
 from egpu.core.placement import ledger
 from egpu.errors import ElasticGPUError, NotFound, Refused
+from egpu.runtime.looking import looking
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -109,9 +110,7 @@ class Server:
         """Share out the time of this machine's cards, for ever, while it falls to this process."""
         sharing = MachineSharing(self._sharing)
         try:
-            while True:
-                pause_seconds = await asyncio.to_thread(sharing.step)
-                await asyncio.sleep(pause_seconds)
+            await looking(sharing.step)
         finally:
             self._sharing.leave()
 

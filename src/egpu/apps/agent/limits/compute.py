@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Hashable, Iterator
 
@@ -10,6 +9,7 @@ from egpu.adapters.local.election import SharingElection
 from egpu.adapters.slices.pages import PPM
 from egpu.adapters.slices.sharing import TimeSharing, TimeSlice
 from egpu.apps.agent.slots.directories import Slots
+from egpu.runtime.looking import looking
 
 
 class ComputeSharing:
@@ -29,11 +29,7 @@ class ComputeSharing:
         self.demand = self._sharing.demand
 
     async def run(self) -> None:
-        while True:
-            pause_seconds = self._sharing.pause()
-            if pause_seconds is None:
-                pause_seconds = await asyncio.to_thread(self.step)
-            await asyncio.sleep(pause_seconds)
+        await looking(self._sharing.next)
 
     def step(self) -> float:
         """Look once and write what changed; returns how many seconds it is until the next look."""

@@ -86,6 +86,8 @@ class SlotBridges:
 
     async def sweep(self) -> None:
         """Close every bridge whose slot was given to somebody else, or removed."""
+        if not self._open:
+            return
         needed = {SlotOwner.of(record) for record in self._slots.records()} | self._preparing
         for owner in self._open.keys() - needed:
             await self._open.pop(owner).close()

@@ -18,6 +18,8 @@ from egpu.errors import Unavailable
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
+REGISTERED_LOOK_SECONDS = 2.0
+"""Between two questions to a shim that kubelet knows."""
 
 
 class Offering:
@@ -36,6 +38,7 @@ class Offering:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._offer())
+                group.create_task(self._renew())
                 group.create_task(self._follow())
         finally:
             self.registered = False
@@ -56,12 +59,16 @@ class Offering:
             self._offered = offer
             log.info("offered to kubelet", slots=len(self._slots))
 
-    async def _follow(self) -> None:
+    async def _renew(self) -> None:
         while True:
             self._write()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _follow(self) -> None:
+        while True:
             try:
                 self.registered = (await self._shim.state()).registered
             except Unavailable as error:
                 self.registered = False
                 log.warning("kubelet is not answered", reason=str(error))
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(REGISTERED_LOOK_SECONDS if self.registered else LOOK_SECONDS)

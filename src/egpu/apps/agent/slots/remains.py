@@ -7,6 +7,8 @@ and kubelet lets them go on for the grace period that the pod's author chose. So
 import contextlib
 import os
 import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from egpu.adapters.slices import membership
@@ -15,23 +17,38 @@ from egpu.apps.agent.slots import directories as layout
 _PAGE = f"{layout.CONTAINER_DIRECTORY}/{layout.POLICY_FILE}"
 
 
-def end_remains(pod_uid: str, slot: Path, policy: Path | None) -> tuple[int, ...]:
-    """End (SIGKILL) every process that the kernel says is in the pod's control group, sees the directory `slot` as its
-    own, or is in the slice whose policy page is `policy` (None where others have that too); returns their pids."""
-    directory, page = membership.identity(slot), None if policy is None else membership.identity(policy)
-    killed: list[int] = []
+@dataclass(frozen=True)
+class Remains:
+    """What a pod may have left: its control group, the slot directory of a container, and the policy page of its slice
+    (None where others have that too)."""
+
+    pod_uid: str
+    slot: Path
+    policy: Path | None
+
+
+def end_remains(remains: Iterable[Remains]) -> dict[Remains, list[int]]:
+    """End (SIGKILL) every process that the kernel says is in such a control group, sees such a directory as its own, or
+    has to do with such a page; returns their pids, of each of whom there were any."""
+    looked_for = [(one, membership.identity(one.slot), _page_of(one)) for one in remains]
+    killed: dict[Remains, list[int]] = {}
     for pid in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()):
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
                 # Asked with the process in our hands: the pid may be another's by now.
-                if (
-                    membership.in_pod(pid, pod_uid)
-                    or (directory is not None and membership.seen_at(pid, layout.CONTAINER_DIRECTORY) == directory)
-                    or (page is not None and page in membership.pages_of(pid, _PAGE))
-                ):
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-                    killed.append(pid)
+                groups = membership.control_groups(pid)
+                directory, pages = membership.seen_at(pid, layout.CONTAINER_DIRECTORY), membership.pages_of(pid, _PAGE)
+                for one, slot, page in looked_for:
+                    in_pod = any(membership.is_of_pod(group, one.pod_uid) for group in groups)
+                    if in_pod or (slot is not None and slot == directory) or page in pages:
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                        killed.setdefault(one, []).append(pid)
+                        break
             finally:
                 os.close(handle)
-    return tuple(killed)
+    return killed
+
+
+def _page_of(one: Remains) -> membership.PageIdentity | None:
+    return None if one.policy is None else membership.identity(one.policy)

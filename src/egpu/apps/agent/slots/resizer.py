@@ -95,10 +95,16 @@ class SlotResizer:
             await self._pods.synced.wait()
             while True:
                 self._changed.clear()
-                slots = self._slots.last_change
-                waits = await self.step() or self._serving is not None
-                while not await self._told() and not waits and self._slots.last_change == slots:
+                here = self._here()
+                waits = await self.step()
+                while not await self._told() and not waits and self._here() == here:
                     pass
+
+    def _here(self) -> Hashable:
+        """Another one when a slot came or went, or an executor that serves another node's pod came, went or got another
+        size."""
+        served = self._serving.executors() if self._serving is not None else ()
+        return self._slots.last_change, tuple((one.name, one.record.owner.revision) for one in served)
 
     async def _told(self) -> bool:
         """Whether a pod changed within LOOK_SECONDS."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
@@ -12,7 +13,7 @@ from egpu.api import names
 from egpu.apps.agent.slots.cdi import SlotSpecs
 from egpu.apps.agent.slots.directories import SlotRecord, Slots
 from egpu.apps.agent.slots.owners import PodReader
-from egpu.apps.agent.slots.remains import end_remains
+from egpu.apps.agent.slots.remains import Remains, end_remains
 from egpu.errors import CorruptData, ElasticGPUError
 
 log = structlog.get_logger(__name__)
@@ -60,28 +61,42 @@ class Sweeper:
             for slot_id in container.devices.get(names.SLOT, ())
         }
         pods = {pod.uid: pod for pod in await self._pods.on_node()}
-        removed: list[str] = []
+        free: list[str] = []
+        gone: set[str] = set()
         for slot_id, record in before.items():
             pod = None if record is None else pods.get(record.pod_uid)
-            gone = record is not None and pod is None
-            if (slot_id in held and not gone) or (pod is not None and not pod.finished):
+            if record is not None and pod is None:
+                gone.add(slot_id)
+            elif slot_id in held or (pod is not None and not pod.finished):
                 continue
-            async with self._slot_lock(slot_id):
-                if self._record(slot_id) == record:
-                    self._specs.remove(slot_id)
-                    if record is not None and gone:
-                        await self._end_remains(record)
-                    await asyncio.to_thread(self._slots.remove, slot_id)
-                    removed.append(slot_id)
-        if removed:
-            log.info("slots swept", slot_ids=removed)
-        return tuple(removed)
+            free.append(slot_id)
+        async with contextlib.AsyncExitStack() as locked:
+            for slot_id in free:
+                await locked.enter_async_context(self._slot_lock(slot_id))
+            still = {slot_id: before[slot_id] for slot_id in free if self._record(slot_id) == before[slot_id]}
+            for slot_id in still:
+                self._specs.remove(slot_id)
+            await self._end_remains([record for record in still.values() if record and record.slot_id in gone])
+            for slot_id in still:
+                await asyncio.to_thread(self._slots.remove, slot_id)
+        if still:
+            log.info("slots swept", slot_ids=list(still))
+        return tuple(still)
 
-    async def _end_remains(self, record: SlotRecord) -> None:
-        page = None if self._slots.others(record) else self._slots.policy_file(record.slot_id)
-        killed = await asyncio.to_thread(end_remains, record.pod_uid, self._slots.path(record.slot_id), page)
-        if killed:
-            where = f"{record.namespace}/{record.pod}"
+    async def _end_remains(self, records: Iterable[SlotRecord]) -> None:
+        """All together: every process of the machine has to be looked at."""
+        remains = {
+            Remains(
+                record.pod_uid,
+                slot=self._slots.path(record.slot_id),
+                policy=None if self._slots.others(record) else self._slots.policy_file(record.slot_id),
+            ): record
+            for record in records
+        }
+        if not remains:
+            return
+        for one, killed in (await asyncio.to_thread(end_remains, tuple(remains))).items():
+            where = f"{remains[one].namespace}/{remains[one].pod}"
             log.warning("processes of a pod that was deleted by force are ended", pod=where, pids=killed)
 
     def _record(self, slot_id: str) -> SlotRecord | None:

@@ -1,0 +1,23 @@
+"""A thread that looks at something again and again, for those who look too often for a task of the event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+
+async def looking(look: Callable[[], float]) -> None:
+    """Calls `look` in a thread of its own until it is cancelled; it says how many seconds it is until the next time.
+
+    A turn of the loop and two of a pool's thread cost more than most looks. Raises what `look` raises.
+    """
+    over = threading.Event()
+
+    def run() -> None:
+        pause_seconds = 0.0
+        while not over.wait(pause_seconds):
+            pause_seconds = look()
+
+    try:
+        await asyncio.to_thread(run)
+    finally:
+        over.set()
