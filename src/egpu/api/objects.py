@@ -147,6 +147,8 @@ class Slice(Wire, frozen=True, kw_only=True):
     """Of the card."""
     class_name: str = ""
     """The class of its claim."""
+    equal_size: str = ""
+    """The one size that all slices of its card have; empty: sizes mix there."""
 
 
 ReclaimPolicy = Literal["Retain", "Delete"]

@@ -129,7 +129,23 @@ VGPUS: Final = tuple(
 )
 """One for each fixed profile: `elasticgpu.io/vgpu-4` is a quarter of a card."""
 
-VOCABULARIES: Final = (NVIDIA, ALIYUN, TENCENT, DOCKER, QGPU, GPUSHARE, POOL, ELASTIC, VOLCANO, HAMI, *VGPUS)
+VGPU_PROFILES: Final = Vocabulary(name="vgpu", provisioner=names.VGPU)
+"""The profiles that a class names itself: only its claims know them, so pods have no names in it."""
+
+VOCABULARIES: Final = (
+    NVIDIA,
+    ALIYUN,
+    TENCENT,
+    DOCKER,
+    QGPU,
+    GPUSHARE,
+    POOL,
+    ELASTIC,
+    VOLCANO,
+    HAMI,
+    *VGPUS,
+    VGPU_PROFILES,
+)
 """Where two have a name, the first is meant that has all the names of a container."""
 OPTIONAL: Final = tuple(vocabulary.name for vocabulary in VOCABULARIES if vocabulary.optional)
 BY_NAME: Final = {vocabulary.name: vocabulary for vocabulary in VOCABULARIES}

@@ -22,7 +22,9 @@ from egpu.core.demand.claims import (
     claim_class,
     claim_demand,
     claim_resources,
+    class_profiles,
     class_selector,
+    names_of_class,
     parameter_values,
 )
 from egpu.core.demand.counted import counted
@@ -308,7 +310,7 @@ def validate_claim(
         return []
     if old is not None and old.spec.class_name != claim.spec.class_name:
         return [Violation("spec", f"the claim keeps its class {old.spec.class_name!r}; make another claim")]
-    asked = {**claim.spec.resources.limits, **claim.spec.resources.requests}
+    asked = {*claim.spec.resources.limits, *claim.spec.resources.requests} - names_of_class(claim, classes)
     if unserved := [
         Violation(f"spec.resources.requests[{resource}]", reason)
         for resource in sorted(asked)
@@ -338,7 +340,7 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         value = (klass.parameters or {}).get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))
-    for check in (memory_limit_percent, is_shareable, class_bounds, class_selector):
+    for check in (memory_limit_percent, is_shareable, class_bounds, class_selector, class_profiles):
         try:
             check(klass)
         except InvalidDemand as error:

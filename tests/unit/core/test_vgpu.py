@@ -98,3 +98,75 @@ def test_a_card_has_one_technology_and_no_more_profiles_than_fit() -> None:
 def test_a_node_publishes_how_many_of_each_its_cards_are() -> None:
     published = provisioner(names.VGPU).capacity(NodeTotals(cards=2, memory_mib=32768, tflops=1.0))
     assert published == {one.cards: 2 * one.parts for one in VGPUS}
+
+
+SIZES = {"vgpuProfiles": "small: 10 %, 4Gi; large: 50 %, 8Gi"}
+SMALL, LARGE = f"{names.VGPU}-small", f"{names.VGPU}-large"
+
+
+def test_a_class_has_names_of_its_own_for_sizes() -> None:
+    klass = gpu_class("v", names.VGPU, wait=True, parameters=SIZES)
+    assert validate_class(klass, None) == []
+    assert validate_claim(claim("c", {SMALL: 2}, "v"), None, {"v": klass}) == []
+    cache = cluster(cards=2)
+    cache.class_changed(klass)
+    cache.claim_changed(claim("c", {SMALL: 2}, "v"))
+    given = place(cache, claim_pod("p", "c")).containers["app"]
+    assert (given.provisioner, given.mode, given.vocabulary) == (names.VGPU, "shared", "vgpu")
+    assert [(limit.core_percent, limit.memory_bytes) for limit in limits(given)] == [(10, 4 * GIB)] * 2
+
+
+def test_such_a_name_means_something_in_its_class_only() -> None:
+    other = gpu_class("o", names.VGPU)
+    (refused,) = validate_claim(claim("c", {SMALL: 1}, "o"), None, {"o": other})
+    assert refused.field == f"spec.resources.requests[{SMALL}]"
+    klass = gpu_class("v", names.VGPU, parameters=SIZES)
+    (refused,) = validate_claim(claim("c", {SMALL: 1, LARGE: 1}, "v"), None, {"v": klass})
+    assert "a claim has one profile" in refused.reason
+    (refused,) = validate_claim(claim("c", {SMALL: 65}, "v"), None, {"v": klass})
+    assert refused.reason == "65 cards; give 1 to 64"
+    alone = pod("p", container("app", {SMALL: 1}))
+    assert "not served here" in validate_pod_create(alone, {}, {"v": klass})[0].reason
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("small", "'small' is no profile; write NAME: PERCENT %, MEMORY"),
+        ("4: 10 %, 4Gi", "'4: 10 %, 4Gi' is no profile"),
+        ("small: 10 %, much", "'small: 10 %, much': "),
+        ("small: 100 %, 4Gi", "is no part of a card"),
+        ("a: 1 %, 1Gi; a: 2 %, 2Gi", "elasticgpu.io/vgpu-a is there twice"),
+        ("; ".join(f"a{number}: 1 %, 1Gi" for number in range(33)), "33 profiles; the most is 32"),
+    ],
+)
+def test_a_class_whose_sizes_cannot_be_read_is_refused(written: str, reason: str) -> None:
+    (wrong,) = validate_class(gpu_class("v", names.VGPU, parameters={"vgpuProfiles": written}), None)
+    assert wrong.field == "parameters[vgpuProfiles]"
+    assert reason in wrong.reason
+
+
+def test_a_card_in_equal_size_mode_takes_its_size_only() -> None:
+    cache = cluster()
+    cache.class_changed(gpu_class("e", names.VGPU, wait=True, parameters={**SIZES, "vgpuMode": "equal-size"}))
+    for name, asked in (("q", QUARTER), ("r", QUARTER), ("h", HALF), ("s", SMALL)):
+        cache.claim_changed(claim(name, {asked: 1}, "e"))
+    place(cache, claim_pod("a", "q"))
+    assert f"is shared by {names.VGPU} in equal sizes of 1/4" in why_not(cache, claim_pod("b", "h"))
+    assert "in equal sizes of 1/4" in why_not(cache, claim_pod("c", "s"))
+    assert "in equal sizes of 1/4" in why_not(cache, profile_pod("d", QUARTER))
+    place(cache, claim_pod("e", "r"))
+    cache.pod_deleted("uid-a")
+    cache.claim_deleted("uid-q")
+    assert fits(cache, claim_pod("b", "h")) == ()
+    cache.pod_deleted("uid-e")
+    cache.claim_deleted("uid-r")
+    place(cache, claim_pod("b", "h"))
+
+
+def test_a_card_of_mixed_sizes_takes_none_in_equal_size_mode() -> None:
+    cache = cluster()
+    cache.class_changed(gpu_class("e", names.VGPU, wait=True, parameters={"vgpuMode": "equal-size"}))
+    cache.claim_changed(claim("q", {QUARTER: 1}, "e"))
+    place(cache, profile_pod("a", QUARTER))
+    assert f"is shared by {names.VGPU}" in why_not(cache, claim_pod("b", "q"))

@@ -3,7 +3,7 @@
 Every refusal is an InvalidDemand naming the field as kubectl users write it, such as `spec.resources.requests[…]`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
-from egpu.api.quantities import parse_claim_memory
-from egpu.api.vocabularies import BY_RESOURCE
+from egpu.api.quantities import Quantity, parse_claim_memory, parse_count
+from egpu.api.vocabularies import BY_RESOURCE, VGPU_PROFILES
 from egpu.core.attributes import PREFERENCES, Select, parse_selector, requirement
 from egpu.core.demand.amounts import normalise, one_vocabulary
 from egpu.core.demand.bounds import check_bounds, class_bounds
 from egpu.core.links import LEAST
-from egpu.core.provisioners import PROVISIONERS, provisioner
+from egpu.core.provisioners import PROVISIONERS, Profile, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.core.provisioners.sharing import SHAREABLE, VALUES, is_shareable
-from egpu.errors import InvalidDemand, UnknownProvisioner
+from egpu.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
 
 Claims = Mapping[str, ElasticGPUClaim]
 """Those of one namespace, by name."""
@@ -83,33 +83,22 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
         if resource in requests and str(requests[resource]) != str(value):
             field = f"spec.resources.limits[{resource}]"
             raise InvalidDemand(field, f"{value} is not the {requests[resource]} of requests; give requests only")
-    asked = {resource: value for resource, value in (limits | requests).items() if resource in BY_RESOURCE}
     path = "spec.resources.requests"
-    if not asked:
-        given = ", ".join(sorted(limits | requests)) or "nothing"
-        raise InvalidDemand(
-            path, f"asks for no GPU ({given}); name for instance {names.GPU_CORE} and {names.GPU_MEMORY}"
-        )
-    if unknown := sorted((limits | requests).keys() - asked.keys()):
-        raise InvalidDemand(f"{path}[{unknown[0]}]", "is not a GPU resource that this project knows")
-    vocabulary = one_vocabulary(asked, path)
     parameters = klass.parameters or {}
-    unit = provisioner(vocabulary.provisioner).memory_unit_mib(vocabulary, parameters)
-    demand = normalise(
-        {resource: (value, f"{path}[{resource}]") for resource, value in asked.items()},
-        vocabulary,
-        lambda value, field: parse_claim_memory(value, field=field, unit_mib=unit),
-        base=ContainerDemand(
-            provisioner=technology.name,
-            vocabulary=vocabulary.name,
-            class_name=klass.name,
-            claim=claim.name,
-            shared_claim=shared_claim,
-            precision=parameters.get(PRECISION, "fp32"),
-            core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
-            memory_limit_percent=memory_limit,
-        ),
+    base = ContainerDemand(
+        provisioner=technology.name,
+        class_name=klass.name,
+        claim=claim.name,
+        shared_claim=shared_claim,
+        precision=parameters.get(PRECISION, "fp32"),
+        core_limit=100 if parameters.get(COMPUTE_MODE) == "share" else 0,
+        memory_limit_percent=memory_limit,
     )
+    profiles = technology.profiles(parameters)
+    if (limits | requests).keys() & profiles.keys():
+        demand = _of_profile(limits | requests, profiles, base, path)
+    else:
+        demand = _of_amounts(limits | requests, parameters, base, path)
     if demand.exclusive and memory_limit:
         reason = (
             f"class {klass.name} has {MEMORY_OVERSUBSCRIPTION}, which whole cards have no limit for; ask for a share"
@@ -125,6 +114,60 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
         demand = replace(demand, links=links)
     prefer = claim.spec.card_preference or parameters.get(CARD_PREFERENCE, "")
     return replace(demand, select=class_selector(klass) + _own_selector(claim), prefer=prefer)
+
+
+def class_profiles(klass: ElasticGPUClass) -> Mapping[str, Profile]:
+    """What the class has names of its own for, by resource name. Raises InvalidDemand and UnknownProvisioner."""
+    return provisioner(klass.provisioner).profiles(klass.parameters or {})
+
+
+def names_of_class(claim: ElasticGPUClaim, classes: Classes) -> Set[str]:
+    """The resource names that the claim's class has a meaning for; none where that cannot be read, which `claim_demand`
+    says."""
+    try:
+        return class_profiles(claim_class(claim, classes)).keys()
+    except (InvalidDemand, UnknownProvisioner):
+        return frozenset()
+
+
+def _of_profile(
+    given: Mapping[str, Quantity], profiles: Mapping[str, Profile], base: ContainerDemand, path: str
+) -> ContainerDemand:
+    """What a claim asks for by a name of its class."""
+    if len(given) > 1:
+        raise InvalidDemand(path, f"{' and '.join(sorted(given))}: a claim has one profile; make another claim")
+    ((resource, value),) = given.items()
+    field = f"{path}[{resource}]"
+    try:
+        cards = parse_count(value, field=field)
+    except InvalidQuantity as error:
+        raise InvalidDemand(field, error.reason) from error
+    if not 0 < cards <= names.MAX_CARDS_PER_CONTAINER:
+        raise InvalidDemand(field, f"{cards} cards; give 1 to {names.MAX_CARDS_PER_CONTAINER}")
+    size = profiles[resource]
+    return replace(base, vocabulary=VGPU_PROFILES.name, cards=cards, core=size.core, memory_mib=size.memory_mib)
+
+
+def _of_amounts(
+    given: Mapping[str, Quantity], parameters: Mapping[str, str], base: ContainerDemand, path: str
+) -> ContainerDemand:
+    """What a claim asks for by names that everybody knows."""
+    asked = {resource: value for resource, value in given.items() if resource in BY_RESOURCE}
+    if not asked:
+        listed = ", ".join(sorted(given)) or "nothing"
+        raise InvalidDemand(
+            path, f"asks for no GPU ({listed}); name for instance {names.GPU_CORE} and {names.GPU_MEMORY}"
+        )
+    if unknown := sorted(given.keys() - asked.keys()):
+        raise InvalidDemand(f"{path}[{unknown[0]}]", "is not a GPU resource that this project knows")
+    vocabulary = one_vocabulary(asked, path)
+    unit = provisioner(vocabulary.provisioner).memory_unit_mib(vocabulary, parameters)
+    return normalise(
+        {resource: (value, f"{path}[{resource}]") for resource, value in asked.items()},
+        vocabulary,
+        lambda value, field: parse_claim_memory(value, field=field, unit_mib=unit),
+        base=replace(base, vocabulary=vocabulary.name),
+    )
 
 
 def class_selector(klass: ElasticGPUClass) -> Select:

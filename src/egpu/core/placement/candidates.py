@@ -7,7 +7,7 @@ import numpy as np
 from egpu.api.allocation import ContainerDemand
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.placement.ledger import Ledger
-from egpu.core.placement.usage import EXCLUSIVE, FREE, shared_mode
+from egpu.core.placement.usage import EXCLUSIVE, FREE, card_mode
 from egpu.core.provisioners import CardTotals, Needs
 
 
@@ -70,7 +70,7 @@ class CandidateCards:
         if demand.exclusive:
             # An init container may own, for a while, a card that only its own pod uses.
             return room & (self.base_mode == FREE if init else self.mode == FREE)
-        own = shared_mode(demand.provisioner)
+        own = card_mode(demand)
         fits_mode = (self.mode == FREE) | (self.mode == own)
         if init:
             fits_mode |= (self.mode == EXCLUSIVE) & (self.base_mode == FREE)
@@ -86,13 +86,13 @@ class CandidateCards:
             self.peak_memory[at] = np.minimum(self.peak_memory[at], self.init_memory[at] - memory)
             # Once exclusive, a card stays so for the pod's life.
             kept = self.mode[at] == EXCLUSIVE
-            self.mode[at] = np.where(kept | demand.exclusive, EXCLUSIVE, shared_mode(demand.provisioner))
+            self.mode[at] = np.where(kept, EXCLUSIVE, card_mode(demand))
             return
         self.core_free[at] -= core
         self.memory_free[at] -= memory
         self.peak_core[at] = np.minimum(self.peak_core[at], self.core_free[at])
         self.peak_memory[at] = np.minimum(self.peak_memory[at], self.memory_free[at])
-        self.mode[at] = EXCLUSIVE if demand.exclusive else shared_mode(demand.provisioner)
+        self.mode[at] = card_mode(demand)
         if sidecar:
             self.init_core[at] -= core
             self.init_memory[at] -= memory

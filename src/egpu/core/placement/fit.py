@@ -30,7 +30,7 @@ from egpu.core.placement.node_names import chosen
 from egpu.core.placement.refusal import Refusal, refusal
 from egpu.core.placement.remote import ServerChoice, choose_servers, nearness
 from egpu.core.placement.requests import Request
-from egpu.core.placement.usage import EXCLUSIVE, shared_mode
+from egpu.core.placement.usage import card_mode
 from egpu.core.provisioners import provisioner
 from egpu.errors import DoesNotFit
 
@@ -140,7 +140,7 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
                 core=needs.core[0].tolist(),
                 memory=needs.memory_mib[0].tolist(),
                 possible=(state.usable & needs.possible)[0].tolist(),
-                mode=EXCLUSIVE if demand.exclusive else shared_mode(demand.provisioner),
+                mode=card_mode(demand),
                 init=name in request.demand.init,
                 sidecar=name in request.demand.sidecars,
                 links=demand.links,
@@ -341,6 +341,7 @@ def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tup
         shared_claim=demand.shared_claim,
         core_limit=demand.core_limit,
         memory_limit_percent=demand.memory_limit_percent,
+        equal_size=demand.equal_size,
         vocabulary=demand.vocabulary,
         cards=tuple(
             CardShare(

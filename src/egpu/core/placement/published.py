@@ -87,5 +87,7 @@ def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
         memory_mib=source.memory_mib,
         model=source.model,
     )
-    container = ContainerAllocation(provisioner=source.provisioner, mode=source.mode, cards=(share,))
+    container = ContainerAllocation(
+        provisioner=source.provisioner, mode=source.mode, equal_size=source.equal_size, cards=(share,)
+    )
     return PodAllocation(node=gpu.spec.node_name, containers={CLAIM_CONTAINER: container})

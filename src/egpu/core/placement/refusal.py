@@ -11,7 +11,7 @@ from egpu.core.links import WORDS, best_set
 from egpu.core.placement.ledger import Card, Ledger
 from egpu.core.placement.remote import servers
 from egpu.core.placement.requests import Request
-from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, mode_name, shared_mode
+from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, card_mode, mode_name
 from egpu.core.provisioners import provisioner
 
 MAX_CARDS_IN_TEXT: Final = 8
@@ -211,7 +211,7 @@ def _now(
             return None
         taken = f"{100 - core[0]} % and {format_mib(card.memory_mib - memory[0])}"
         return f"is shared ({taken} given out)"
-    if mode not in (FREE, shared_mode(demand.provisioner)):
+    if mode not in (FREE, card_mode(demand)):
         return f"is shared by {mode_name(mode)}"
     short: list[str] = []
     if core[0] < core[1]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from egpu.api.allocation import ContainerAllocation, PodAllocation
+from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocation
 from egpu.core.provisioners import PROVISIONERS
 
 FREE: Final = 0
@@ -13,6 +13,10 @@ CONFLICT: Final = -1
 """Held in two modes at once, which only a bad write from outside can bring about; takes nothing new."""
 _FIRST_SHARED: Final = 2
 """The mode of a card that the first technology shares; those of the others follow."""
+_EQUAL_SIZE: Final = 1 << 16
+"""What is added for a card that takes slices of one size only, times the number of that size."""
+_sizes: Final[list[str]] = [""]
+"""Such sizes, in the order in which they came up: only classes have any, so they are few."""
 _MODE_NAMES: Final = {FREE: "", EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
 
 
@@ -21,9 +25,25 @@ def shared_mode(provisioner: str) -> int:
     return next((code for code, name in enumerate(PROVISIONERS, _FIRST_SHARED) if name == provisioner), CONFLICT)
 
 
+def card_mode(given: ContainerDemand | ContainerAllocation) -> int:
+    """The mode of the cards of a container that asks for this, or has it."""
+    if given.exclusive:
+        return EXCLUSIVE
+    mode = shared_mode(given.provisioner)
+    if mode == CONFLICT or not given.equal_size:
+        return mode
+    if given.equal_size not in _sizes:
+        _sizes.append(given.equal_size)
+    return mode + _EQUAL_SIZE * _sizes.index(given.equal_size)
+
+
 def mode_name(mode: int) -> str:
-    """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it."""
-    return _MODE_NAMES[mode] if mode in _MODE_NAMES else list(PROVISIONERS)[mode - _FIRST_SHARED]
+    """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it, and in which size alone."""
+    if mode in _MODE_NAMES:
+        return _MODE_NAMES[mode]
+    size, technology = divmod(mode, _EQUAL_SIZE)
+    name = list(PROVISIONERS)[technology - _FIRST_SHARED]
+    return f"{name} in equal sizes of {_sizes[size]}" if size else name
 
 
 class CardKey(NamedTuple):
@@ -91,7 +111,7 @@ def _owns(allocation: PodAllocation, name: str) -> bool:
 
 
 def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str) -> None:
-    mode = EXCLUSIVE if container.exclusive else shared_mode(container.provisioner)
+    mode = card_mode(container)
     for share in container.counted:
         key = CardKey(container.cards_node(node), share.uuid)
         usage = Usage(share.core, share.memory_mib, mode)

@@ -9,7 +9,7 @@ import numpy as np
 
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.requests import Request
-from egpu.core.placement.usage import EXCLUSIVE, Usage, shared_mode
+from egpu.core.placement.usage import EXCLUSIVE, Usage, card_mode
 from egpu.core.provisioners import provisioner
 
 WHOLE: Final = 100
@@ -44,7 +44,7 @@ class Outlook:
                 continue
             needs = provisioner(demand.provisioner).needs(demand, ledger.totals(np.array([row])))
             possible = needs.possible[0] & ledger.healthy[row]
-            mode = EXCLUSIVE if demand.exclusive else shared_mode(demand.provisioner)
+            mode = card_mode(demand)
             core, memory = needs.core[0].tolist(), needs.memory_mib[0].tolist()
             self._asked.append(_Asked(demand.cards, mode, core, memory, possible.tolist()))
 

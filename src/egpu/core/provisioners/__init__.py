@@ -16,7 +16,7 @@ Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a no
 
 from typing import Final
 
-from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Provisioner
+from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Profile, Provisioner
 from egpu.core.provisioners.gpushare import GPUShare
 from egpu.core.provisioners.physical import Physical
 from egpu.core.provisioners.pool import Pool
@@ -47,4 +47,4 @@ def provisioner(name: str) -> Provisioner:
     return found
 
 
-__all__ = ["PROVISIONERS", "CardTotals", "Needs", "NodeTotals", "Provisioner", "provisioner"]
+__all__ = ["PROVISIONERS", "CardTotals", "Needs", "NodeTotals", "Profile", "Provisioner", "provisioner"]

@@ -53,6 +53,14 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """A size that a class has a name for: of each card, percent of its compute, and memory."""
+
+    core: int
+    memory_mib: int
+
+
+@dataclass(frozen=True)
 class NodeTotals:
     """What a node has: its cards, and their memory and TFLOPS (fp32) added up. `pool_slots`: how many containers it can
     run with cards of the pool; 0 where it takes no part. `vocabularies`: the optional ones that are turned on."""
@@ -99,6 +107,11 @@ class Provisioner:
     def problem(self, demand: ContainerDemand) -> str | None:
         """Why this technology can never serve `demand`, whatever the cards; None when it can."""
         return None
+
+    def profiles(self, parameters: Mapping[str, str]) -> Mapping[str, Profile]:
+        """What a class with these `parameters` has names of its own for, by resource name: its claims ask for so many
+        cards of each. Raises InvalidDemand, naming the parameter, for what cannot be read."""
+        return {}
 
     def of_class(self, demand: ContainerDemand, parameters: Mapping[str, str]) -> ContainerDemand:
         """What the technology's own `parameters` of a class make of a claim's `demand`."""

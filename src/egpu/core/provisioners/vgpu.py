@@ -1,9 +1,11 @@
-"""vGPU: fixed profiles, equal parts of a card, held by the interposer as vCUDA's slices are.
+"""vGPU: fixed profiles, equal parts of a card or sizes that a class has names for, held as vCUDA's slices are.
 
 A profile 1/N is 100 // N percent of a card's compute and of its memory. Nothing of a card is cut for it, so a profile
-has no place of its own there: those fit beside each other, in any order, that are one card at most together.
+has no place of its own there: those fit beside each other, in any order, that are one card at most together; or, where
+the class wants cards in *equal-size* mode, those that are of one size.
 """
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
@@ -11,8 +13,11 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
-from egpu.api.vocabularies import BY_NAME, VGPUS
+from egpu.api.quantities import format_mib, parse_count, parse_memory_mib
+from egpu.api.vocabularies import BY_NAME, BY_RESOURCE, VGPU_PROFILES, VGPUS
+from egpu.core.provisioners.base import Profile
 from egpu.core.provisioners.vcuda import VCUDA
+from egpu.errors import InvalidDemand, InvalidQuantity
 
 SCHEDULER: Final = "vgpuScheduler"
 """Class parameter: who of a card's vGPUs computes when, in the words of NVIDIA's vGPU; "fixed-share" by default."""
@@ -23,22 +28,69 @@ EQUAL_SHARE: Final = "equal-share"
 BEST_EFFORT: Final = "best-effort"
 """Whatever it takes; nobody is held back, and nobody is promised a part."""
 
+MODE: Final = "vgpuMode"
+"""Class parameter: what a card takes beside such a vGPU, in the words of NVIDIA's vGPU; "mixed-size" by default."""
+MIXED_SIZE: Final = "mixed-size"
+"""Other sizes too, of classes that mix as well."""
+EQUAL_SIZE: Final = "equal-size"
+"""Its own size only."""
+
+PROFILES: Final = "vgpuProfiles"
+"""Class parameter: names of its own, such as "small: 10 %, 4Gi; large: 50 %, 20Gi": compute and memory of a card."""
+MOST_PROFILES: Final = 32
+_PROFILE: Final = re.compile(r"([a-z][a-z0-9-]{0,30}[a-z0-9]|[a-z])\s*:\s*([0-9]+)\s*%\s*,\s*(\S+)", re.ASCII)
+
 
 class VGPU(VCUDA):
     name = names.VGPU
     aliases = ("vgpu.provisioner.elasticgpu.io",)
     oversubscribes = False  # memory is fixed
     resizable = False
-    parameters: ClassVar = {SCHEDULER: (BEST_EFFORT, EQUAL_SHARE, FIXED_SHARE)}
+    parameters: ClassVar = {SCHEDULER: (BEST_EFFORT, EQUAL_SHARE, FIXED_SHARE), MODE: (EQUAL_SIZE, MIXED_SIZE)}
 
     def problem(self, demand: ContainerDemand) -> str | None:
-        if BY_NAME[demand.vocabulary].parts:
+        if BY_NAME[demand.vocabulary].parts or demand.vocabulary == VGPU_PROFILES.name:
             return None
         return f"{self.name} gives out fixed profiles; ask for one of " + ", ".join(one.cards for one in VGPUS)
 
+    def profiles(self, parameters: Mapping[str, str]) -> Mapping[str, Profile]:
+        written = [part for part in parameters.get(PROFILES, "").split(";") if part.strip()]
+        if len(written) > MOST_PROFILES:
+            raise InvalidDemand(f"parameters[{PROFILES}]", f"{len(written)} profiles; the most is {MOST_PROFILES}")
+        found: dict[str, Profile] = {}
+        for part in written:
+            resource, profile = _profile(part.strip())
+            if resource in found:
+                raise InvalidDemand(f"parameters[{PROFILES}]", f"{resource} is there twice")
+            found[resource] = profile
+        return found
+
     def of_class(self, demand: ContainerDemand, parameters: Mapping[str, str]) -> ContainerDemand:
-        scheduler = parameters.get(SCHEDULER)
-        if scheduler is None or demand.exclusive:
+        if demand.exclusive:
             return demand
+        size = ""
+        if parameters.get(MODE) == EQUAL_SIZE:
+            parts = BY_NAME[demand.vocabulary].parts
+            size = f"1/{parts}" if parts else f"{demand.core} % and {format_mib(demand.memory_mib)}"
+        scheduler = parameters.get(SCHEDULER)
         core = 0 if scheduler == BEST_EFFORT else demand.core
-        return replace(demand, core=core, core_limit=100 if scheduler == EQUAL_SHARE else 0)
+        core_limit = 100 if scheduler == EQUAL_SHARE else 0 if scheduler else demand.core_limit
+        return replace(demand, core=core, core_limit=core_limit, equal_size=size)
+
+
+def _profile(text: str) -> tuple[str, Profile]:
+    """ "small: 10 %, 4Gi" as a resource name and what it means."""
+    field, example = f"parameters[{PROFILES}]", "write NAME: PERCENT %, MEMORY, such as small: 10 %, 4Gi"
+    said = _PROFILE.fullmatch(text)
+    if said is None:
+        raise InvalidDemand(field, f"{text!r} is no profile; {example}")
+    resource = f"{names.VGPU}-{said[1]}"
+    if resource in BY_RESOURCE:
+        raise InvalidDemand(field, f"{resource} has a meaning already; use another name")
+    try:
+        core, memory_mib = parse_count(said[2], field=field), parse_memory_mib(said[3], field=field)
+    except InvalidQuantity as error:
+        raise InvalidDemand(field, f"{text!r}: {error.reason}; {example}") from error
+    if core >= 100 or not memory_mib:
+        raise InvalidDemand(field, f"{text!r} is no part of a card; a whole one is {names.VGPU}-1")
+    return resource, Profile(core, memory_mib)
