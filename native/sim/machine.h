@@ -119,6 +119,10 @@ int machine_create_compute_instance(struct machine *machine, struct sim_card *gp
 int machine_destroy_instance(struct machine *machine, struct sim_card *instance);
 /* How many more of a profile there is room for. */
 uint32_t machine_room_for(struct machine *machine, const struct sim_card *board, uint32_t profile);
+/* Can this process open the device files of a compute instance: its GPU instance's and its own? */
+bool machine_instance_visible(const struct machine *machine, const struct sim_card *instance);
+/* Can it open the one of whoever makes instances? */
+bool machine_may_configure(const struct machine *machine);
 /* of a compute instance of that size */
 uint32_t machine_mig_sms(const struct sim_card *gpu_instance, uint32_t slices);
 /* "1g.5gb", "1c.3g.20gb": `slices` of compute, 0: of the whole GPU instance. */

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define RECORDS_PER_CARD (2 * SIM_MAX_INSTANCES)
 
@@ -279,6 +280,27 @@ int machine_create_compute_instance(struct machine *machine, struct sim_card *gp
     int error = new_compute_instance(machine, gpu_instance, slices, first, out);
     machine_table_unlock(machine);
     return error;
+}
+
+/* ---- who sees them: device files, in the order of NVIDIA's /proc/driver/nvidia-caps/mig-minors
+ * ---- */
+
+static bool capability(const struct machine *machine, uint32_t minor) {
+    char path[sizeof machine->directory + 64];
+    snprintf(path, sizeof path, "%s/dev/nvidia-caps/nvidia-cap%u", machine->directory, minor);
+    return access(path, R_OK) == 0;
+}
+
+bool machine_may_configure(const struct machine *machine) {
+    return capability(machine, SIM_CAPABILITY_CONFIG);
+}
+
+bool machine_instance_visible(const struct machine *machine, const struct sim_card *instance) {
+    const struct sim_card *whole = &machine->cards[instance->memory_record];
+    uint32_t of_gpu =
+        SIM_CAPABILITY_FIRST +
+        (instance->minor * SIM_CAPABILITY_INSTANCES + whole->instance_id) * SIM_CAPABILITY_FILES;
+    return capability(machine, of_gpu) && capability(machine, of_gpu + 1 + instance->instance_id);
 }
 
 /* ---- taking apart ---- */

@@ -1,6 +1,6 @@
 /* MIG: the mode of a card, its instances, and MIG devices (a compute instance with its GPU
- * instance's memory). The instances themselves are the machine's (mig.c). Whoever sees a card may
- * cut it up. */
+ * instance's memory). The instances themselves are the machine's (mig.c). Who can open the device
+ * file for it may cut a card up; who can open those of an instance sees that. */
 #include "nvml_internal.h"
 
 #include <errno.h>
@@ -70,6 +70,8 @@ static struct sim_card *instance_of(const void *handle, enum sim_instance_kind k
     const struct nvml_card *seen = find_mig(device);                                         \
     if (!seen) return find(device) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT; \
     struct sim_card *instance = seen->card
+#define NEED_CONFIGURE() \
+    if (!machine_may_configure(&machine)) return NVML_ERROR_NO_PERMISSION
 #define NEED_MIG_MODE() \
     if (!atomic_load(&card->mig_enabled)) return NVML_ERROR_NOT_SUPPORTED
 
@@ -90,6 +92,7 @@ API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode,
     NEED_CARD(device);
     NEED(activation && mode <= NVML_DEVICE_MIG_ENABLE);
     if (!card->mig_capable) return NVML_ERROR_NOT_SUPPORTED;
+    NEED_CONFIGURE();
     *activation = of_error(machine_set_mig_mode(&machine, card, mode == NVML_DEVICE_MIG_ENABLE));
     return NVML_SUCCESS;
 }
@@ -218,6 +221,7 @@ static nvmlReturn_t create(nvmlDevice_t device, unsigned id, int first, nvmlGpuI
     NEED_CARD(device);
     NEED(out);
     NEED_PROFILE(id);
+    NEED_CONFIGURE();
     nvmlReturn_t result =
         of_error(machine_create_gpu_instance(&machine, card, (uint32_t)profile, first, &made));
     if (result == NVML_SUCCESS) *out = (nvmlGpuInstance_t)made;
@@ -238,6 +242,7 @@ API nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(
 
 API nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t handle) {
     NEED_GPU_INSTANCE(handle);
+    NEED_CONFIGURE();
     return of_error(machine_destroy_instance(&machine, instance));
 }
 
@@ -406,6 +411,7 @@ static nvmlReturn_t create_compute(nvmlGpuInstance_t handle, unsigned profile, i
     NEED_GPU_INSTANCE(handle);
     NEED(out);
     NEED_SLICES(profile);
+    NEED_CONFIGURE();
     nvmlReturn_t result =
         of_error(machine_create_compute_instance(&machine, instance, slices, first, &made));
     if (result == NVML_SUCCESS) *out = (nvmlComputeInstance_t)made;
@@ -427,6 +433,7 @@ API nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(
 
 API nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t handle) {
     NEED_COMPUTE_INSTANCE(handle);
+    NEED_CONFIGURE();
     return of_error(machine_destroy_instance(&machine, instance));
 }
 
@@ -486,7 +493,7 @@ nvmlReturn_t mig_by_uuid(const char *uuid, nvmlDevice_t *device) {
             char text[SIM_UUID_TEXT];
             struct sim_card *instance =
                 machine_instance(&machine, cards[i].card, SIM_INSTANCE_COMPUTE, place);
-            if (!instance) continue;
+            if (!instance || !machine_instance_visible(&machine, instance)) continue;
             machine_uuid_text(instance, text);
             if (strcasecmp(text, uuid) != 0) continue;
             *device = (nvmlDevice_t)mig_device(instance);
@@ -516,7 +523,7 @@ API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsign
     NEED_MIG_MODE();
     NEED(index < SIM_MAX_INSTANCES);
     struct sim_card *instance = machine_instance(&machine, card, SIM_INSTANCE_COMPUTE, index);
-    if (!instance) return NVML_ERROR_NOT_FOUND;
+    if (!instance || !machine_instance_visible(&machine, instance)) return NVML_ERROR_NOT_FOUND;
     *out = (nvmlDevice_t)mig_device(instance);
     return NVML_SUCCESS;
 }

@@ -28,6 +28,12 @@
 #define SIM_MAX_INSTANCES 7    /* of a card: GPU instances, and compute instances */
 #define SIM_MAX_MIG_PROFILES 8 /* of a card */
 #define SIM_MEMORY_SLICES 8    /* of a card in MIG mode */
+/* Device files of MIG: one for who makes instances, and of each card's GPU instances one, followed
+ * by those of its compute instances. */
+#define SIM_CAPABILITY_CONFIG 1
+#define SIM_CAPABILITY_FIRST 3
+#define SIM_CAPABILITY_INSTANCES 15
+#define SIM_CAPABILITY_FILES 9
 #define SIM_MAX_RECORDS (SIM_MAX_CARDS * (1 + 2 * SIM_MAX_INSTANCES))
 #define SIM_MAX_PROCESSES 1024
 #define SIM_MAX_SHARED 1024

@@ -28,7 +28,8 @@ static void look(struct machine *machine, struct seen *seen) {
         for (unsigned place = 0; place < SIM_MAX_INSTANCES; place++) {
             struct sim_card *instance =
                 machine_instance(machine, card, SIM_INSTANCE_COMPUTE, place);
-            if (instance) seen->instances[seen->instance_count++] = instance;
+            if (instance && machine_instance_visible(machine, instance))
+                seen->instances[seen->instance_count++] = instance;
         }
     }
 }

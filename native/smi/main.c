@@ -26,7 +26,7 @@ struct options {
 static const char HELP[] =
     "Elastic GPU's nvidia-smi, a small one: what this process sees of its GPUs.\n\n"
     "  nvidia-smi               cards and the processes on them\n"
-    "  nvidia-smi -L            one line a card, with its UUID\n"
+    "  nvidia-smi -L            one line a card and MIG instance, with its UUID\n"
     "  nvidia-smi -q            what is known of each card\n"
     "  nvidia-smi --query-gpu=FIELD,... --format=csv[,noheader][,nounits]\n"
     "  nvidia-smi --query-compute-apps=FIELD,... --format=csv[,noheader][,nounits]\n"
@@ -142,6 +142,21 @@ static void print_query(const struct query *query, const struct cards *cards) {
     }
 }
 
+/* Those of a card in MIG mode, as NVIDIA's lists them: by what follows "MIG " in the name. */
+static void print_instances(nvmlDevice_t card) {
+    unsigned most = 0, shown = 0;
+    if (!ASK(nvmlDeviceGetMaxMigDeviceCount, card, &most)) return;
+    for (unsigned i = 0; i < most; i++) {
+        nvmlDevice_t instance;
+        char name[TEXT], uuid[TEXT];
+        if (!ASK(nvmlDeviceGetMigDeviceHandleByIndex, card, i, &instance)) continue;
+        field_text(OF_CARDS, "name", instance, NULL, name);
+        field_text(OF_CARDS, "uuid", instance, NULL, uuid);
+        const char *profile = strstr(name, "MIG ");
+        printf("  MIG %-10s Device %2u: (UUID: %s)\n", profile ? profile + 4 : name, shown++, uuid);
+    }
+}
+
 static void print_list(const struct cards *cards) {
     for (unsigned i = 0; i < cards->count; i++) {
         char index[TEXT], name[TEXT], uuid[TEXT];
@@ -149,6 +164,7 @@ static void print_list(const struct cards *cards) {
         field_text(OF_CARDS, "name", cards->list[i], NULL, name);
         field_text(OF_CARDS, "uuid", cards->list[i], NULL, uuid);
         printf("GPU %s: %s (UUID: %s)\n", index, name, uuid);
+        print_instances(cards->list[i]);
     }
 }
 

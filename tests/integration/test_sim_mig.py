@@ -9,13 +9,15 @@ import sys
 import textwrap
 import threading
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from egpu.adapters import native
 from egpu.adapters.simulator.clock import Clock
-from egpu.adapters.simulator.machine import Machine, profiles
+from egpu.adapters.simulator.machine import Machine, make_driver_dir, profiles
 from support.simulated_gpu import Program, environment, machine, run
 
 MIB = 1 << 20
@@ -468,3 +470,35 @@ def passing(clock: Clock) -> Generator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def test_a_container_sees_the_instances_whose_device_files_it_has(sim: Machine, tmp_path: Path) -> None:
+    big, small = cut(sim, "3g.20gb", "1g.5gb")
+    minors = dict(line.split() for line in sim.mig_minors.read_text().splitlines())
+    ids = nvml(
+        sim, "say({uuid(m): [n.nvmlDeviceGetGpuInstanceId(m), n.nvmlDeviceGetComputeInstanceId(m)] for m in mig()})"
+    )
+
+    def container(name: str, *uuids: str) -> Machine:
+        devices = tmp_path / name / "dev"
+        (devices / "nvidia-caps").mkdir(parents=True)
+        (devices / "nvidia0").symlink_to(sim.device_dir / "nvidia0")
+        for gi, ci in (ids[uuid] for uuid in uuids):
+            for file in (f"gpu0/gi{gi}/access", f"gpu0/gi{gi}/ci{ci}/access"):
+                link = f"nvidia-caps/nvidia-cap{minors[file]}"
+                (devices / link).symlink_to(sim.device_dir / link)
+        return replace(sim, driver_dir=make_driver_dir(sim, tmp_path / name / "driver", devices))
+
+    look = "say([[uuid(m) for m in mig()], error(make, '1g.5gb'), error(n.nvmlDeviceSetMigMode, h, 0)])"
+    denied = ["NoPermission", "Insufficient Permissions"]
+    for name, uuid in (("a", big), ("b", small)):
+        inside = container(name, uuid)
+        assert nvml(inside, look) == [[uuid], denied, denied]
+        assert seen_with(inside, [uuid, ({big, small} - {uuid}).pop()]) == {
+            uuid: [uuid[4:].replace("-", "")],
+            ({big, small} - {uuid}).pop(): [],
+        }
+        listed = subprocess.run([native.path("tools/nvidia-smi"), "-L"], env=environment(inside.driver_dir), capture_output=True, text=True, timeout=60, check=True)  # fmt: skip
+        profile = {big: "3g.20gb", small: "1g.5gb"}[uuid]
+        assert listed.stdout.splitlines()[1:] == [f"  MIG {profile:<10} Device  0: (UUID: {uuid})"]
+    assert nvml(container("c"), look)[0] == []

@@ -5,6 +5,7 @@ vocabularies   which names each technology reads, and in what unit
 foreign        names of other projects that nobody serves, and what to write instead
 text           what of others' text is taken in, and how it is shown
 quantities     numbers as people and API servers write them
+mig            what a card in MIG mode can be cut into, and is
 objects        ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 kubernetes     the part of Kubernetes' own kinds that we read or write
 quotas         Kubernetes' resource quotas

@@ -5,6 +5,8 @@ A machine is one sparse file in /dev/shm (layout: native/sim/sim_machine.h) and 
     DIRECTORY/
       machine.json              what was created, for `open_machine`
       devices/nvidia0 …         one device file per card: "EGPUSIM1 " and the card's UUID
+      devices/nvidia-caps/…     where a card can be cut up with MIG: device files of all instances that there can be
+      mig-minors                which file is whose, as NVIDIA's driver says it in /proc
       driver/                   the *driver directory*; programs run with LD_LIBRARY_PATH=DIRECTORY/driver
         libcuda.so.1            ┐
         libnvidia-ml.so.1       │ links to the libraries
@@ -60,6 +62,9 @@ __all__ = [
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 _MOST_KEPT_MIB: Final = 4096
+_GPU_INSTANCES: Final = 15
+_COMPUTE_INSTANCES: Final = 8
+"""How many of a card, and of a GPU instance, have device files."""
 _MOST_DIGITS: Final = 10
 _UUIDS: Final = uuid.UUID("6f1d7a3e-5a1c-4f0e-9f0b-2c7d0c5b8e11")  # of simulated cards
 
@@ -74,6 +79,11 @@ class Machine:
     device_dir: Path
     state: Path
     cards: tuple[SimulatedCard, ...]
+
+    @property
+    def mig_minors(self) -> Path:
+        """There if a card can be cut up."""
+        return self.directory / "mig-minors"
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -157,6 +167,7 @@ def create_machine(
         device_dir.mkdir(parents=True)
         for card in cards:
             card.device.write_text(f"EGPUSIM1 {card.uuid}")
+        _make_capabilities(machine)
         _link_driver(machine, machine.driver_dir, device_dir, libraries)
         (directory / "machine.json").write_bytes(msgspec.json.encode(_Description(node_name, str(state), models, kept)))
     except OSError as error:
@@ -218,7 +229,8 @@ def _libraries() -> dict[str, Path]:
 def make_driver_dir(machine: Machine, directory: Path, device_dir: Path) -> Path:
     """Make a driver directory for a container: the machine's libraries and state, and the given device files.
 
-    Device files are found as ``device_dir/nvidia<minor>``; a card without one there does not exist for the container.
+    Device files are found as ``device_dir/nvidia<minor>``; a card without one there does not exist for the container,
+    nor does an instance of MIG without its two in ``device_dir/nvidia-caps``.
     Returns the absolute directory.
     """
     directory = directory.absolute()
@@ -287,6 +299,25 @@ def _card(node_name: str, index: int, name: str, device_dir: Path, kept: _Kept) 
         pci_bus_id=f"00000000:{bus_number(index):02X}:00.0",
         device=device_dir / f"nvidia{index}",
     )
+
+
+def _make_capabilities(machine: Machine) -> None:
+    """Device files of MIG, numbered as NVIDIA's driver does it (native/sim/sim_machine.h: SIM_CAPABILITY…)."""
+    capable = [card for card in machine.cards if profiles()[card.profile].mig]
+    if not capable:
+        return
+    minors = {"config": 1, "monitor": 2}
+    for card in capable:
+        for instance in range(_GPU_INSTANCES):
+            first = 3 + (card.minor * _GPU_INSTANCES + instance) * (1 + _COMPUTE_INSTANCES)
+            whole = f"gpu{card.minor}/gi{instance}"
+            minors[f"{whole}/access"] = first
+            minors |= {f"{whole}/ci{part}/access": first + 1 + part for part in range(_COMPUTE_INSTANCES)}
+    directory = machine.device_dir / "nvidia-caps"
+    directory.mkdir()
+    for minor in minors.values():
+        (directory / f"nvidia-cap{minor}").touch()
+    machine.mig_minors.write_text("".join(f"{name} {minor}\n" for name, minor in minors.items()))
 
 
 def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries: Mapping[str, Path]) -> None:
