@@ -168,13 +168,12 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="egpu-walk-") as scratch:
         folder, programs = place(options.kind, Path(scratch))
+        (home := Path(scratch) / "home").mkdir(mode=0o700)
         as_user: list[str] = []
         if options.user:
             who = pwd.getpwnam(options.user)
             subprocess.run(["chown", "-R", f"{who.pw_uid}:{who.pw_gid}", scratch], check=True)
             as_user = ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups"]
-        (home := Path(scratch) / "home").mkdir(mode=0o777)
-        home.chmod(0o777)
         environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home), "DEV": "CUDA:PTX"}
         environment |= {"EGPU_RUN_DIR": str(home / "run")}
         wrong = 0

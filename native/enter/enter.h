@@ -18,9 +18,15 @@ bool enter_unshare(const char **why); /* false: not possible here; *why says wha
 void enter_bind(const char *source, const char *target, bool read_only);
 void enter_preload(char *const *libraries, int count);
 
+enum enter_input {
+    INPUT_NONE,     /* /dev/null */
+    INPUT_PIPE,     /* what attached callers type */
+    INPUT_TERMINAL, /* the same; and it is the command's controlling terminal, stdout and stderr */
+};
+
 /* supervise.c: returns in the child that goes on to exec; the caller's process has ended by
  * then. */
-void enter_supervise(const char *directory);
+void enter_supervise(const char *directory, enum enter_input input);
 void enter_kill_descendants(
     void); /* children, and theirs as they become ours, until there are none */
 

@@ -1,6 +1,7 @@
 /* See log.h. A log that cannot be written (a full disk) costs lines, never the command. */
 #include "log.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -17,7 +18,7 @@ static void write_line(const struct log_stream *stream, size_t length, char tag)
     gmtime_r(&now.tv_sec, &utc);
     size_t size = strftime(head, sizeof head, "%Y-%m-%dT%H:%M:%S", &utc);
     size += (size_t)snprintf(head + size, sizeof head - size, ".%09ldZ %s %c ", now.tv_nsec,
-                             stream->name, tag);
+                             stream->channel == ATTACH_STDERR ? "stderr" : "stdout", tag);
     struct iovec parts[] = {{head, size}, {(char *)stream->line, length}, {(char *)"\n", 1}};
     if (writev(stream->file, parts, 3) < 0) return;
 }
@@ -35,16 +36,19 @@ static void write_whole_lines(struct log_stream *stream) {
     stream->length = 0;
 }
 
-ssize_t log_take(struct log_stream *stream) {
-    ssize_t size = read(stream->pipe, stream->line + stream->length, LOG_LINE - stream->length);
-    if (size <= 0) return size;
+bool log_take(struct log_stream *stream) {
+    char *text = stream->line + stream->length;
+    ssize_t size = read(stream->pipe, text, LOG_LINE - stream->length);
+    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) stream->pipe = -1;
+    if (size <= 0) return false;
+    attach_say(stream->attached, stream->channel, text, (size_t)size);
     stream->length += (size_t)size;
     write_whole_lines(stream);
-    return size;
+    return true;
 }
 
 void log_finish(struct log_stream *stream) {
-    for (int reads = 0; reads < LAST_READS && log_take(stream) > 0; reads++) continue;
+    for (int reads = 0; reads < LAST_READS && log_take(stream); reads++) continue;
     if (stream->length > 0) write_line(stream, stream->length, 'F');
     stream->length = 0;
 }

@@ -8,21 +8,25 @@
 #ifndef EGPU_ENTER_LOG_H
 #define EGPU_ENTER_LOG_H
 
-#include <stddef.h>
-#include <sys/types.h>
+#include "attach.h"
 
-enum { LOG_LINE = 16384 };
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { LOG_LINE = ATTACH_SAID };
 
 struct log_stream {
-    const char *name; /* stdout or stderr */
-    int file, pipe;   /* where lines go; where the text comes from, never waited for */
+    enum attach_channel channel; /* stdout or stderr */
+    struct attached *attached;   /* who sees the text at once */
+    int file;                    /* where lines go */
+    int pipe;                    /* where the text comes from, never waited for; -1 after its end */
     size_t length;
     char line[LOG_LINE];
 };
 
-/* Takes what the pipe has now, a buffer at the most, and writes the lines that are whole. As read
- * does: 0 at the end of the text, -1 with nothing there. */
-ssize_t log_take(struct log_stream *stream);
+/* Takes what the pipe has now, a buffer at the most, and writes the lines that are whole. False
+ * where it has nothing. */
+bool log_take(struct log_stream *stream);
 /* Takes all that the pipe still has, and writes what waits for its line's end. */
 void log_finish(struct log_stream *stream);
 

@@ -9,7 +9,9 @@
  *   --env NAME=VALUE           adds or changes a variable; --unset-env NAME removes one;
  *                              --clear-env removes all before
  *   --supervise DIRECTORY      run in the background under a supervisor (see supervise.c) and
- *                              return when it runs
+ *                              return when it runs; others may attach to it (see attach.h). With
+ *                              --input they can type for it, with --terminal also on a terminal
+ *                              that is its own
  *   --join PROCESS             in the mounts of a process that runs (its user namespace too); it
  * and what it starts end with the command, and at SIGTERM. --terminal: its standard input is its
  * controlling terminal
@@ -42,7 +44,7 @@ struct options {
     char *preloads[MAX_OPTIONS];
     int preload_count;
     const char *directory, *supervise, *join;
-    bool probe, terminal;
+    bool probe, input, terminal;
     char **command;
 };
 
@@ -114,6 +116,8 @@ static void parse(char **argument, struct options *options) {
             require_absolute(option, options->supervise);
         } else if (strcmp(option, "--join") == 0) {
             options->join = next_value(&argument, option);
+        } else if (strcmp(option, "--input") == 0) {
+            options->input = true;
         } else if (strcmp(option, "--terminal") == 0) {
             options->terminal = true;
         } else if (strcmp(option, "--probe") == 0) {
@@ -162,7 +166,10 @@ int main(int count, char **arguments) {
     }
     if (options.directory != NULL && chdir(options.directory) != 0)
         enter_fail("cannot enter %s: %s", options.directory, strerror(errno));
-    if (options.supervise != NULL) enter_supervise(options.supervise);
+    enum enter_input input = options.terminal ? INPUT_TERMINAL
+                             : options.input  ? INPUT_PIPE
+                                              : INPUT_NONE;
+    if (options.supervise != NULL) enter_supervise(options.supervise, input);
     if (options.join != NULL) enter_attend(options.terminal);
 
     execvp(options.command[0], options.command);

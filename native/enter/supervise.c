@@ -5,6 +5,7 @@
  *   pid    "<command pid> <its start time> <supervisor pid> <its start time>\n"; start times as in
  *          /proc/<pid>/stat
  *   log    what the command writes to stdout and stderr, as log.h says (appended to)
+ *   attach a socket for who wants to see it at once, and to type for it (attach.h)
  *   exit   "<exit status> <signal> <CLOCK_REALTIME ns>\n"; signal 0 when it exited by itself
  *
  * The command runs in its own session; SIGTERM, SIGINT, SIGHUP and SIGQUIT to the supervisor go to
@@ -13,6 +14,7 @@
  * command with it (its parent-death signal) and leaves no `exit`.
  */
 #define _GNU_SOURCE
+#include "attach.h"
 #include "enter.h"
 #include "log.h"
 
@@ -26,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -81,18 +84,25 @@ static bool take_signal(int signals, pid_t child, int *status) {
     return false;
 }
 
-static _Noreturn void watch(pid_t child, int directory, int signals, struct log_stream *streams) {
+static _Noreturn void watch(pid_t child, int directory, int signals, struct log_stream *streams,
+                            struct attached *attached) {
     int status = 0;
-    struct pollfd sources[] = {
-        {signals, POLLIN, 0}, {streams[0].pipe, POLLIN, 0}, {streams[1].pipe, POLLIN, 0}};
+    struct pollfd sources[3 + ATTACH_POLLED];
     for (;;) {
-        if (poll(sources, 3, -1) < 0) continue;
+        bool behind = attach_behind(attached);
+        sources[0] = (struct pollfd){.fd = signals, .events = POLLIN};
         for (int i = 0; i < 2; i++)
-            if (sources[1 + i].revents != 0 && log_take(&streams[i]) == 0) sources[1 + i].fd = -1;
+            sources[1 + i] = (struct pollfd){.fd = behind ? -1 : streams[i].pipe, .events = POLLIN};
+        attach_poll(attached, sources + 3);
+        if (poll(sources, 3 + ATTACH_POLLED, -1) < 0) continue;
+        for (int i = 0; i < 2; i++)
+            if (sources[1 + i].revents != 0 && !attach_behind(attached)) log_take(&streams[i]);
+        attach_serve(attached, sources + 3);
         if (sources[0].revents != 0 && take_signal(signals, child, &status)) break;
     }
     enter_kill_descendants();
     for (int i = 0; i < 2; i++) log_finish(&streams[i]);
+    attach_finish(attached);
     char text[96];
     snprintf(text, sizeof text, "%d %d %llu\n",
              WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
@@ -100,27 +110,60 @@ static _Noreturn void watch(pid_t child, int directory, int signals, struct log_
     _exit(write_file(directory, "exit", text) ? 0 : ENTER_FAILED);
 }
 
-/* A pipe for one stream of the command: its end of it, which is not passed on by itself. */
-static int open_stream(struct log_stream *stream, const char *name, int file) {
+/* A pipe of which one end is ours, and never waited for; the other is the command's, and not passed
+ * on by itself. */
+static bool open_pipe(int *ours, int *theirs, bool we_write) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0 || fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) return -1;
-    stream->name = name;
-    stream->file = file;
-    stream->pipe = ends[0];
-    stream->length = 0;
-    return ends[1];
+    if (pipe2(ends, O_CLOEXEC) != 0) return false;
+    *ours = ends[we_write];
+    *theirs = ends[!we_write];
+    return fcntl(*ours, F_SETFL, O_NONBLOCK) == 0;
 }
 
-static void run_supervisor(const char *path, int pipe) {
+static bool open_terminal(int *ours, int *theirs) {
+    char path[64];
+    *ours = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+    if (*ours < 0 || unlockpt(*ours) != 0 || ptsname_r(*ours, path, sizeof path) != 0) return false;
+    *theirs = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    return *theirs >= 0;
+}
+
+/* Fills `ends` with the command's stdin, stdout and stderr. */
+static bool open_streams(enum enter_input input, int ends[3], struct log_stream streams[2],
+                         struct attached *attached) {
+    attached->input = -1;
+    attached->terminal = input == INPUT_TERMINAL;
+    for (int i = 0; i < 2; i++) {
+        streams[i].channel = i == 0 ? ATTACH_STDOUT : ATTACH_STDERR;
+        streams[i].attached = attached;
+        streams[i].pipe = -1;
+    }
+    if (attached->terminal) {
+        if (!open_terminal(&attached->input, &ends[0])) return false;
+        streams[0].pipe = attached->input;
+        ends[1] = ends[2] = ends[0];
+        return true;
+    }
+    if (input == INPUT_NONE)
+        ends[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    else if (!open_pipe(&attached->input, &ends[0], true))
+        return false;
+    return ends[0] >= 0 && open_pipe(&streams[0].pipe, &ends[1], false) &&
+           open_pipe(&streams[1].pipe, &ends[2], false);
+}
+
+static void run_supervisor(const char *path, enum enter_input input, int pipe) {
     static struct log_stream streams[2];
+    static struct attached attached;
+    int ends[3];
     int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0) report(pipe, path);
     int log = openat(directory, "log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (log < 0 || nothing < 0) report(pipe, "cannot open the log");
-    int out = open_stream(&streams[0], "stdout", log),
-        err = open_stream(&streams[1], "stderr", log);
-    if (out < 0 || err < 0) report(pipe, "cannot make a pipe");
+    if (!open_streams(input, ends, streams, &attached)) report(pipe, "cannot make its streams");
+    streams[0].file = streams[1].file = log;
+    if (!attach_open(&attached, directory)) report(pipe, "cannot listen for callers");
     if (setsid() < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         report(pipe, "cannot become a supervisor");
     unlinkat(directory, "exit", 0);
@@ -146,9 +189,8 @@ static void run_supervisor(const char *path, int pipe) {
         close(go[1]);
         /* not before the pid file is there; and not at all if the supervisor died meanwhile */
         if (read(go[0], &start, 1) != 1 || getppid() != supervisor) _exit(ENTER_FAILED);
-        dup2(nothing, 0);
-        dup2(out, 1);
-        dup2(err, 2);
+        for (int stream = 0; stream <= 2; stream++) dup2(ends[stream], stream);
+        if (attached.terminal && ioctl(0, TIOCSCTTY, 0) != 0) _exit(ENTER_FAILED);
         sigprocmask(SIG_SETMASK, &before, NULL);
         return; /* main() execs the command */
     }
@@ -162,16 +204,17 @@ static void run_supervisor(const char *path, int pipe) {
         report(pipe, "cannot write the pid file");
     }
     close(pipe); /* nothing was said: it runs */
-    close(out);
-    close(err);
+    /* ours of its terminal stays: nobody else may have it for a moment, and it is not to hang up */
+    for (int stream = 0; stream <= 2 && !attached.terminal; stream++) close(ends[stream]);
     for (int stream = 0; stream <= 2; stream++) dup2(nothing, stream);
     if (write(go[1], "", 1) != 1) kill(child, SIGKILL);
     close(go[1]);
     close(go[0]);
-    watch(child, directory, signals, streams);
+    signal(SIGPIPE, SIG_IGN); /* a command need not read what it is given */
+    watch(child, directory, signals, streams, &attached);
 }
 
-void enter_supervise(const char *directory) {
+void enter_supervise(const char *directory, enum enter_input input) {
     int pipe[2];
     if (mkdir(directory, 0755) != 0 && errno != EEXIST)
         enter_fail("cannot make %s: %s", directory, strerror(errno));
@@ -180,7 +223,7 @@ void enter_supervise(const char *directory) {
     if (supervisor < 0) enter_fail("cannot fork: %s", strerror(errno));
     if (supervisor == 0) {
         close(pipe[0]);
-        run_supervisor(directory, pipe[1]);
+        run_supervisor(directory, input, pipe[1]);
         return;
     }
     char problem[512];

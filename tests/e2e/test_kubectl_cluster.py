@@ -1,12 +1,18 @@
 """Unmodified kubectl against `egpu up`: Debian's 1.20 and the machine's own; and how the cluster ends."""
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -347,23 +353,59 @@ def test_what_pods_say_and_use(streaming: Tool) -> None:
     assert "node-1" in streaming("top", "node")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "instead"),
-    [
-        (["attach", "-i", "steady"], "kubectl exec -it steady"),
-        (["debug", "steady", "--image=busybox"], "kubectl exec -it steady"),
-    ],
-    ids=["attach -i", "debug"],
-)
-def test_what_is_not_there_says_what_to_do(kubectl: Tool, arguments: list[str], instead: str) -> None:
+RUN = ("run", "typed", "--image=any", "--restart=Never", "--rm")
+
+
+def test_what_is_piped_into_a_new_pod_is_its_input(streaming: Tool) -> None:
+    done = streaming.run(*RUN, "-i", "--command", "--", "sh", stdin="echo one\nexit 7\n")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (7, "one"), done.stderr
+    assert "not found" in streaming.run("get", "pod", "typed").stderr
+
+
+def test_a_new_pod_has_the_terminal_of_who_runs_it(streaming: Tool) -> None:
+    """Its size, its keys, and how it ends; who attaches later has it as well."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 31, 99, 0, 0))
+    command = [str(streaming.binary), *RUN, "-it", "--command", "--", "sh", "-c", "sleep 1; exec sh -i"]
+    process = subprocess.Popen(
+        command, env=streaming.environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    shown = b""
+
+    def shows(text: bytes) -> bool:
+        nonlocal shown
+        with contextlib.suppress(BlockingIOError):
+            shown += os.read(ours, 65536)
+        return text in shown
+
+    def typed(line: bytes, answer: bytes) -> None:
+        os.write(ours, line + b"\r")
+        wait_until(lambda: shows(answer), lambda: f"no {answer!r} in {shown!r}")
+
+    try:
+        wait_until(lambda: shows(b"see a command prompt"), lambda: f"not attached: {shown!r}")
+        typed(b"stty size; tty", b"31 99\r\n/dev/pts/")
+        typed(b"python3 -c 'import time; print(6 * 7, flush=True); time.sleep(1000)'", b"42\r\n")
+        typed(b"\x03echo $((600 + 66))", b"666\r\n")
+        second = streaming.run("attach", "-i", "typed", stdin="exit 5\n")
+        assert second.returncode == 0, second.stderr
+        assert process.wait(DEADLINE_SECONDS) == 5, shown
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def test_what_is_not_there_says_what_to_do(kubectl: Tool) -> None:
     kubectl.apply(a_pod("steady", "sleep 1000"))
     kubectl("wait", "--for=condition=Ready", "pod/steady", "--timeout=90s")
-    if arguments[0] == "debug" and kubectl.run("debug", "--help").returncode != 0:
+    if kubectl.run("debug", "--help").returncode != 0:
         pytest.skip("this kubectl has no `debug`")
-    done = kubectl.run(*arguments)
+    done = kubectl.run("debug", "steady", "--image=busybox")
     assert done.returncode == 1
     assert "is not in the embedded cluster" in done.stderr
-    assert instead in done.stderr
+    assert "kubectl exec -it steady" in done.stderr
     assert "panic" not in done.stderr
 
 
@@ -382,8 +424,7 @@ def test_a_port_of_a_pod_is_reached_through_the_api(streaming: Tool) -> None:
     streaming("wait", "--for=condition=Ready", "pod/echoes", "--timeout=90s")
     streaming.until("it listens", lambda: reachable(port))
     command = [str(streaming.binary), "port-forward", "echoes", f"{local}:{port}"]
-    environment = {"KUBECONFIG": str(streaming.kubeconfig), "HOME": str(streaming.home), "PATH": streaming.path}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as forwarding:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=streaming.environment, text=True) as forwarding:
         assert forwarding.stdout is not None
         try:
             assert f"127.0.0.1:{local} -> {port}" in forwarding.stdout.readline()

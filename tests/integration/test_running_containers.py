@@ -1,5 +1,6 @@
 """What runs beside or is seen of running containers: exec, attach, their logs' times, what they use."""
 
+import contextlib
 import datetime
 import os
 import tempfile
@@ -15,7 +16,7 @@ import yaml
 from egpu.embedded import streams
 from egpu.embedded.apiserver import User, node_user
 from egpu.errors import ElasticGPUError, NotFound
-from support.channels import CLOSE, RESIZE, STDERR, STDIN, STDOUT, Refused, channels
+from support.channels import CLOSE, ERROR, RESIZE, STDERR, STDIN, STDOUT, Refused, channels
 from support.local_node import NODE, LocalNode, local_node, shell
 from support.process_table import with_command
 from support.waiting import until
@@ -202,10 +203,72 @@ async def test_attach_shows_what_is_said_from_now_on(node: LocalNode) -> None:
     assert (opened.said.get(STDOUT), opened.said.get(STDERR)) == (b"after\n", b"wrong\n")
 
 
-async def test_attach_says_what_to_do_for_input(node: LocalNode) -> None:
-    found = await refusal(node, f"{PODS}/box/attach", stdin="true", stdout="true")
-    assert "is not in the embedded cluster" in found.status["message"]
-    assert "kubectl exec -it box -- sh" in found.status["message"]
+def attached(node: LocalNode, pod: str, **more: Any) -> Any:
+    query = {"stdin": "true", "stdout": "true", "stderr": "true", **more}
+    return channels(node.kubeconfig.read_text(), f"{PODS}/{pod}/attach", **query)
+
+
+async def test_what_is_typed_for_a_container_outlives_who_typed_and_the_kubelet(node: LocalNode) -> None:
+    reads = shell("main", "while read line; do echo got $line; done; echo over; exit 3", gpu=False, stdin=True)
+    await node.create("reader", [reads], restartPolicy="Never")
+    await node.phase("reader", "Running")
+    async with attached(node, "reader") as opened:
+        await opened.send(STDIN, b"one\n")
+        await opened.hear(STDOUT, b"got one\n")
+        await opened.send(CLOSE, bytes([STDIN]))
+        assert await opened.end() == SUCCESS, "its own end is not the container's"
+    await node.kill_kubelet()
+    await node.start_kubelet()
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def again() -> Any:
+            try:
+                return await stack.enter_async_context(attached(node, "reader"))
+            except Refused:
+                return None
+
+        opened = await until(again, "the next kubelet knows it")
+        await opened.send(STDIN, b"two\n")
+        await opened.hear(STDOUT, b"got two\n")
+    assert (await node.read("reader")).status.phase == "Running"
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["his input ends", "he goes"])
+async def test_input_that_is_read_once_ends_with_who_types_it(node: LocalNode, leaves: bool) -> None:
+    name = f"once-{leaves}".lower()
+    sums = shell("main", "sort -n", gpu=False, stdin=True, stdinOnce=True)
+    pod = await node.create(name, [sums], restartPolicy="Never")
+    await node.phase(name, "Running")
+    async with attached(node, name) as opened:
+        await opened.send(STDIN, b"2\n1\n")
+        if not leaves:
+            await opened.send(CLOSE, bytes([STDIN]))
+            assert await opened.end() == SUCCESS
+            assert opened.said == {STDOUT: b"1\n2\n", ERROR: opened.said[ERROR]}
+    await node.phase(name, "Succeeded")
+    assert node.log(pod, "main") == "1\n2\n"
+
+
+async def test_a_shell_on_a_terminal_of_its_own(node: LocalNode) -> None:
+    terminal = {"stdin": True, "stdinOnce": True, "tty": True}
+    await node.create("typed", [shell("main", "exec sh -i", gpu=False, **terminal)], restartPolicy="Never")
+    await node.phase("typed", "Running")
+    async with attached(node, "typed", stderr="false", tty="true") as opened:
+        await opened.send(RESIZE, b'{"Width":70000,"Height":1}')  # not a size
+        await opened.send(RESIZE, b'{"Width":101,"Height":47}')
+        await opened.send(STDIN, b"stty size; echo $TERM\n")
+        await opened.hear(STDOUT, b"47 101\r\nxterm\r\n")
+    async with attached(node, "typed", stderr="false", tty="true") as opened:
+        await opened.send(STDIN, b"exit 4\n")
+        assert await opened.end() == SUCCESS
+    await node.phase("typed", "Failed")
+    (status,) = (await node.client.raw("GET", f"{PODS}/typed"))["status"]["containerStatuses"]
+    assert status["state"]["terminated"]["exitCode"] == 4
+
+
+async def test_who_attaches_wants_something(node: LocalNode) -> None:
+    found = await refusal(node, f"{PODS}/box/attach", stdout="false")
+    assert "at least 1 of stdin, stdout, stderr" in found.status["message"]
 
 
 async def test_a_kubelet_that_is_away_is_said(node: LocalNode) -> None:

@@ -19,7 +19,7 @@ import struct
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -42,7 +42,8 @@ _PEER = struct.Struct("3i")
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """`wants`: `exec` (a command in a container) or `usage` (what the containers of this node use)."""
+    """`wants`: `exec` (a command in a container), `attach` (the streams of its own process) or `usage` (what the
+    containers of this node use)."""
 
     wants: str
     pod_uid: str = ""
@@ -51,6 +52,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     streams: list[int] = []
     """Which of STDIN, STDOUT and STDERR the caller has."""
     terminal: bool = False
+
+
+class _WindowSize(msgspec.Struct):
+    Height: Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
+    Width: Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +102,15 @@ class Connection:
             await asyncio.sleep(GONE_SECONDS)
             if poll.poll(0):
                 return
+
+
+def window_size(payload: bytes) -> tuple[int, int] | None:
+    """Rows and columns that a frame of channel RESIZE says; None where it says none."""
+    try:
+        size = msgspec.json.decode(payload, type=_WindowSize)
+    except msgspec.MsgspecError:
+        return None
+    return size.Height, size.Width
 
 
 def is_ours(writer: asyncio.StreamWriter) -> bool:

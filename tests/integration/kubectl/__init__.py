@@ -81,13 +81,16 @@ class Kubectl:
         """Where it finds plugins."""
         return "/usr/bin:/bin"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": self.path, "TZ": "UTC"}
+
     def run(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run it; the caller looks at the exit code."""
-        environment = {"KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home), "PATH": self.path, "TZ": "UTC"}
         return subprocess.run(
             [str(self.binary), *arguments],
             input=stdin,
-            env=environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=timeout,

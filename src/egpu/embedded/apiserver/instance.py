@@ -74,7 +74,7 @@ class Instance:
         )
         self._housekeeper.start()
         store.listen(quota.QuotaStatus(store).on_change)
-        self._app = App(registry, handlers, Streaming(store, logs), tokens, self.authorizer)
+        self._app = App(registry, handlers, Streaming(store), tokens, self.authorizer)
         self._killed = False
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None

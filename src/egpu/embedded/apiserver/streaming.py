@@ -2,8 +2,7 @@
 
 Each message is one byte for the channel and the payload (`egpu.embedded.streams` names the channels). The protocol is
 Kubernetes' `v5.channel.k8s.io`, or version 4, where nobody can say that standard input ends. An older way, SPDY, is
-answered by what to do instead (`absent`). Commands run in a container are the kubelet's; the output that `attach` shows
-is read from the container's log, and begins now.
+answered by what to do instead (`absent`). Commands in a container and the streams of its own process are the kubelet's.
 """
 
 import asyncio
@@ -14,28 +13,24 @@ from urllib.parse import parse_qs
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from egpu.embedded.apiserver import forwarding, kubelets
-from egpu.embedded.apiserver.absent import not_here
 from egpu.embedded.apiserver.calls import Call
 from egpu.embedded.apiserver.containers import chosen_container, container_status
-from egpu.embedded.apiserver.logs import LogFinder, LogReader
-from egpu.embedded.apiserver.objects import Json, at, encode, uid_of
+from egpu.embedded.apiserver.objects import Json, at, uid_of
 from egpu.embedded.apiserver.status import bad_request, unexplained
-from egpu.embedded.apiserver.store import Store, Stored
+from egpu.embedded.apiserver.store import Store
 from egpu.embedded.streams import ERROR, STDERR, STDIN, STDOUT, Connection, Question
 
 STREAMED = ("exec", "attach", "portforward")
 """Subresources of pods."""
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _STREAMS = {"stdin": STDIN, "stdout": STDOUT, "stderr": STDERR}
-_FROM_LOG = {"stdout": STDOUT, "stderr": STDERR}
 
 
 class Streaming:
     """Carries out `create` of pods/exec and pods/attach."""
 
-    def __init__(self, store: Store, logs: LogFinder) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._logs = logs
 
     async def serve(self, call: Call, socket: WebSocket) -> None:
         """Raises RequestRefused, before it accepts."""
@@ -49,12 +44,9 @@ class Streaming:
         single = {name: values[-1] for name, values in query.items()}
         container = running_container(call, single, pod.obj)
         protocol = _protocol(socket, PROTOCOLS)
-        if call.subresource == "exec":
-            await self._exec(socket, protocol, pod.obj, _question(query, pod.obj, container))
-        else:
-            await self._attach(socket, protocol, pod, call, container)
+        await self._pass(socket, protocol, pod.obj, _question(query, call, pod.obj, container))
 
-    async def _exec(self, socket: WebSocket, protocol: str, pod: Json, question: Question) -> None:
+    async def _pass(self, socket: WebSocket, protocol: str, pod: Json, question: Question) -> None:
         async with kubelets.ask(self._store, str(at(pod, "spec", "nodeName")), question) as (connection, answer):
             if answer.refused:
                 raise unexplained(f"unable to upgrade connection: {answer.refused}")
@@ -79,20 +71,6 @@ class Streaming:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client may have closed it
             await socket.close()
 
-    async def _attach(self, socket: WebSocket, protocol: str, pod: Stored, call: Call, container: str) -> None:
-        now_on = {"container": container, "follow": "true", "tailLines": "0"}
-        reader = LogReader(self._store, self._logs, call, pod, now_on)
-        await socket.accept(protocol)
-        leaving = asyncio.create_task(_gone(socket))
-        writing = asyncio.create_task(_show(socket, reader))
-        done, _ = await asyncio.wait([leaving, writing], return_when=asyncio.FIRST_COMPLETED)
-        for task in (leaving, writing):
-            task.cancel()
-        await asyncio.gather(leaving, writing, return_exceptions=True)
-        if writing in done:
-            await socket.send_bytes(bytes([ERROR]) + encode({"metadata": {}, "status": "Success"}))
-            await socket.close()
-
 
 def _protocol(socket: WebSocket, known: Sequence[str]) -> str:
     """The first of ours that is asked for. Raises RequestRefused."""
@@ -107,18 +85,13 @@ def running_container(call: Call, query: Mapping[str, str], pod: Json) -> str:
     container = chosen_container(call, query, pod)
     if at(container_status(pod, container), "state", "running") is None:
         raise unexplained(f'unable to upgrade connection: container not found ("{container}")')
-    if call.subresource == "attach" and query.get("stdin") == "true":
-        raise not_here(
-            "the standard input of a container",
-            f"attach without -i shows its output; kubectl exec -it {call.name} -- sh runs a shell beside it",
-        )
     return container
 
 
-def _question(query: Mapping[str, list[str]], pod: Json, container: str) -> Question:
+def _question(query: Mapping[str, list[str]], call: Call, pod: Json, container: str) -> Question:
     """Raises RequestRefused."""
     command = query.get("command", [])
-    if not command:
+    if call.subresource == "exec" and not command:
         raise bad_request("you must specify at least 1 command for the container")
     wanted = [channel for name, channel in _STREAMS.items() if query.get(name, [""])[-1] in ("true", "1")]
     terminal = query.get("tty", [""])[-1] in ("true", "1")
@@ -127,8 +100,9 @@ def _question(query: Mapping[str, list[str]], pod: Json, container: str) -> Ques
     if terminal and STDERR in wanted:
         raise bad_request("tty and stderr cannot both be true")
     return Question(
-        wants="exec", pod_uid=uid_of(pod), container=container, command=command, streams=wanted, terminal=terminal
-    )
+        wants=call.subresource, pod_uid=uid_of(pod), container=container, command=command, streams=wanted,
+        terminal=terminal,
+    )  # fmt: skip
 
 
 async def _pass_on(socket: WebSocket, connection: Connection) -> None:
@@ -137,14 +111,3 @@ async def _pass_on(socket: WebSocket, connection: Connection) -> None:
         while message := await socket.receive_bytes():
             await connection.send(message[0], message[1:])
     connection.writer.close()
-
-
-async def _show(socket: WebSocket, reader: LogReader) -> None:
-    async for line in reader.lines():
-        await socket.send_bytes(bytes([_FROM_LOG[line.stream]]) + line.text)
-
-
-async def _gone(socket: WebSocket) -> None:
-    with contextlib.suppress(WebSocketDisconnect):
-        while True:
-            await socket.receive_bytes()

@@ -14,8 +14,9 @@
     environment  variables
     images       the program of an image
     runtime      containers as processes
-    streaming    the socket where the API server asks for the next two
+    streaming    the socket where the API server asks for the next three
     execution    a command in a running container
+    attachment   the streams of its own process
     usage        what containers use now
     status       what the API server is told
     events       events about pods

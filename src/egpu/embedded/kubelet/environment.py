@@ -10,6 +10,7 @@ from egpu.adapters import native
 from egpu.embedded.kubelet.objects import Container, EnvVar, Pod, SourceRef, ValueFrom
 from egpu.errors import InvalidInput
 
+TERMINAL = "xterm"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 _KEYED = re.compile(r"^metadata\.(annotations|labels)\['(.+)'\]$")
@@ -32,6 +33,8 @@ def environment(
     """
     path = native.search_path(DEFAULT_PATH)  # as NVIDIA's runtime puts its nvidia-smi into containers
     env = {"PATH": path, "HOSTNAME": pod.spec.hostname or pod.name, "HOME": "/root", **devices}
+    if container.tty:
+        env["TERM"] = TERMINAL
     for source in container.env_from or []:
         env |= _whole(source.prefix, source.config_map_ref, sources.config_maps, "configMapRef")
         env |= _whole(source.prefix, source.secret_ref, sources.secrets, "secretRef")

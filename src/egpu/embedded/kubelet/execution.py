@@ -15,9 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from egpu.adapters import native
-from egpu.embedded.streams import CHUNK_BYTES, CLOSE, ERROR, RESIZE, STDERR, STDIN, STDOUT, Connection, Question
-
-TERMINAL = "xterm"
+from egpu.embedded.kubelet.environment import TERMINAL
+from egpu.embedded.streams import (
+    CHUNK_BYTES,
+    CLOSE,
+    ERROR,
+    RESIZE,
+    STDERR,
+    STDIN,
+    STDOUT,
+    Connection,
+    Question,
+    window_size,
+)
 
 
 @dataclass(frozen=True)
@@ -150,9 +160,8 @@ def _status(code: int) -> dict[str, Any]:
 
 
 def _resize(terminal: int, payload: bytes) -> None:
-    with contextlib.suppress(ValueError, KeyError, TypeError, struct.error):
-        size = json.loads(payload)
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", size["Height"], size["Width"], 0, 0))
+    if (size := window_size(payload)) is not None:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
 
 
 async def _read(terminal: int) -> bytes:

@@ -80,6 +80,8 @@ def run_spec(
         binds=(*binds, *_volumes(config, pod, container)),
         preload=tuple(preload),
         log=log_file(config, pod, container.name, number),
+        input=container.stdin,
+        terminal=container.tty,
     )
 
 

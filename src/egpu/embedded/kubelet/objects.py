@@ -74,6 +74,9 @@ class Container(kubernetes.Container, frozen=True, kw_only=True):
     env: Sequence[EnvVar] | None = None
     env_from: list[EnvFrom] | None = None
     volume_mounts: list[VolumeMount] | None = None
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
 
     @property
     def restartable(self) -> bool:

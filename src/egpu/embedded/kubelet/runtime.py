@@ -42,7 +42,8 @@ class Bind:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run. `preload` are libraries that every program in the container gets, whatever its environment says."""
+    """One run. `preload` are libraries that every program in the container gets, whatever its environment says.
+    `input`: it reads what attached callers type; `terminal`: also on a terminal of its own."""
 
     argv: Sequence[str]
     env: dict[str, str]
@@ -50,6 +51,8 @@ class RunSpec:
     binds: tuple[Bind, ...] = ()
     preload: tuple[str, ...] = ()
     log: Path = field(default=Path("/dev/null"))
+    input: bool = False
+    terminal: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class Runtime:
                 command += ["--ro-bind" if bind.read_only else "--bind", bind.source, bind.target]
             for library in spec.preload:
                 command += ["--preload", library]
+        command += ["--input"] if spec.input else []
+        command += ["--terminal"] if spec.terminal else []
         command += ["--chdir", spec.working_dir or "/", "--supervise", str(directory), "--", *spec.argv]
         try:
             process = await asyncio.create_subprocess_exec(

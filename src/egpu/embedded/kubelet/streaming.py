@@ -1,4 +1,5 @@
-"""The kubelet's socket for the API server (`egpu.embedded.streams`): commands in containers, and what these use."""
+"""The kubelet's socket for the API server (`egpu.embedded.streams`): commands in containers, their own streams, and
+what they use."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from egpu.embedded.kubelet.attachment import attach, call
 from egpu.embedded.kubelet.containers import ContainerRecord
 from egpu.embedded.kubelet.execution import Place, execute
+from egpu.embedded.kubelet.objects import Container
 from egpu.embedded.kubelet.runtime import Runtime, look
 from egpu.embedded.kubelet.usage import measure
 from egpu.embedded.kubelet.worker import PodWorker
@@ -56,21 +59,35 @@ class Streaming:
         if question.wants == "usage":
             await connection.say(Answer(found=await measure(self._workers)))
             return
-        place = self._place(question)
-        if place is None:
+        found = self._running(question)
+        if found is None:
             await connection.say(Answer(refused=f'container not found ("{question.container}")'))
             return
-        await connection.say(Answer())
-        await execute(connection, question, place)
+        container, directory, pid = found
+        if question.wants == "attach":
+            await self._attach(connection, question, container, directory)
+        else:
+            await connection.say(Answer())
+            place = Place(pid, container.working_dir or "/", self._runtime.wait(directory))
+            await execute(connection, question, place)
 
-    def _place(self, question: Question) -> Place | None:
-        """Where the commands of a container run; None while it does not run."""
+    async def _attach(self, connection: Connection, question: Question, container: Container, directory: Path) -> None:
+        try:
+            supervisor = call(directory)
+        except OSError as error:
+            await connection.say(Answer(refused=f"container {container.name}: {error.strerror}"))
+            return
+        with contextlib.closing(supervisor):
+            await connection.say(Answer())
+            await attach(connection, question, supervisor=supervisor, container=container)
+
+    def _running(self, question: Question) -> tuple[Container, Path, int] | None:
+        """The container with its run's directory and process; None while it does not run."""
         worker = self._workers.get(question.pod_uid)
         records: list[ContainerRecord] = [] if worker is None else [*worker.inits, *worker.apps]
         for record in records:
             last = record.last
             running = look(last.directory) if record.name == question.container and last is not None else None
             if running is not None and last is not None:
-                directory = record.container.working_dir or "/"
-                return Place(running.pid, directory, self._runtime.wait(last.directory))
+                return record.container, last.directory, running.pid
         return None
