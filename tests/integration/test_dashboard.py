@@ -101,11 +101,13 @@ async def served(tmp_path: Path) -> AsyncGenerator[Served]:
 async def test_only_health_and_the_form_are_open(served: Served) -> None:
     served.tokens["stranger"] = "made-up"
     for path in PAGES:
+        browsing = await served.http.get(served.url + path, headers={"Accept": "text/html"})
         without, wrong = await served.get(path), await served.get(path, "stranger")
-        assert (without.status_code, without.headers.get("location"), without.text) == (303, "/login", ""), path
-        assert (wrong.status_code, wrong.headers.get("www-authenticate")) == (401, "Bearer"), path
+        for refused in (browsing, without, wrong):
+            assert (refused.status_code, refused.headers.get("www-authenticate")) == (401, "Bearer"), path
+            assert not re.search("n0|open|secret", refused.text), path
+        assert 'action="./login"' in browsing.text, path
         assert (await served.get(path, "admin")).status_code == 200, path
-        assert "n0" not in without.text + wrong.text
     assert (await served.get("/healthz")).text == "ok\n"
     for path in ("/healthz", "/login", "/nowhere", "/static/dashboard.css", *PAGES):
         policy = (await served.get(path, "admin")).headers["content-security-policy"]
@@ -141,7 +143,7 @@ async def test_markup_in_names_stays_text(served: Served) -> None:
 async def test_a_part_is_sent_where_it_has_changed(served: Served) -> None:
     page = await served.text("/", "admin")
     addresses = [one.replace("&amp;", "&") for one in re.findall(r'hx-get="([^"]+)"', page)]
-    parts = {one.partition("?")[0]: one for one in addresses}
+    parts = {one.partition("?")[0].removeprefix("."): one.removeprefix(".") for one in addresses}
     assert set(parts) == {"/parts/summary", "/parts/map", "/parts/pending"}
     assert (await served.get(parts["/parts/map"], "admin")).status_code == 204
     await served.plane.client.delete(Pod, "secret-runs", namespace="secret", grace_period_seconds=0)
@@ -166,23 +168,41 @@ async def test_a_demand_is_placed_in_thought(served: Served) -> None:
 
 
 async def test_the_form_takes_a_token_and_keeps_it_from_the_browser(served: Served) -> None:
-    async def sign_in(token: str, origin: str = "") -> httpx2.Response:
-        headers = {"Origin": origin} if origin else {}
-        return await served.http.post(f"{served.url}/login", data={"token": token}, headers=headers)
+    async def sign_in(token: str, **headers: str) -> httpx2.Response:
+        said = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await served.http.post(f"{served.url}/login", data={"token": token}, headers=said)
 
     assert (await sign_in("made-up")).status_code == 401
-    assert (await sign_in(served.tokens["admin"], "http://elsewhere.example")).status_code == 403
-    done = await sign_in(served.tokens["admin"], served.url)
-    assert (done.status_code, done.headers["location"]) == (303, "/")
+    elsewhere = "http://elsewhere.example"
+    assert (await sign_in(served.tokens["admin"], Origin=elsewhere)).status_code == 403
+    assert (await sign_in(served.tokens["admin"], Origin=served.url, Sec_Fetch_Site="cross-site")).status_code == 403
+    behind_a_proxy = await sign_in(served.tokens["admin"], Origin=elsewhere, Sec_Fetch_Site="same-origin")
+    done = await sign_in(served.tokens["admin"], Origin=served.url)
+    for one in (behind_a_proxy, done):
+        assert (one.status_code, one.headers["location"]) == (303, "./")
     cookie = done.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
+    assert "path" not in cookie.lower(), "a proxy's other services do not get it"
     assert served.tokens["admin"] not in cookie
     shown = cookie.partition(";")[0]
     assert "secret/secret-waits" in (await served.get("/", cookie=shown)).text
     await served.http.post(f"{served.url}/logout", headers={"Cookie": shown})
     served.http.cookies.clear()
-    assert (await served.get("/", cookie=shown)).status_code == 303
+    assert (await served.get("/", cookie=shown)).status_code == 401
+
+
+async def test_its_pages_work_below_a_path_of_a_proxy(served: Served) -> None:
+    """The API server's service proxy serves it below a path, and takes the Authorization header away."""
+    for path in (*PAGES, "/login"):
+        page = await served.text(path, "admin")
+        addresses = re.findall(r'(?:href|src|action|hx-get|data-source)="([^"#]*)"', page)
+        assert all(one.startswith("./") for one in addresses), path
+        assert addresses or path.startswith("/history") or path == "/parts/summary", path
+    assert (await served.get("/history?path=x&node=n0&uuid=GPU-n0-0", "admin")).status_code == 200
+    part = await served.http.get(f"{served.url}/parts/map", headers={"HX-Request": "true"})
+    assert (part.status_code, part.headers["hx-redirect"]) == (401, "./login")
+    assert (await served.text(f"/card?{CARD}&path=x", "admin")).count("path=x") == 2
 
 
 def test_a_session_that_is_not_used_ends(monkeypatch: pytest.MonkeyPatch) -> None:
