@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
+from egpu.adapters.usage import parse_usage
 from egpu.api import names
 from egpu.api.allocation import encode
 from egpu.api.kubernetes import Node, NodeStatus, Pod
@@ -18,7 +19,10 @@ from egpu.api.objects import Condition, ElasticGPU, ObjectMeta
 from egpu.api.quantities import Quantity
 from egpu.apps.dashboard import DashboardConfig
 from egpu.apps.dashboard.app import Dashboard
+from egpu.apps.dashboard.pages import Pages
+from egpu.apps.dashboard.rendering import render
 from egpu.apps.dashboard.sessions import SESSION_SECONDS, Sessions
+from egpu.apps.dashboard.sight import Sight
 from egpu.embedded.apiserver import User
 from support.control_plane import ControlPlane, control_plane, everything_in, running
 from support.objects import CORE, MEMORY, card, cluster, container, place, placed, pod
@@ -28,8 +32,8 @@ from support.waiting import until
 MARKUP = "<script>alert(1)</script>"
 CARD = "node=n0&uuid=GPU-n0-0"
 PAGES = (
-    *("/", "/workloads", f"/card?{CARD}", "/pod?namespace=open&name=open-runs", "/policy", "/fit?core=30"),
-    *(f"/history?{CARD}", "/parts/map", "/parts/summary", "/parts/pending", "/parts/workloads"),
+    *("/", "/workloads", "/bill", f"/card?{CARD}", "/pod?namespace=open&name=open-runs", "/policy", "/fit?core=30"),
+    *(f"/history?{CARD}", "/parts/map", "/parts/summary", "/parts/pending", "/parts/workloads", "/parts/bill"),
 )
 GIVEN_BY_HAND = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/elastic-gpu-allocations"
 
@@ -37,6 +41,7 @@ GIVEN_BY_HAND = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicy
 @dataclass
 class Served:
     plane: ControlPlane
+    dashboard: Dashboard
     url: str
     http: httpx2.AsyncClient
     tokens: dict[str, str] = field(default_factory=dict[str, str])
@@ -95,7 +100,7 @@ async def served(tmp_path: Path) -> AsyncGenerator[Served]:
         http = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30.0))
         everyone = {"admin": ("system:masters",), "tenant": (), "nobody": ()}
         tokens = {name: plane.server.add_token(User(name, groups)) for name, groups in everyone.items()}
-        yield Served(plane, f"http://{listen}", http, tokens)
+        yield Served(plane, dashboard, f"http://{listen}", http, tokens)
 
 
 async def test_only_health_and_the_form_are_open(served: Served) -> None:
@@ -165,6 +170,37 @@ async def test_a_demand_is_placed_in_thought(served: Served) -> None:
     assert "spec.containers[app].resources.limits[elasticgpu.io/gpu-memory]" in wrong
     assert "You may not list nodes and cards" in await served.text("/fit?core=30", "tenant")
     assert len(await served.plane.client.list(Pod)) == 4, "nothing is made"
+
+
+USAGE = """\
+elasticgpu_container_age_seconds{namespace="%(of)s",pod="%(of)s-runs",container="app",device_uuid="GPU-n0-0"} 36000
+elasticgpu_container_idle_seconds{namespace="%(of)s",pod="%(of)s-runs",container="app",device_uuid="GPU-n0-0"} %(idle)s
+"""
+
+
+async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
+    idle = "".join(USAGE % {"of": namespace, "idle": 7200} for namespace in ("open", "secret"))
+    served.dashboard.knowledge.usage = parse_usage(idle)
+    await until(lambda: _has(served, "/bill", "admin", "end pod open-runs"))
+    whole = await served.text("/bill", "admin")
+    # 30 % of a card for ten hours each; 90 % for each of two that wait
+    assert re.findall(r"<td>(open|secret)</td>.*?>(\d)</td>.*?>([\d.]+)</td>.*?>([\d.]+)</td>", whole, re.DOTALL) == [
+        ("open", "2", "3.00", "28.80"), ("secret", "2", "3.00", "28.80"),
+    ]  # fmt: skip
+    assert "10h" in whole, "the history"
+    await until(lambda: _has(served, "/bill?q=secret-waits", "admin", "moves or fewer would make room"))
+    assert "By team" in await served.text("/bill?by=team", "admin")
+    assert "By &lt;b&gt;" in await served.text("/bill?by=<b>", "admin")
+    sight = Sight("tenant", nodes=True, cards=True, pods=frozenset({"open"}), claims=frozenset({"open"}))
+    pages = Pages(served.dashboard.knowledge)
+    values = pages.parts["bill"](pages.looking(sight, {}))
+    assert [line.namespace for line, _ in values["lines"]] == ["open", "open"]
+    assert "secret" not in render("parts/bill.html", values)
+    assert "Nothing is lost" in await served.text("/bill", "nobody")
+
+
+async def _has(served: Served, path: str, user: str, what: str) -> bool:
+    return what in await served.text(path, user)
 
 
 async def test_the_form_takes_a_token_and_keeps_it_from_the_browser(served: Served) -> None:

@@ -14,6 +14,7 @@ from egpu.adapters.kubernetes.job_mix import kept_mix
 from egpu.adapters.usage import read_usage
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.apps.dashboard.advice import Advice
 from egpu.apps.dashboard.config import DashboardConfig
 from egpu.apps.dashboard.history import SAMPLE_SECONDS, History
 from egpu.core.placement.cache import SchedulerCache
@@ -60,6 +61,7 @@ class Knowledge:
         )
         self.cache.ranking.background = lambda mix, fleet: self._prices.ask((mix, fleet))
         self._view: tuple[float, ClusterView] | None = None
+        self.advice = Advice(self.cache, pods=self.pods, view=lambda: self.view)
 
     def _follow(self, kind: type[T], changed: Callable[[T], None], deleted: Callable[[T], None]) -> Reflector[T]:
         def take(change: Change[T]) -> None:
@@ -105,6 +107,7 @@ class Knowledge:
             group.create_task(self._keep_history())
             group.create_task(self._follow_mix())
             group.create_task(self._follow_usage())
+            group.create_task(self.advice.run())
 
     async def _keep_history(self) -> None:
         await self.caches.synced()

@@ -44,6 +44,7 @@ HEADERS: Final = {
 PAGES: Final = {
     "/": ("Overview", ("summary", "map", "pending")),
     "/workloads": ("Workloads", ("workloads",)),
+    "/bill": ("Bill", ("bill",)),
     "/card": ("Card", ("card",)),
     "/pod": ("Pod", ("pod",)),
 }
@@ -171,7 +172,12 @@ class DashboardServer:
         content = render(f"parts/{part}.html", self._pages.parts[part](looking))
         seen = digest(content)
         asked = {key: value for key, value in looking.query.items() if key != "seen"} | {"seen": seen}
-        return {"name": part, "content": content, "url": link(f"/parts/{part}", **asked), "seconds": REFRESH_SECONDS}, seen
+        return {
+            "name": part,
+            "content": content,
+            "url": link(f"/parts/{part}", **asked),
+            "seconds": REFRESH_SECONDS,
+        }, seen
 
     def _fit(self, request: Request, looking: Looking) -> Response:
         return _html("fit.html", looking, title="Would it fit?", path=request.url.path, **self._pages.fit(looking))
