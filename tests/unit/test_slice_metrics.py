@@ -11,11 +11,11 @@ from prometheus_client.registry import Collector
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.processes import Process, seconds_since_boot
-from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, create_usage
+from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, USAGE_ROW, USAGE_ROWS_OFFSET, create_usage
 from egpu.adapters.usage import parse_usage, read_usage
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.apps.agent.serving.pods import ServedContainer
-from egpu.apps.agent.slice_metrics import SliceMetrics
+from egpu.apps.agent.slice_metrics import MAX_PROCESSES, SliceMetrics
 from egpu.apps.agent.slots.directories import USAGE_FILE, SlotRecord, Slots
 from egpu.core.view import SliceKey
 from egpu.errors import CorruptData, Unavailable
@@ -85,6 +85,50 @@ def test_what_a_container_uses_is_told_and_can_be_read_back(tmp_path: Path) -> N
     assert used.idle_seconds == used.age_seconds, "it never launched anything"
     assert "# TYPE elasticgpu_container_throttled_seconds_total counter" in text
     assert 'node="n"' in text
+
+
+def test_all_who_ask_are_told_the_same_share_and_asking_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    metrics = SliceMetrics(
+        slots, node="n", node_ip="", served=list, findings=dict, cards=dict,
+    )  # fmt: skip
+    now = 0.0
+    monkeypatch.setattr("egpu.apps.agent.slice_metrics.time.monotonic", lambda: now)
+
+    def share() -> list[float]:
+        found = [one for family in metrics.collect() for one in family.samples if one.name.endswith("_core_used_ratio")]
+        return [one.value for one in found]
+
+    metrics.sample()
+    assert share() == [], "of one look nothing follows"
+    now = 5.0
+    write_usage(slots.usage_file("a"), used=MIB, gpu_ns=4_500_000_000 + 2_000_000_000)
+    assert share() == []
+    metrics.sample()
+    now = 9.0
+    write_usage(slots.usage_file("a"), used=MIB, gpu_ns=9_000_000_000)
+    assert [share(), share()] == [[0.4], [0.4]]
+
+
+def test_processes_are_told_of_by_the_pids_that_their_container_has(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    with slots.usage_file("a").open("r+b") as file:
+        for number, used in enumerate((*range(40), 100)):
+            file.seek(USAGE_ROWS_OFFSET + number * USAGE_ROW.size)
+            bytes_by_class = (used * MIB, *[0] * 7)
+            file.write(USAGE_ROW.pack(1, 0, 1000 + number, 7, 1, 1, 0, 0, 0, 0, 0, *bytes_by_class, *[0] * 8))
+    told_of = [
+        line for line in told(slots, []).splitlines() if line.startswith("elasticgpu_process_memory_used_bytes{")
+    ]
+    assert len(told_of) == MAX_PROCESSES
+    assert 'container_pid="1040"' in told_of[0]
+    assert told_of[0].endswith(f" {100.0 * MIB}") or told_of[0].endswith("1.048576e+08")
+    used = parse_usage("\n".join(told_of))[SliceKey("team", "a", "app", "GPU-1")]
+    assert used.processes[:2] == ((1040, 100 * MIB), (1039, 39 * MIB))
 
 
 def test_of_a_slot_whose_age_nobody_wrote_down_no_history_is_told(tmp_path: Path) -> None:
