@@ -1,5 +1,8 @@
 """What an agent tells of slices is what their usage files say, other nodes' programs too, and can be read back."""
 
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,11 +15,14 @@ from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.processes import Process, seconds_since_boot
 from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, USAGE_ROW, USAGE_ROWS_OFFSET, create_usage
-from egpu.adapters.usage import parse_usage, read_usage
+from egpu.adapters.usage import ask_agents, parse_usage, read_usage
 from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.kubernetes import Pod, PodStatus
+from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.serving.pods import ServedContainer
 from egpu.apps.agent.slice_metrics import MAX_PROCESSES, SliceMetrics
 from egpu.apps.agent.slots.directories import USAGE_FILE, SlotRecord, Slots
+from egpu.apps.dashboard.knowledge import agents_of
 from egpu.core.view import SliceKey
 from egpu.errors import CorruptData, Unavailable
 
@@ -149,6 +155,39 @@ def test_a_program_of_another_node_is_told_of_where_its_card_is_and_nowhere_else
     (one,) = used.values()
     assert one.memory_bytes == MIB
     assert one.age_seconds > 0
+
+
+def test_agents_are_found_by_their_pods_and_one_that_is_silent_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    def at(address: str, *, name: str = "elastic-gpu-agent", namespace: str = "gpus") -> Pod:
+        meta = ObjectMeta(name=f"agent-{address}", namespace=namespace, labels={"app.kubernetes.io/name": name})
+        return Pod(metadata=meta, status=PodStatus(pod_ip=address))
+
+    pods = [at("10.0.0.1"), at("fd00::1"), at(""), at("10.0.0.2", name="other"), at("10.0.0.3", namespace="team")]
+    assert agents_of(pods, "gpus") == ["https://10.0.0.1:8083/metrics", "https://[fd00::1]:8083/metrics"]
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    page = told(slots, []).encode()
+
+    class Agent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = 200 if self.headers["Authorization"] == "Bearer t" else 401
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Agent) as server, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and does not listen
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        urls = [f"http://127.0.0.1:{one.getsockname()[1]}/metrics" for one in (silent, server.socket)]
+        found, problems = ask_agents(urls, token="t")
+        _, refused = ask_agents(urls, token="other")
+        server.shutdown()
+    assert list(found) == [SliceKey("team", "a", "app", "GPU-1")]
+    assert len(problems) == 1
+    assert [one for one in refused if "401" in one]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -10,10 +11,11 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from egpu.core.view import ProcessUsage, SliceKey, SliceUsage
-from egpu.errors import CorruptData, Refused, Unavailable
+from egpu.errors import CorruptData, ElasticGPUError, Refused, Unavailable
 
 TIMEOUT_SECONDS: Final = 10.0
 MOST_BYTES: Final = 64 << 20
+MAX_ASKED_AT_ONCE: Final = 16
 _PREFIX: Final = "elasticgpu_container_"
 _PROCESS: Final = "elasticgpu_process_memory_used_bytes"
 _FIELDS: Final = {
@@ -64,6 +66,26 @@ def read_usage(sources: Iterable[str], *, token: str = "") -> dict[SliceKey, Sli
     for source in sources:
         found |= parse_usage(_fetched(source, token) if "://" in source else _from_file(source))
     return found
+
+
+def ask_agents(urls: Iterable[str], *, token: str) -> tuple[dict[SliceKey, SliceUsage], list[str]]:
+    """As `read_usage`, from many at once: what those said that answered, and what is wrong with the others."""
+    found: dict[SliceKey, SliceUsage] = {}
+    problems: list[str] = []
+
+    def ask(url: str) -> dict[SliceKey, SliceUsage] | str:
+        try:
+            return parse_usage(_fetched(url, token))
+        except ElasticGPUError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(MAX_ASKED_AT_ONCE) as pool:
+        for answer in pool.map(ask, urls):
+            if isinstance(answer, str):
+                problems.append(answer)
+            else:
+                found |= answer
+    return found, problems
 
 
 def _from_file(path: str) -> str:
