@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
+from egpu.adapters.usage import parse_usage
 from egpu.api import names
 from egpu.api.allocation import encode
 from egpu.api.kubernetes import Node, NodeStatus, Pod
@@ -18,7 +19,10 @@ from egpu.api.objects import Condition, ElasticGPU, ObjectMeta
 from egpu.api.quantities import Quantity
 from egpu.apps.dashboard import DashboardConfig
 from egpu.apps.dashboard.app import Dashboard
+from egpu.apps.dashboard.pages import Pages
+from egpu.apps.dashboard.rendering import render
 from egpu.apps.dashboard.sessions import SESSION_SECONDS, Sessions
+from egpu.apps.dashboard.sight import Sight
 from egpu.embedded.apiserver import User
 from support.control_plane import ControlPlane, control_plane, everything_in, running
 from support.objects import CORE, MEMORY, card, cluster, container, place, placed, pod
@@ -28,8 +32,8 @@ from support.waiting import until
 MARKUP = "<script>alert(1)</script>"
 CARD = "node=n0&uuid=GPU-n0-0"
 PAGES = (
-    *("/", "/workloads", f"/card?{CARD}", "/pod?namespace=open&name=open-runs", "/policy", "/fit?core=30"),
-    *(f"/history?{CARD}", "/parts/map", "/parts/summary", "/parts/pending", "/parts/workloads"),
+    *("/", "/workloads", "/bill", f"/card?{CARD}", "/pod?namespace=open&name=open-runs", "/policy", "/fit?core=30"),
+    *(f"/history?{CARD}", "/parts/map", "/parts/summary", "/parts/pending", "/parts/workloads", "/parts/bill"),
 )
 GIVEN_BY_HAND = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/elastic-gpu-allocations"
 
@@ -37,6 +41,7 @@ GIVEN_BY_HAND = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicy
 @dataclass
 class Served:
     plane: ControlPlane
+    dashboard: Dashboard
     url: str
     http: httpx2.AsyncClient
     tokens: dict[str, str] = field(default_factory=dict[str, str])
@@ -95,17 +100,19 @@ async def served(tmp_path: Path) -> AsyncGenerator[Served]:
         http = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30.0))
         everyone = {"admin": ("system:masters",), "tenant": (), "nobody": ()}
         tokens = {name: plane.server.add_token(User(name, groups)) for name, groups in everyone.items()}
-        yield Served(plane, f"http://{listen}", http, tokens)
+        yield Served(plane, dashboard, f"http://{listen}", http, tokens)
 
 
 async def test_only_health_and_the_form_are_open(served: Served) -> None:
     served.tokens["stranger"] = "made-up"
     for path in PAGES:
+        browsing = await served.http.get(served.url + path, headers={"Accept": "text/html"})
         without, wrong = await served.get(path), await served.get(path, "stranger")
-        assert (without.status_code, without.headers.get("location"), without.text) == (303, "/login", ""), path
-        assert (wrong.status_code, wrong.headers.get("www-authenticate")) == (401, "Bearer"), path
+        for refused in (browsing, without, wrong):
+            assert (refused.status_code, refused.headers.get("www-authenticate")) == (401, "Bearer"), path
+            assert not re.search("n0|open|secret", refused.text), path
+        assert 'action="./login"' in browsing.text, path
         assert (await served.get(path, "admin")).status_code == 200, path
-        assert "n0" not in without.text + wrong.text
     assert (await served.get("/healthz")).text == "ok\n"
     for path in ("/healthz", "/login", "/nowhere", "/static/dashboard.css", *PAGES):
         policy = (await served.get(path, "admin")).headers["content-security-policy"]
@@ -141,7 +148,7 @@ async def test_markup_in_names_stays_text(served: Served) -> None:
 async def test_a_part_is_sent_where_it_has_changed(served: Served) -> None:
     page = await served.text("/", "admin")
     addresses = [one.replace("&amp;", "&") for one in re.findall(r'hx-get="([^"]+)"', page)]
-    parts = {one.partition("?")[0]: one for one in addresses}
+    parts = {one.partition("?")[0].removeprefix("."): one.removeprefix(".") for one in addresses}
     assert set(parts) == {"/parts/summary", "/parts/map", "/parts/pending"}
     assert (await served.get(parts["/parts/map"], "admin")).status_code == 204
     await served.plane.client.delete(Pod, "secret-runs", namespace="secret", grace_period_seconds=0)
@@ -165,24 +172,73 @@ async def test_a_demand_is_placed_in_thought(served: Served) -> None:
     assert len(await served.plane.client.list(Pod)) == 4, "nothing is made"
 
 
+USAGE = """\
+elasticgpu_container_age_seconds{namespace="%(of)s",pod="%(of)s-runs",container="app",device_uuid="GPU-n0-0"} 36000
+elasticgpu_container_idle_seconds{namespace="%(of)s",pod="%(of)s-runs",container="app",device_uuid="GPU-n0-0"} %(idle)s
+"""
+
+
+async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
+    idle = "".join(USAGE % {"of": namespace, "idle": 7200} for namespace in ("open", "secret"))
+    served.dashboard.knowledge.usage = parse_usage(idle)
+    await until(lambda: _has(served, "/bill", "admin", "end pod open-runs"))
+    whole = await served.text("/bill", "admin")
+    # 30 % of a card for ten hours each; 90 % for each of two that wait
+    assert re.findall(r"<td>(open|secret)</td>.*?>(\d)</td>.*?>([\d.]+)</td>.*?>([\d.]+)</td>", whole, re.DOTALL) == [
+        ("open", "2", "3.00", "28.80"), ("secret", "2", "3.00", "28.80"),
+    ]  # fmt: skip
+    assert "10h" in whole, "the history"
+    await until(lambda: _has(served, "/bill?q=secret-waits", "admin", "moves or fewer would make room"))
+    assert "By team" in await served.text("/bill?by=team", "admin")
+    assert "By &lt;b&gt;" in await served.text("/bill?by=<b>", "admin")
+    sight = Sight("tenant", nodes=True, cards=True, pods=frozenset({"open"}), claims=frozenset({"open"}))
+    pages = Pages(served.dashboard.knowledge)
+    values = pages.parts["bill"](pages.looking(sight, {}))
+    assert [line.namespace for line, _ in values["lines"]] == ["open", "open"]
+    assert "secret" not in render("parts/bill.html", values)
+    assert "Nothing is lost" in await served.text("/bill", "nobody")
+
+
+async def _has(served: Served, path: str, user: str, what: str) -> bool:
+    return what in await served.text(path, user)
+
+
 async def test_the_form_takes_a_token_and_keeps_it_from_the_browser(served: Served) -> None:
-    async def sign_in(token: str, origin: str = "") -> httpx2.Response:
-        headers = {"Origin": origin} if origin else {}
-        return await served.http.post(f"{served.url}/login", data={"token": token}, headers=headers)
+    async def sign_in(token: str, **headers: str) -> httpx2.Response:
+        said = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await served.http.post(f"{served.url}/login", data={"token": token}, headers=said)
 
     assert (await sign_in("made-up")).status_code == 401
-    assert (await sign_in(served.tokens["admin"], "http://elsewhere.example")).status_code == 403
-    done = await sign_in(served.tokens["admin"], served.url)
-    assert (done.status_code, done.headers["location"]) == (303, "/")
+    elsewhere = "http://elsewhere.example"
+    assert (await sign_in(served.tokens["admin"], Origin=elsewhere)).status_code == 403
+    assert (await sign_in(served.tokens["admin"], Origin=served.url, Sec_Fetch_Site="cross-site")).status_code == 403
+    behind_a_proxy = await sign_in(served.tokens["admin"], Origin=elsewhere, Sec_Fetch_Site="same-origin")
+    done = await sign_in(served.tokens["admin"], Origin=served.url)
+    for one in (behind_a_proxy, done):
+        assert (one.status_code, one.headers["location"]) == (303, "./")
     cookie = done.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
+    assert "path" not in cookie.lower(), "a proxy's other services do not get it"
     assert served.tokens["admin"] not in cookie
     shown = cookie.partition(";")[0]
     assert "secret/secret-waits" in (await served.get("/", cookie=shown)).text
     await served.http.post(f"{served.url}/logout", headers={"Cookie": shown})
     served.http.cookies.clear()
-    assert (await served.get("/", cookie=shown)).status_code == 303
+    assert (await served.get("/", cookie=shown)).status_code == 401
+
+
+async def test_its_pages_work_below_a_path_of_a_proxy(served: Served) -> None:
+    """The API server's service proxy serves it below a path, and takes the Authorization header away."""
+    for path in (*PAGES, "/login"):
+        page = await served.text(path, "admin")
+        addresses = re.findall(r'(?:href|src|action|hx-get|data-source)="([^"#]*)"', page)
+        assert all(one.startswith("./") for one in addresses), path
+        assert addresses or path.startswith("/history") or path == "/parts/summary", path
+    assert (await served.get("/history?path=x&node=n0&uuid=GPU-n0-0", "admin")).status_code == 200
+    part = await served.http.get(f"{served.url}/parts/map", headers={"HX-Request": "true"})
+    assert (part.status_code, part.headers["hx-redirect"]) == (401, "./login")
+    assert (await served.text(f"/card?{CARD}&path=x", "admin")).count("path=x") == 2
 
 
 def test_a_session_that_is_not_used_ends(monkeypatch: pytest.MonkeyPatch) -> None:

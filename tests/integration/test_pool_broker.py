@@ -1,11 +1,13 @@
 """The broker over real sockets: grants and their ends, who may do what, restarts, thousands of leases at once."""
 
 import asyncio
+import re
 import socket
 import struct
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import msgspec
 import pytest
 
@@ -73,8 +75,33 @@ async def test_what_does_not_fit_says_why_and_changes_nothing(tmp_path: Path) ->
         with pytest.raises(DoesNotFit, match="one: "):
             await acquire(client, "2", core=30)
         assert len(broker.service.pool.leases) == 1
+        await metrics_are_for_who_has_the_token(broker, tmp_path)
         await client.close()
         await server.stop()
+
+
+async def metrics_are_for_who_has_the_token(broker: Broker, tmp_path: Path) -> None:
+    """One lease, and two requests that found no room."""
+
+    async def page(token: str = "") -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://broker") as http:
+            assert (await http.get("/healthz")).status_code == 200
+            return await http.get("/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
+
+    app = broker.monitoring_app()
+    assert (await page("secret")).status_code == 404, "without a token nobody may"
+    file = tmp_path / "token"
+    broker.config = replace(broker.config, metrics_token_file=file)
+    app = broker.monitoring_app()
+    assert [(await page(token)).status_code for token in ("", "secret")] == [401, 401], "there is no such file"
+    file.write_text("secret\n")
+    assert [(await page(token)).status_code for token in ("", "other", "secret")] == [401, 401, 200]
+    told = (await page("secret")).text
+    assert 'elasticgpu_pool_refusals_total{reason="room"} 2.0' in told
+    assert "elasticgpu_pool_acquire_seconds_count 1.0" in told
+    (age,) = re.findall(r'elasticgpu_pool_lease_age_seconds\{holder="pod:a",.*state="active"\} ([\d.e-]+)', told)
+    assert 0 <= float(age) < DEADLINE_SECONDS
 
 
 async def test_orders_that_were_on_their_way_to_a_replaced_connection_are_sent_again(tmp_path: Path) -> None:

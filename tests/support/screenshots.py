@@ -55,6 +55,7 @@ def _take(page: Page, url: str, folder: Path) -> None:
     pages = {
         "overview": "/",
         "workloads": "/workloads",
+        "bill": "/bill",
         "card": card,
         "pod": "/pod?namespace=team-a&name=too-large",
         "fit": "/fit?kind=vcuda&core=50&memory=60000",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from egpu.adapters import nvml as adapter
-from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.nvml import CardHardware, NvmlInventory
 from egpu.adapters.processes import boot_id
+from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.metrics import AgentMetrics
+from egpu.apps.agent.slots.directories import Slots
 from egpu.errors import Unavailable
+from support.waiting import until
 
 
 class FakeNVML:
@@ -24,6 +30,7 @@ class FakeNVML:
         pass
 
     NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
     NVML_FEATURE_ENABLED = 1
     NVML_P2P_CAPS_INDEX_NVLINK = 2
     NVML_P2P_STATUS_OK = 0
@@ -37,6 +44,7 @@ class FakeNVML:
         self.answers = True
         self.nvmlMemory_v2 = 2
         self.tells_reserved = True
+        self.tells_heat = False
 
     def nvmlInit(self) -> None:  # noqa: N802
         self.starts += 1
@@ -64,7 +72,24 @@ class FakeNVML:
     def nvmlDeviceGetMemoryInfo(self, handle: str, version: int = 0) -> SimpleNamespace:  # noqa: N802
         if version and not self.tells_reserved:
             raise self.NVMLError("function not found")
-        return SimpleNamespace(total=16 << 30, reserved=500 << 20)
+        return SimpleNamespace(total=16 << 30, reserved=500 << 20, used=3 << 30)
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        return self._heat(61)
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return self._heat(70_500)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=self._heat(25))
+
+    def _heat(self, value: int) -> int:
+        if not self.tells_heat:
+            raise self.NVMLError("not supported")
+        return value
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return uuid
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> tuple[int, int]:  # noqa: N802
         return 7, 5
@@ -114,6 +139,34 @@ def test_what_the_driver_keeps_is_not_published(fake: FakeNVML) -> None:
     assert {card.memory_mib for card in NvmlInventory().read()} == {(16 << 10) - 500}
     fake.tells_reserved = False
     assert {card.memory_mib for card in NvmlInventory().read()} == {16 << 10}, "an old driver does not say"
+
+
+def test_what_the_driver_says_of_the_cards_themselves(fake: FakeNVML) -> None:
+    inventory = NvmlInventory()
+    inventory.read()
+    nothing = CardHardware(temperature_celsius=None, power_watts=None, busy_ratio=None, memory_used_bytes=3 << 30)
+    assert inventory.hardware() == {"GPU-a": nothing, "GPU-b": nothing}
+    fake.tells_heat = True
+    told = CardHardware(temperature_celsius=61, power_watts=70.5, busy_ratio=0.25, memory_used_bytes=3 << 30)
+    assert inventory.hardware()["GPU-b"] == told
+    node = Inventory(inventory, interval_seconds=1)
+    metrics = AgentMetrics(
+        node="n", node_ip="", slots=Slots(Path("/none")), inventory=node, hardware=inventory.hardware
+    )
+
+    async def one_look() -> str:
+        await node.refresh()
+        running = asyncio.create_task(metrics.run())
+        await until(lambda: b"power_watts{" in generate_latest(metrics.registry))
+        running.cancel()
+        return generate_latest(metrics.registry).decode()
+
+    page = asyncio.run(one_look())
+    assert (
+        'elasticgpu_card_power_watts{device_index="0",device_uuid="GPU-a",model="T4",node="n",node_ip=""} 70.5' in page
+    )
+    silent = AgentMetrics(node="n", node_ip="", slots=Slots(Path("/none")), inventory=node)
+    assert "power" not in generate_latest(silent.registry).decode(), "that is DCGM's, unless it is asked for"
 
 
 def test_a_critical_xid_is_held_against_a_card_for_a_while(fake: FakeNVML) -> None:

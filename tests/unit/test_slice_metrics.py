@@ -1,5 +1,8 @@
 """What an agent tells of slices is what their usage files say, other nodes' programs too, and can be read back."""
 
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,12 +14,15 @@ from prometheus_client.registry import Collector
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.processes import Process, seconds_since_boot
-from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, create_usage
-from egpu.adapters.usage import parse_usage, read_usage
+from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, USAGE_ROW, USAGE_ROWS_OFFSET, create_usage
+from egpu.adapters.usage import ask_agents, parse_usage, read_usage
 from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.kubernetes import Pod, PodStatus
+from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.serving.pods import ServedContainer
-from egpu.apps.agent.slice_metrics import SliceMetrics
+from egpu.apps.agent.slice_metrics import MAX_PROCESSES, SliceMetrics
 from egpu.apps.agent.slots.directories import USAGE_FILE, SlotRecord, Slots
+from egpu.apps.dashboard.knowledge import agents_of
 from egpu.core.view import SliceKey
 from egpu.errors import CorruptData, Unavailable
 
@@ -87,6 +93,50 @@ def test_what_a_container_uses_is_told_and_can_be_read_back(tmp_path: Path) -> N
     assert 'node="n"' in text
 
 
+def test_all_who_ask_are_told_the_same_share_and_asking_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    metrics = SliceMetrics(
+        slots, node="n", node_ip="", served=list, findings=dict, cards=dict,
+    )  # fmt: skip
+    now = 0.0
+    monkeypatch.setattr("egpu.apps.agent.slice_metrics.time.monotonic", lambda: now)
+
+    def share() -> list[float]:
+        found = [one for family in metrics.collect() for one in family.samples if one.name.endswith("_core_used_ratio")]
+        return [one.value for one in found]
+
+    metrics.sample()
+    assert share() == [], "of one look nothing follows"
+    now = 5.0
+    write_usage(slots.usage_file("a"), used=MIB, gpu_ns=4_500_000_000 + 2_000_000_000)
+    assert share() == []
+    metrics.sample()
+    now = 9.0
+    write_usage(slots.usage_file("a"), used=MIB, gpu_ns=9_000_000_000)
+    assert [share(), share()] == [[0.4], [0.4]]
+
+
+def test_processes_are_told_of_by_the_pids_that_their_container_has(tmp_path: Path) -> None:
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    with slots.usage_file("a").open("r+b") as file:
+        for number, used in enumerate((*range(40), 100)):
+            file.seek(USAGE_ROWS_OFFSET + number * USAGE_ROW.size)
+            bytes_by_class = (used * MIB, *[0] * 7)
+            file.write(USAGE_ROW.pack(1, 0, 1000 + number, 7, 1, 1, 0, 0, 0, 0, 0, *bytes_by_class, *[0] * 8))
+    told_of = [
+        line for line in told(slots, []).splitlines() if line.startswith("elasticgpu_process_memory_used_bytes{")
+    ]
+    assert len(told_of) == MAX_PROCESSES
+    assert 'container_pid="1040"' in told_of[0]
+    assert told_of[0].endswith(f" {100.0 * MIB}") or told_of[0].endswith("1.048576e+08")
+    used = parse_usage("\n".join(told_of))[SliceKey("team", "a", "app", "GPU-1")]
+    assert used.processes[:2] == ((1040, 100 * MIB), (1039, 39 * MIB))
+
+
 def test_of_a_slot_whose_age_nobody_wrote_down_no_history_is_told(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "slots")
     slot(slots, "a")
@@ -105,6 +155,39 @@ def test_a_program_of_another_node_is_told_of_where_its_card_is_and_nowhere_else
     (one,) = used.values()
     assert one.memory_bytes == MIB
     assert one.age_seconds > 0
+
+
+def test_agents_are_found_by_their_pods_and_one_that_is_silent_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    def at(address: str, *, name: str = "elastic-gpu-agent", namespace: str = "gpus") -> Pod:
+        meta = ObjectMeta(name=f"agent-{address}", namespace=namespace, labels={"app.kubernetes.io/name": name})
+        return Pod(metadata=meta, status=PodStatus(pod_ip=address))
+
+    pods = [at("10.0.0.1"), at("fd00::1"), at(""), at("10.0.0.2", name="other"), at("10.0.0.3", namespace="team")]
+    assert agents_of(pods, "gpus") == ["https://10.0.0.1:8083/metrics", "https://[fd00::1]:8083/metrics"]
+    slots = Slots(tmp_path / "slots")
+    slot(slots, "a")
+    page = told(slots, []).encode()
+
+    class Agent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = 200 if self.headers["Authorization"] == "Bearer t" else 401
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Agent) as server, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and does not listen
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        urls = [f"http://127.0.0.1:{one.getsockname()[1]}/metrics" for one in (silent, server.socket)]
+        found, problems = ask_agents(urls, token="t")
+        _, refused = ask_agents(urls, token="other")
+        server.shutdown()
+    assert list(found) == [SliceKey("team", "a", "app", "GPU-1")]
+    assert len(problems) == 1
+    assert [one for one in refused if "401" in one]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,13 @@ Who may is the API server's to say, as for Kubernetes' own components: a TokenRe
 SubjectAccessReview whether a role gives that user `get` on the path (`nonResourceURLs`). Without an answer nobody may.
 """
 
+import asyncio
+import hmac
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from starlette.applications import Starlette
@@ -34,7 +37,7 @@ class Verdict:
 
 
 _ALLOWED = Verdict(200)
-_WHO = Verdict(401, "a bearer token of the cluster is needed", (("WWW-Authenticate", "Bearer"),))
+_WHO = Verdict(401, "a bearer token is needed", (("WWW-Authenticate", "Bearer"),))
 
 
 class Guard:
@@ -72,6 +75,31 @@ class Guard:
         if await self._reviews.may(asker, nonResourceAttributes={"path": path, "verb": "get"}):
             return _ALLOWED
         return Verdict(403, f"{asker.name} may not get {path}: a ClusterRole with this nonResourceURL is needed")
+
+
+def token_needed(file: Path) -> Callable[[Handler], Handler]:
+    """A handler for whoever shows the bearer token that is in a file, which may be replaced at any time: for components
+    that no API server stands beside."""
+
+    def around(handler: Handler) -> Handler:
+        async def guarded(request: Request) -> Response:
+            shown = bearer_token(request.headers.get("authorization", "")) or ""
+            wanted = await asyncio.to_thread(_read_token, file)
+            if wanted and hmac.compare_digest(shown.encode(), wanted.encode()):
+                return await handler(request)
+            return PlainTextResponse(f"{_WHO.words}\n", _WHO.status, headers=dict(_WHO.headers))
+
+        return guarded
+
+    return around
+
+
+def _read_token(file: Path) -> str:
+    """ "" where there is none: then nobody has it."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def monitoring_app(

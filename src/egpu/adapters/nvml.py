@@ -66,6 +66,17 @@ class CardProcess:
     used_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class CardHardware:
+    """How a card itself is, now; None where NVML does not say. `busy_ratio`: the part of its last sampling period in
+    which any kernel ran, 0 to 1."""
+
+    temperature_celsius: float | None
+    power_watts: float | None
+    busy_ratio: float | None
+    memory_used_bytes: int | None
+
+
 #: NVML's topology levels, in the words of `nvidia-smi topo`.
 _TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
@@ -176,6 +187,13 @@ class NvmlInventory:
             handles = {uuid: _quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in self._known}
             memory = {uuid: _quiet(nvml.nvmlDeviceGetMemoryInfo, one) for uuid, one in handles.items() if one}
             return {uuid: int(one.used) for uuid, one in memory.items() if one is not None}
+
+    def hardware(self) -> dict[str, CardHardware]:
+        """How each card of the last reading is, by its UUID. Raises NativeMissing, Unavailable."""
+        with self._lock:
+            self._initialise()
+            handles = {uuid: _quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in self._known}
+            return {uuid: _hardware(handle) for uuid, handle in handles.items() if handle is not None}
 
     def close(self) -> None:
         with self._lock:
@@ -303,6 +321,19 @@ def _quiet(function: Callable[..., T], *arguments: Any) -> T | None:
         return function(*arguments)
     except nvml.NVMLError:
         return None
+
+
+def _hardware(handle: Any) -> CardHardware:
+    """Of NVML's milliwatts and percent."""
+    power = _quiet(nvml.nvmlDeviceGetPowerUsage, handle)
+    rates = _quiet(nvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = _quiet(nvml.nvmlDeviceGetMemoryInfo, handle)
+    return CardHardware(
+        temperature_celsius=_quiet(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        power_watts=None if power is None else int(power) / 1000,
+        busy_ratio=None if rates is None else int(rates.gpu) / 100,
+        memory_used_bytes=None if memory is None else int(memory.used),
+    )
 
 
 def _memory_mib(handle: Any) -> int:

@@ -1,7 +1,8 @@
 """What slices use, from where it is published: the /metrics of node agents, or a Prometheus that has scraped them."""
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -9,12 +10,14 @@ from typing import Any, Final
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from egpu.core.view import SliceKey, SliceUsage
-from egpu.errors import CorruptData, Refused, Unavailable
+from egpu.core.view import ProcessUsage, SliceKey, SliceUsage
+from egpu.errors import CorruptData, ElasticGPUError, Refused, Unavailable
 
 TIMEOUT_SECONDS: Final = 10.0
 MOST_BYTES: Final = 64 << 20
+MAX_ASKED_AT_ONCE: Final = 16
 _PREFIX: Final = "elasticgpu_container_"
+_PROCESS: Final = "elasticgpu_process_memory_used_bytes"
 _FIELDS: Final = {
     "memory_used_bytes": "memory_bytes",
     "memory_peak_bytes": "peak_bytes",
@@ -31,19 +34,29 @@ _WHOLE: Final = frozenset({"memory_bytes", "peak_bytes", "refusals"})
 def parse_usage(text: str) -> dict[SliceKey, SliceUsage]:
     """From Prometheus' text format; other series are passed over. Raises CorruptData."""
     found: dict[SliceKey, SliceUsage] = {}
+    processes: dict[SliceKey, list[ProcessUsage]] = {}
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
+                if sample.name == _PROCESS:
+                    of = processes.setdefault(_key(sample.labels), [])
+                    of.append(ProcessUsage(int(sample.labels["container_pid"]), int(sample.value)))
                 field = _FIELDS.get(sample.name.removeprefix(_PREFIX)) if sample.name.startswith(_PREFIX) else None
                 if field is None:
                     continue
-                labels = sample.labels
-                key = SliceKey(labels["namespace"], labels["pod"], labels["container"], labels["device_uuid"])
+                key = _key(sample.labels)
                 value: Any = int(sample.value) if field in _WHOLE else sample.value
                 found[key] = replace(found.get(key, SliceUsage()), **{field: value})
     except (KeyError, ValueError, OverflowError) as error:
         raise CorruptData(f"this is not what an agent publishes: {error}") from error
+    for key, known in processes.items():
+        by_memory = tuple(sorted(known, key=lambda one: -one.memory_bytes))
+        found[key] = replace(found.get(key, SliceUsage()), processes=by_memory)
     return found
+
+
+def _key(labels: Mapping[str, str]) -> SliceKey:
+    return SliceKey(labels["namespace"], labels["pod"], labels["container"], labels["device_uuid"])
 
 
 def read_usage(sources: Iterable[str], *, token: str = "") -> dict[SliceKey, SliceUsage]:
@@ -53,6 +66,26 @@ def read_usage(sources: Iterable[str], *, token: str = "") -> dict[SliceKey, Sli
     for source in sources:
         found |= parse_usage(_fetched(source, token) if "://" in source else _from_file(source))
     return found
+
+
+def ask_agents(urls: Iterable[str], *, token: str) -> tuple[dict[SliceKey, SliceUsage], list[str]]:
+    """As `read_usage`, from many at once: what those said that answered, and what is wrong with the others."""
+    found: dict[SliceKey, SliceUsage] = {}
+    problems: list[str] = []
+
+    def ask(url: str) -> dict[SliceKey, SliceUsage] | str:
+        try:
+            return parse_usage(_fetched(url, token))
+        except ElasticGPUError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(MAX_ASKED_AT_ONCE) as pool:
+        for answer in pool.map(ask, urls):
+            if isinstance(answer, str):
+                problems.append(answer)
+            else:
+                found |= answer
+    return found, problems
 
 
 def _from_file(path: str) -> str:

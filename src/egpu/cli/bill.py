@@ -63,7 +63,7 @@ def bill(
         table = _sums(by, parts)
     else:
         advice = remedies(found, snapshot.cache, snapshot.pods, [node.name for node in view.nodes])
-        table = _lines(found.lines, advice)
+        table = _lines(found.lines, list(advice))
     if output is BillFormat.CSV:
         _write_csv(table)
         return

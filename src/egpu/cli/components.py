@@ -169,6 +169,13 @@ def agent(
             "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
         ),
     ] = False,
+    hardware_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--hardware-metrics",
+            help="Tell of temperature, power, load and memory of each card, too. For nodes without DCGM's exporter.",
+        ),
+    ] = False,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""
@@ -202,6 +209,7 @@ def agent(
         cdi_directories=tuple(cdi_dir or DIRECTORIES),
         sharing_dir=default_root() / election.DIRECTORY if nvml_library is None else None,
         shim=shim,
+        hardware_metrics=hardware_metrics,
     )
     run_component("agent", run, config, log_level)
 

@@ -21,6 +21,9 @@ def dashboard(
         list[str] | None, typer.Option(metavar="URL|FILE", help="Where use is published, as for `egpu bill`.")
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="A bearer token, for agents that ask for one.")] = None,
+    ask_agents: Annotated[
+        bool, typer.Option("--ask-agents", help="Ask the agents of --namespace what is used, wherever their pods are.")
+    ] = False,
     log_level: LogLevel = "info",
 ) -> None:
     """The cluster as a web page: read-only, for each as much as the API server lets him list."""
@@ -35,5 +38,6 @@ def dashboard(
         lease=lease,
         usage=tuple(usage or ()),
         token_file=token_file,
+        ask_agents=ask_agents,
     )
     run_component("dashboard", run, config, log_level, answers=True)

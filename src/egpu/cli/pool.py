@@ -90,7 +90,10 @@ def ask(address: str | None, found: Credentials, question: Callable[["PoolClient
 
 def broker(
     listen: Annotated[str, typer.Option(help="HOST:PORT for programs and servers.")] = DEFAULT_BROKER,
-    health: Annotated[str, typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics. Default: none.")] = "",
+    health: Annotated[str, typer.Option(help="HOST:PORT for /healthz and /readyz. Default: none.")] = "",
+    metrics_token_file: Annotated[
+        Path | None, typer.Option(help="/metrics there, for whoever shows the bearer token in this file.")
+    ] = None,
     policy: Annotated[
         str, typer.Option(help="How servers and their cards are preferred: binpack, spread, price, …")
     ] = "binpack",
@@ -107,7 +110,8 @@ def broker(
         found = credentials(secret_file, tls_ca, tls_cert, tls_key, create=True)
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
-    run_component("broker", run, BrokerConfig(found, listen=listen, health=health, policy=policy), log_level)
+    config = BrokerConfig(found, listen=listen, health=health, metrics_token_file=metrics_token_file, policy=policy)
+    run_component("broker", run, config, log_level)
 
 
 def serve(

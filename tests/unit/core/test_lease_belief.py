@@ -184,7 +184,7 @@ def test_one_caller_cannot_take_all_that_the_pool_can_count() -> None:
         pool.add(
             Lease(
                 id=str(number), holder=str(number), peer="client/eve", request=str(number), key="k", state="active",
-                parts={}, expected_parts=1, deadline=1.0,
+                parts={}, expected_parts=1, deadline=1.0, since=0.0,
             )
         )  # fmt: skip
     with pytest.raises(Refused, match="one caller"):

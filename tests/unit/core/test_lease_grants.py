@@ -29,7 +29,7 @@ def test_a_lease_is_all_that_was_asked_and_lives_for_its_time() -> None:
     assert (share.uuid, share.index, share.minor, share.core, share.memory_mib) == ("GPU-one-0", 0, 0, 40, 300)
     assert made == Lease(
         id="l", holder="pod:a", peer="peer", request="7", key="key of l", state="granted",
-        parts={"one": Part((share,), version + 1)}, expected_parts=1, deadline=35.0,
+        parts={"one": Part((share,), version + 1)}, expected_parts=1, deadline=35.0, since=5.0,
     )  # fmt: skip
     assert pool.leases == {"l": made}
     assert pool.changed == {"one"}

@@ -99,7 +99,7 @@ def test_what_refers_to_something_finds_it(site: Site) -> None:
     there = {key(document) for document in documents}
     assert len(there) == len(documents)
     workloads = [one for one in documents if one["kind"] in ("Deployment", "DaemonSet")]
-    assert len(workloads) == 5
+    assert len(workloads) == 6
     for workload in workloads:
         spec, pod = workload["spec"], workload["spec"]["template"]["spec"]
         labels = workload["spec"]["template"]["metadata"]["labels"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import structlog
@@ -19,7 +19,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
-from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.nvml import CardHardware, NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.shim import ShimDirectory
@@ -58,7 +58,15 @@ XIDS_FILE = "xids.json"
 class Agent:
     """Every part of one node's agent. `cards` and `client` come from outside, so that tests can give others."""
 
-    def __init__(self, config: AgentConfig, *, client: Client, cards: CardSource) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        client: Client,
+        cards: CardSource,
+        hardware: Callable[[], Mapping[str, CardHardware]] | None = None,
+    ) -> None:
+        """`hardware`: as of AgentMetrics."""
         self.config = config
         self.client = client
         self.slots = Slots(config.slots_dir, mount_usage=config.mount_usage)
@@ -77,6 +85,7 @@ class Agent:
             demand=self.compute.demand,
             findings=lambda: self.memory.findings,
             served=lambda: [] if self.serving is None else self.serving.executors(),
+            hardware=hardware,
         )
         shim_directory = ShimDirectory.of(config.state_dir) if config.shim else None
         self._shim = Shim(shim_directory) if shim_directory is not None else None
@@ -216,6 +225,7 @@ class Agent:
         supervisor.add("compute", self.compute.run())
         supervisor.add("memory", self.memory.run())
         supervisor.add("ended", self.ended.run())
+        supervisor.add("metrics", self.metrics.run())
         supervisor.add("executors", self.executors.run())
         if self.serving is not None and self.bridges is not None:
             supervisor.add("listener", self.serving.listener.serve())
@@ -254,7 +264,7 @@ def pool_credentials(config: AgentConfig) -> Credentials | None:
 async def run(config: AgentConfig) -> None:
     """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
-        agent = Agent(
-            config, client=client, cards=NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE)
-        )
+        cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE)
+        hardware = cards.hardware if config.hardware_metrics else None
+        agent = Agent(config, client=client, cards=cards, hardware=hardware)
         await agent.run(Supervisor())

@@ -29,7 +29,7 @@ class AgentConfig:
     NVIDIA's are looked for in all of them. `sharing_dir`: where `egpu run` and `egpu serve` of this machine are
     found, so that their slices have windows beside those of the slots. `shim`: the node has a
     shim (`egpu.apps.shim`), which answers kubelet and whose children executors are, held as it is told; else both are
-    this process's, and end with it.
+    this process's, and end with it. `hardware_metrics`: temperature and the like are told of, for nodes without DCGM.
     """
 
     node: str
@@ -55,6 +55,7 @@ class AgentConfig:
     cdi_directories: tuple[Path, ...] = DIRECTORIES
     sharing_dir: Path | None = None
     shim: bool = False
+    hardware_metrics: bool = False
 
     def slots(self, cards: int) -> int:
         """How many slots a node of so many cards has: one card's at least where the pool's cards serve."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from egpu.adapters.executors.process import Executor
+from egpu.adapters.nvml import CardHardware
 from egpu.adapters.slices.overruns import Finding
 from egpu.api.quantities import MIB_BYTES
 from egpu.apps.agent.cards.inventory import Inventory
@@ -16,8 +19,17 @@ from egpu.apps.agent.limits.memory import Key
 from egpu.apps.agent.serving.pods import ServedContainer
 from egpu.apps.agent.slice_metrics import SliceMetrics
 from egpu.apps.agent.slots.directories import Slots
+from egpu.errors import ElasticGPUError
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_HARDWARE: Final[Mapping[str, tuple[str, str]]] = {
+    "temperature_celsius": ("temperature_celsius", "Of the chip, by the driver."),
+    "power_watts": ("power_watts", "What the card draws, by the driver."),
+    "busy_ratio": ("busy_ratio", "Part of the time in which any kernel ran, by the driver."),
+    "memory_used_bytes": ("memory_driver_bytes", "Memory in use, by the driver, its own included."),
+}
+"""By field of CardHardware."""
+SAMPLE_SECONDS: Final = 5.0
 _CARD_LABELS = ("node", "node_ip", "device_index", "device_uuid", "model")
 
 
@@ -34,9 +46,13 @@ class AgentMetrics(Collector):
         demand: Callable[[], Mapping[str, float]] = dict,
         findings: Callable[[], Mapping[Key, Finding]] = dict,
         served: Callable[[], list[Executor[ServedContainer]]] = list,
+        hardware: Callable[[], Mapping[str, CardHardware]] | None = None,
     ) -> None:
         """`demand` says per card UUID how much of its time its containers use together, `findings` what the driver says
-        of containers' memory, `served` which executors other nodes' containers have here."""
+        of containers' memory, `served` which executors other nodes' containers have here, `hardware` what the driver
+        says of the cards themselves; None: that is somebody else's to tell."""
+        self._read_hardware = hardware
+        self._hardware: Mapping[str, CardHardware] = {}
         self._demand = demand
         self._node = node
         self._node_ip = node_ip
@@ -76,12 +92,25 @@ class AgentMetrics(Collector):
             registry=self.registry,
         )
 
+    async def run(self) -> None:
+        """For ever: what is used is looked at by our own clock, so that it is the same to whoever asks."""
+        while True:
+            self._slices.sample()
+            if self._read_hardware is not None:
+                try:
+                    self._hardware = await asyncio.to_thread(self._read_hardware)
+                except ElasticGPUError:  # the inventory says so; what is not known is not told
+                    self._hardware = {}
+            await asyncio.sleep(SAMPLE_SECONDS)
+
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
         yield from self._slices.collect()
         yield from self._cards()
+        if self._read_hardware is not None:
+            yield from self._of_hardware()
 
     def _cards(self) -> Iterator[Metric]:
         memory = _gauge("elasticgpu_card_memory_bytes", "Memory of the card.", _CARD_LABELS)
@@ -94,6 +123,15 @@ class AgentMetrics(Collector):
             healthy.add_metric(labels, int(card.healthy))
             demand.add_metric(labels, used.get(card.uuid, 0.0))
         yield from (memory, healthy, demand)
+
+    def _of_hardware(self) -> Iterator[Metric]:
+        for field, (name, text) in _HARDWARE.items():
+            family = _gauge(f"elasticgpu_card_{name}", text, _CARD_LABELS)
+            for uuid, said in self._hardware.items():
+                card, value = self._inventory.cards.get(uuid), getattr(said, field)
+                if card is not None and value is not None:
+                    family.add_metric([self._node, self._node_ip, str(card.index), uuid, card.model], value)
+            yield family
 
 
 def _gauge(name: str, text: str, labels: Iterable[str]) -> GaugeMetricFamily:

@@ -7,6 +7,7 @@ are here, and not there.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +34,7 @@ _GAUGES: Final = {
     "memory_used_bytes": "Card memory the container says it uses.",
     "memory_peak_bytes": "The most that it said it used at once, since its slice was made.",
     "core_limit_ratio": "Share of the card's time; 1 is a whole card.",
-    "core_used_ratio": "Share of the card's time used since the last look.",
+    "core_used_ratio": "Share of the card's time used in the last whole five seconds.",
     "memory_spill_limit_bytes": "What it may allocate beyond its limit, in managed memory.",
     "memory_spilled_bytes": "Beyond its limit, in managed memory.",
     "idle_seconds": "Since it last asked the card for anything, or since its slice was made.",
@@ -48,6 +49,12 @@ _COUNTERS: Final = {
     "throttled_seconds": "Time its launches were held back.",
     "memory_refusals": "Allocations refused over the limit.",
 }
+_OF_PROCESSES: Final = (
+    ("memory_mismatch_bytes", "What a process of it holds by the driver, less what it counted itself.", "pid"),
+    ("memory_used_bytes", "Card memory that a process says it uses; its pid is its container's.", "container_pid"),
+)
+MAX_PROCESSES: Final = 32
+"""Told of one slice, those with most memory: a container may have a thousand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +81,7 @@ class _Sample:
 
 
 class SliceMetrics:
-    """Nothing is kept but the last GPU time of each slice, for its rate."""
+    """Nothing is kept but the last sample of each slice's GPU time, and its rate."""
 
     def __init__(
         self,
@@ -94,6 +101,17 @@ class SliceMetrics:
         self._findings = findings
         self._cards = cards
         self._samples: dict[Key, _Sample] = {}
+        self._rates: dict[Key, float] = {}
+
+    def sample(self) -> None:
+        """At even times: what was used since the last sample is what all who ask until the next one are told."""
+        before, now = self._samples, time.monotonic()
+        self._samples = {
+            (*told.key, share.uuid): _Sample(now, used.gpu_ns)
+            for told in self._told()
+            for share, used in zip(told.cards, told.usage.devices, strict=False)
+        }
+        self._rates = {key: _rate(before[key], one) for key, one in self._samples.items() if key in before}
 
     def collect(self) -> Iterator[Metric]:
         """One family a series, with a line for each container and card."""
@@ -103,13 +121,11 @@ class SliceMetrics:
         }
         for name, text in _COUNTERS.items():
             families[name] = CounterMetricFamily(f"elasticgpu_container_{name}", text, labels=LABELS)
-        process = GaugeMetricFamily(
-            "elasticgpu_process_memory_mismatch_bytes",
-            "What a process of it holds by the driver, less what it counted itself.",
-            labels=(*LABELS, "pid"),
+        mismatch, process = (
+            GaugeMetricFamily(f"elasticgpu_process_{name}", text, labels=(*LABELS, label))
+            for name, text, label in _OF_PROCESSES
         )
         findings = self._findings()
-        seen: dict[Key, _Sample] = {}
         for told in self._told():
             for position, share in enumerate(told.cards):
                 labels = self._labels(told, share)
@@ -119,15 +135,16 @@ class SliceMetrics:
                 values = _values(told, share, used, finding)
                 for one in () if finding is None else finding.processes:
                     counted = _counted_by(one.pid, told.usage, position)
-                    process.add_metric([*labels, str(one.pid)], one.used_bytes - counted)
+                    mismatch.add_metric([*labels, str(one.pid)], one.used_bytes - counted)
+                for pid, used_bytes in _largest(told.usage, position):
+                    process.add_metric([*labels, str(pid)], used_bytes)
+                if key in self._rates:
+                    values["core_used_ratio"] = self._rates[key]
                 if used is not None:
-                    seen[key] = _Sample(time.monotonic(), used.gpu_ns)
-                    values["core_used_ratio"] = _rate(self._samples.get(key), seen[key])
                     values |= _history(used, told.age_seconds, share, self._cards().get(share.uuid))
                 for name, value in values.items():
                     families[name].add_metric(labels, value)
-        self._samples = seen
-        yield from (*families.values(), process)
+        yield from (*families.values(), mismatch, process)
 
     def _labels(self, told: Told, share: CardShare) -> list[str]:
         card = self._cards().get(share.uuid)
@@ -219,8 +236,18 @@ def _counted_by(pid: int, usage: Usage, position: int) -> int:
     )
 
 
-def _rate(before: _Sample | None, now: _Sample) -> float:
+def _largest(usage: Usage, position: int) -> list[tuple[int, int]]:
+    """The processes with most memory of a card: pid, as its container has it, and bytes. Of one pid in several
+    namespaces the memory is added up."""
+    found = Counter[int]()
+    for process in usage.processes:
+        if process.device == position:
+            found[process.pid] += process.memory_bytes + process.spill_bytes
+    return found.most_common(MAX_PROCESSES)
+
+
+def _rate(before: _Sample, now: _Sample) -> float:
     """GPU seconds per second between two readings, within 0..1: the file is the container's claim."""
-    if before is None or now.taken_at <= before.taken_at:
+    if now.taken_at <= before.taken_at:
         return 0.0
     return min(1.0, max(0.0, (now.gpu_ns - before.gpu_ns) / 1e9 / (now.taken_at - before.taken_at)))

@@ -4,6 +4,7 @@
     sessions    a program's connection (acquire, attach, renew, resize, release, lists), and a server's (reports in,
                 orders out)
     service     the pool (`egpu.core.leasing.pool`) with what waits for it to change
+    metrics     what it tells Prometheus
     config      what it is told when it starts
 
 There is no file: a broker that starts learns everything from its servers' reports (`egpu.core.leasing.pool` says why

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 
 from egpu.adapters import web
+from egpu.adapters.monitoring import serve_monitoring, token_needed
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
 from egpu.apps.broker.config import BrokerConfig
+from egpu.apps.broker.metrics import PoolMetrics
 from egpu.apps.broker.service import LeaseService
 from egpu.apps.broker.sessions import ClientSession, ServerSessions
 from egpu.core.policies.fleet import Fleet
@@ -66,36 +65,26 @@ class Broker:
         log.info("broker starts", listen=str(self.address), tls=self.config.credentials.tls)
         if self.config.health:
             sock = web.open_socket(web.Listen.parse(self.config.health))
-            registry = CollectorRegistry(auto_describe=False)
-            registry.register(PoolMetrics(self.service))
-            supervisor.add("web", web.serve(Starlette(routes=web.health_routes(registry=registry)), [sock]))
+            supervisor.add("web", serve_monitoring(self.monitoring_app(), sock))
         supervisor.add("listener", self.listener.serve())
         supervisor.add("clock", self._tick())
         supervisor.add("prices", self.prices.run())
         await supervisor.run()
 
+    def monitoring_app(self) -> Starlette:
+        """Health for anybody; metrics for whoever shows the token that it was given, if it was: here is no API server
+        to say who may read them."""
+        file = self.config.metrics_token_file
+        if file is None:
+            return Starlette(routes=web.open_routes(lambda: None))
+        registry = self.service.acquisitions.registry
+        registry.register(PoolMetrics(self.service))
+        return Starlette(routes=web.health_routes(registry=registry, around=token_needed(file)))
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.config.tick_seconds)
             self.service.tick()
-
-
-class PoolMetrics(Collector):
-    """Cards and leases, read when asked."""
-
-    def __init__(self, service: LeaseService) -> None:
-        self._service = service
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        leases = GaugeMetricFamily("elasticgpu_pool_leases", "Leases by state", labels=["state"])
-        for state in ("granted", "active", "ending"):
-            leases.add_metric([state], sum(one.state == state for one in self._service.pool.leases.values()))
-        free = GaugeMetricFamily("elasticgpu_pool_memory_free_bytes", "Memory not given out", labels=["server"])
-        core = GaugeMetricFamily("elasticgpu_pool_core_free_ratio", "Cards' compute not given out", labels=["server"])
-        for server in self._service.server_views():
-            free.add_metric([server.server], server.memory_free_mib * 1024 * 1024)
-            core.add_metric([server.server], server.core_free / 100)
-        return [leases, free, core]
 
 
 async def run(config: BrokerConfig) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
 
 from egpu.adapters.pool import messages
 from egpu.api.text import check_plain
+from egpu.apps.broker.metrics import Acquisitions
 from egpu.core.leasing import tokens
 from egpu.core.leasing.belief import believed
 from egpu.core.leasing.pool import MAX_LEASES, Pool
@@ -54,6 +55,7 @@ class LeaseService:
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._holding: dict[str, Callable[[str, str], None]] = {}
         self.push: Callable[[set[str]], None] = lambda _: None
+        self.acquisitions = Acquisitions()
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
@@ -62,6 +64,10 @@ class LeaseService:
 
         Raises DoesNotFit, TooSoon, Refused, InvalidInput, Unavailable.
         """
+        with self.acquisitions.one():
+            return await self._acquired(asked, peer, told)
+
+    async def _acquired(self, asked: messages.Acquire, peer: str, told: Callable[[str, str], None]) -> messages.Granted:
         for what, text in (("holder", asked.holder), ("request", asked.request), ("host", asked.host)):
             check_plain(what, text, at_most=MAX_TEXT, empty=what == "host")
         lease = self._grant(asked, peer)
@@ -213,6 +219,11 @@ class LeaseService:
             gpu_seconds=sum(one.gpu_seconds for one in running_parts),
             sessions=sum(one.sessions for one in running_parts),
         )  # fmt: skip
+
+    def lease_ages(self) -> Iterator[tuple[Lease, float]]:
+        """Each lease, and for how many seconds this broker has known it."""
+        now = self._clock()
+        return ((lease, now - lease.since) for lease in self.pool.leases.values())
 
     def server_views(self) -> tuple[messages.ServerView, ...]:
         views: list[messages.ServerView] = []

@@ -5,6 +5,7 @@
     knowledge    what it knows: objects followed by watches, the view of them, who uses what
     sight        what one user may list, asked of the API server
     visible      of a view, what somebody sees who may list only some of it
+    advice       what would recover what the bill says is lost
     history      each card's last half hour, in memory
     fitting      would it fit? A demand typed into a form, explained as a pod's would be
     drawing      cards as bars, and the colours of namespaces

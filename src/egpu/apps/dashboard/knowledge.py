@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -11,9 +11,11 @@ import structlog
 
 from egpu.adapters.kubernetes import Caches, Change, Client, Reflector
 from egpu.adapters.kubernetes.job_mix import kept_mix
-from egpu.adapters.usage import read_usage
+from egpu.adapters.usage import ask_agents, read_usage
+from egpu.adapters.web import Listen
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.apps.dashboard.advice import Advice
 from egpu.apps.dashboard.config import DashboardConfig
 from egpu.apps.dashboard.history import SAMPLE_SECONDS, History
 from egpu.core.placement.cache import SchedulerCache
@@ -29,6 +31,10 @@ from egpu.runtime.latest import Latest
 VIEW_SECONDS: Final = 1.0
 """A view serves everybody who asks within so long."""
 MIX_SECONDS: Final = 60.0
+NAME_LABEL: Final = "app.kubernetes.io/name"
+AGENT: Final = "elastic-gpu-agent"
+AGENT_PORT: Final = 8083
+"""As `deploy/agent.yaml` has it."""
 
 T = TypeVar("T", bound=Object)
 
@@ -60,6 +66,7 @@ class Knowledge:
         )
         self.cache.ranking.background = lambda mix, fleet: self._prices.ask((mix, fleet))
         self._view: tuple[float, ClusterView] | None = None
+        self.advice = Advice(self.cache, pods=self.pods, view=lambda: self.view)
 
     def _follow(self, kind: type[T], changed: Callable[[T], None], deleted: Callable[[T], None]) -> Reflector[T]:
         def take(change: Change[T]) -> None:
@@ -105,6 +112,7 @@ class Knowledge:
             group.create_task(self._keep_history())
             group.create_task(self._follow_mix())
             group.create_task(self._follow_usage())
+            group.create_task(self.advice.run())
 
     async def _keep_history(self) -> None:
         await self.caches.synced()
@@ -114,10 +122,15 @@ class Knowledge:
 
     async def _follow_usage(self) -> None:
         """What could not be read is not known: old figures are not shown as new ones."""
-        while self._config.usage:
+        while self._config.usage or self._config.ask_agents:
             try:
                 token = read_token(self._config.token_file)
-                self.usage = await asyncio.to_thread(read_usage, self._config.usage, token=token)
+                found = await asyncio.to_thread(read_usage, self._config.usage, token=token)
+                agents = agents_of(self.pods, self._config.namespace) if self._config.ask_agents else []
+                asked, problems = await asyncio.to_thread(ask_agents, agents, token=token)
+                self.usage = found | asked
+                if problems:
+                    log.warning("agents do not say what is used", how_many=len(problems), first=problems[0])
             except (ElasticGPUError, OSError) as error:
                 self.usage = {}
                 log.warning("use not read", reason=str(error))
@@ -136,6 +149,15 @@ class Knowledge:
             except ElasticGPUError as error:
                 log.warning("job mix not read", reason=str(error))
             await asyncio.sleep(MIX_SECONDS)
+
+
+def agents_of(pods: Iterable[Pod], namespace: str) -> list[str]:
+    """Where the agents of an installation publish what is used."""
+    return [
+        f"https://{Listen(pod.status.pod_ip, AGENT_PORT)}/metrics"
+        for pod in pods
+        if pod.namespace == namespace and (pod.metadata.labels or {}).get(NAME_LABEL) == AGENT and pod.status.pod_ip
+    ]
 
 
 def read_token(file: Path | None) -> str:

@@ -13,6 +13,8 @@ from egpu.apps.dashboard.history import SERIES
 from egpu.apps.dashboard.knowledge import Knowledge
 from egpu.apps.dashboard.sight import Sight
 from egpu.apps.dashboard.visible import visible
+from egpu.core.bill import Bill, bill_of, own_remedy, summed
+from egpu.core.bill.lines import SECONDS_PER_HOUR
 from egpu.core.explain import Explanation
 from egpu.core.placement.usage import CardKey
 from egpu.core.preemption.explaining import explain_with_preemption
@@ -26,6 +28,8 @@ ROWS: Final = 100
 REASONS: Final = 20
 """Nodes whose refusal is shown card by card; the others are counted by reason."""
 SHAPES: Final = 20
+NAMESPACE: Final = "namespace"
+"""By what the bill is summed up, if by no label."""
 
 Query = Mapping[str, str]
 Values = dict[str, Any]
@@ -55,6 +59,7 @@ class Pages:
             "map": self._map,
             "pending": self._pending,
             "workloads": self._workloads,
+            "bill": self._bill,
             "card": self._card,
             "pod": self._pod,
         }
@@ -121,6 +126,28 @@ class Pages:
             "pending": pending[:ROWS],
             "more_pending": max(0, len(pending) - ROWS),
             "q": one.query.get("q", ""),
+        }
+
+    def _bill(self, one: Looking) -> Values:
+        """Of what he sees. What would make room for a pod names others' pods and nodes: for who may list them all."""
+        by = one.query.get("by", "").strip()[:256] or NAMESPACE
+        remedy = self._known.advice.remedy if one.sight.everything else own_remedy
+        lines = [
+            line for line in bill_of(one.view).lines
+            if _matches(one.search, f"{line.namespace}/{line.subject.name}", line.cause, line.label(by))
+        ]  # fmt: skip
+        shown = Bill(tuple(lines))
+        sums = list(summed(shown, lambda line: line.namespace if by == NAMESPACE else line.label(by)).items())
+        return {
+            "bill": shown,
+            "lines": [(line, remedy(line)) for line in lines[:ROWS]],
+            "more_lines": max(0, len(lines) - ROWS),
+            "sums": sums[:ROWS],
+            "more_sums": max(0, len(sums) - ROWS),
+            "hour": SECONDS_PER_HOUR,
+            "by": by,
+            "q": one.query.get("q", ""),
+            "known": any(each.used is not None for each in one.view.slices()),
         }
 
     def _card(self, one: Looking) -> Values:

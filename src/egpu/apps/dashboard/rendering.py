@@ -44,9 +44,9 @@ def percent(part: float, total: float) -> int:
     return round(100 * part / total) if total else 0
 
 
-def link(path: str, **query: str | int) -> str:
-    """An address of this dashboard."""
-    return f"{path}?{urlencode(query)}"
+def link(path: str, /, **query: str | int) -> str:
+    """An address of this dashboard, as its pages name them: from where they are, which may be below a proxy's path."""
+    return f".{path}?{urlencode(query)}"
 
 
 _environment.filters["duration"] = duration

@@ -7,7 +7,7 @@ All else needs a bearer token, in a header or by the form, and shows what its ow
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import structlog
 from starlette.applications import Starlette
@@ -24,7 +24,7 @@ from egpu.adapters.kubernetes.reviews import MAX_TOKEN_CHARACTERS, bearer_token
 from egpu.adapters.web import body_within, open_routes
 from egpu.apps.dashboard.knowledge import Knowledge
 from egpu.apps.dashboard.pages import Looking, Pages
-from egpu.apps.dashboard.rendering import digest, render
+from egpu.apps.dashboard.rendering import digest, link, render
 from egpu.apps.dashboard.sessions import Sessions
 from egpu.apps.dashboard.sight import Gatekeeper
 from egpu.errors import ElasticGPUError, NotFound
@@ -44,6 +44,7 @@ HEADERS: Final = {
 PAGES: Final = {
     "/": ("Overview", ("summary", "map", "pending")),
     "/workloads": ("Workloads", ("workloads",)),
+    "/bill": ("Bill", ("bill",)),
     "/card": ("Card", ("card",)),
     "/pod": ("Pod", ("pod",)),
 }
@@ -115,8 +116,7 @@ class DashboardServer:
 
     async def _login(self, request: Request) -> Response:
         """Takes a token that the API server knows."""
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        if _of_another_site(request):
             raise HTTPException(403, "a form of another site")
         form = parse_qs((await body_within(request, MAX_FORM_BYTES)).decode(errors="replace"))
         token = bearer_token(f"Bearer {form.get('token', [''])[0]}")
@@ -126,24 +126,35 @@ class DashboardServer:
             return HTMLResponse(render("login.html", {"problem": f"the API server does not answer: {error}"}), 503)
         if token is None or not known:
             return HTMLResponse(render("login.html", {"problem": "the API server does not know this token"}), 401)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(
-            _cookie(request), self._sessions.begin(token), httponly=True, samesite="strict", secure=self._secure
-        )
+        answer = RedirectResponse("./", 303)
+        self._give_cookie(answer, request, self._sessions.begin(token))
         return answer
 
     async def _logout(self, request: Request) -> Response:
         self._sessions.end(request.cookies.get(_cookie(request), ""))
-        answer = RedirectResponse(LOGIN, 303)
-        answer.delete_cookie(_cookie(request))
+        answer = RedirectResponse(f".{LOGIN}", 303)
+        self._give_cookie(answer, request, "", max_age=0)
         return answer
+
+    def _give_cookie(self, answer: Response, request: Request, number: str, *, max_age: int | None = None) -> None:
+        """Without a path of its own it is of the path that the form was served from: what else is behind the same proxy
+        does not get it."""
+        answer.set_cookie(
+            _cookie(request),
+            number,
+            max_age=max_age,
+            path=None,
+            httponly=True,
+            samesite="strict",
+            secure=self._secure,
+        )
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def _page(self, request: Request, looking: Looking) -> Response:
         title, parts = PAGES[request.url.path]
         live = [self._live(part, looking)[0] for part in parts]
-        chart = f"/history?{urlencode(looking.query)}" if request.url.path == "/card" else ""
+        chart = link("/history", **looking.query) if request.url.path == "/card" else ""
         return _html("page.html", looking, title=title, path=request.url.path, parts=live, chart=chart)
 
     def _part(self, request: Request, looking: Looking) -> Response:
@@ -161,8 +172,12 @@ class DashboardServer:
         content = render(f"parts/{part}.html", self._pages.parts[part](looking))
         seen = digest(content)
         asked = {key: value for key, value in looking.query.items() if key != "seen"} | {"seen": seen}
-        url = f"/parts/{part}?{urlencode(asked)}"
-        return {"name": part, "content": content, "url": url, "seconds": REFRESH_SECONDS}, seen
+        return {
+            "name": part,
+            "content": content,
+            "url": link(f"/parts/{part}", **asked),
+            "seconds": REFRESH_SECONDS,
+        }, seen
 
     def _fit(self, request: Request, looking: Looking) -> Response:
         return _html("fit.html", looking, title="Would it fit?", path=request.url.path, **self._pages.fit(looking))
@@ -198,12 +213,24 @@ def _cookie(request: Request) -> str:
     return f"egpu-{request.url.port or 443}"
 
 
+def _of_another_site(request: Request) -> bool:
+    """Whether a form of somebody else's page is sent here. Browsers say so themselves; older ones name the page's host,
+    which a proxy may have changed on the way."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+
+
 def _sign_in(request: Request) -> Response:
-    if "authorization" in request.headers:
-        return Response("a bearer token of the cluster is needed\n", 401, {"WWW-Authenticate": "Bearer"})
-    if "hx-request" in request.headers:  # the page goes there, not a part of it
-        return Response(status_code=401, headers={"HX-Redirect": LOGIN})
-    return RedirectResponse(LOGIN, 303)
+    """The form, for a browser that asks for a page; who sends a token of his own, or asks for a part, gets a word."""
+    headers = {"WWW-Authenticate": "Bearer"}
+    if "hx-request" in request.headers:
+        headers["HX-Redirect"] = f".{LOGIN}"  # the page goes there, not a part of it
+    elif "authorization" not in request.headers and "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(render("login.html", {"problem": ""}), 401, headers)
+    return Response("a bearer token of the cluster is needed\n", 401, headers, "text/plain")
 
 
 def _html(template: str, looking: Looking, **values: Any) -> Response:
@@ -211,7 +238,7 @@ def _html(template: str, looking: Looking, **values: Any) -> Response:
 
 
 def _told(request: Request, status: int, title: str, reason: str) -> Response:
-    if "hx-request" in request.headers:
+    if "hx-request" in request.headers or request.url.path.count("/") > 1:  # whose addresses are not those of a page
         return Response(f"{reason}\n", status, media_type="text/plain")
     return HTMLResponse(render("told.html", {"title": title, "reason": reason}), status)
 

@@ -9,6 +9,6 @@ work. The history is what the node agents publish: since the slice was made.
 """
 
 from egpu.core.bill.lines import Bill, Cause, Line, bill_of, lost_gpu_seconds, summed
-from egpu.core.bill.remedies import Remedy, Size, remedies
+from egpu.core.bill.remedies import Remedy, Size, own_remedy, remedies
 
-__all__ = ["Bill", "Cause", "Line", "Remedy", "Size", "bill_of", "lost_gpu_seconds", "remedies", "summed"]
+__all__ = ["Bill", "Cause", "Line", "Remedy", "Size", "bill_of", "lost_gpu_seconds", "own_remedy", "remedies", "summed"]

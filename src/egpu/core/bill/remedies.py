@@ -5,7 +5,7 @@ what is idle and would make room for it, or else the moves of `egpu defrag`, whi
 """
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -51,21 +51,25 @@ class Remedy:
     moves: int = 0
 
 
-def remedies(bill: Bill, cache: SchedulerCache, pods: Sequence[Pod], nodes: Sequence[str]) -> list[Remedy]:
-    """One a line, in their order. `cache` was shown `pods`; it is left as it was."""
+def remedies(bill: Bill, cache: SchedulerCache, pods: Sequence[Pod], nodes: Sequence[str]) -> Iterator[Remedy]:
+    """One a line, in their order; each is looked for when it is asked for. `cache` was shown `pods`; after each it
+    is as it was."""
     idle = [line.slice for line in bill.lines if line.slice is not None and line.cause is not Cause.UNDER_USED]
     rooms = _Rooms(cache, pods, nodes, idle)
-    found: list[Remedy] = []
     looked = 0
     for line in bill.lines:
-        if line.pending is None:
-            found.append(_of_slice(line))
-        elif line.pending.reason is Waits.ROOM and looked < MAX_PENDING:
+        if line.pending is not None and line.pending.reason is Waits.ROOM and looked < MAX_PENDING:
             looked += 1
-            found.append(rooms.remedy(line.pending.uid))
+            yield rooms.remedy(line.pending.uid)
         else:
-            found.append(Remedy(kind="none", text=line.pending.message))
-    return found
+            yield own_remedy(line)
+
+
+def own_remedy(line: Line) -> Remedy:
+    """What whoever it is of can do by himself; nobody else's pods, and no nodes, are in it."""
+    if line.pending is not None:
+        return Remedy(kind="none", text=line.pending.message)
+    return _of_slice(line)
 
 
 def right_size(one: SliceView) -> Size | None:

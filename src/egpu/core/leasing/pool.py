@@ -93,7 +93,7 @@ class Pool(LeaseTable):
             parts[server] = Part(shares, self.next_version(server))
         made = Lease(
             id=lease, holder=holder, peer=peer, request=request, key=key, state="granted", parts=parts,
-            expected_parts=len(parts), deadline=now + TTL_SECONDS,
+            expected_parts=len(parts), deadline=now + TTL_SECONDS, since=now,
         )  # fmt: skip
         self.add(made)
         return made

@@ -46,7 +46,7 @@ def _server(report: Report, table: LeaseTable) -> Server:
 
 def _running(table: LeaseTable, server: Server, one: RunningLease, *, now: float, deadline: float) -> None:
     lease = one.record.lease
-    found = table.leases.get(lease) or _adopted(table, one.record, deadline)
+    found = table.leases.get(lease) or _adopted(table, one.record, now=now, deadline=deadline)
     part = found.parts.get(server.name)
     if part is not None and part.running == one:
         return
@@ -70,13 +70,13 @@ def _running(table: LeaseTable, server: Server, one: RunningLease, *, now: float
         table.end(lease, one.failure)
 
 
-def _adopted(table: LeaseTable, record: LeaseRecord, deadline: float) -> Lease:
+def _adopted(table: LeaseTable, record: LeaseRecord, *, now: float, deadline: float) -> Lease:
     """A lease that only its server knows: of the time before this pool started, or ended while it was away."""
     ended = table.ended.get(record.lease)
     adopted = Lease(
         id=record.lease, holder=record.holder, peer=record.peer, request=record.request, key=record.key,
         state="granted" if ended is None else "ending", parts={}, expected_parts=record.parts, deadline=deadline,
-        reason=ended or "", is_adopted=True,
+        since=now, reason=ended or "", is_adopted=True,
     )  # fmt: skip
     table.add(adopted)
     return adopted

@@ -61,6 +61,8 @@ class Lease:
     expected_parts: int
     deadline: float
     """When it ends unless its holder is heard of."""
+    since: float
+    """When this pool granted it, or heard of it from its server."""
     reason: str = ""
     fit_by: float | None = None
     """When it ends if it still uses more memory than it was shrunk to (Unix time, seconds); None: it is given all the

@@ -11,13 +11,14 @@ What is given comes from the ledger that the extender decides by, what is used f
 from egpu.core.view.building import cluster_view
 from egpu.core.view.pending import PendingPod, Waits
 from egpu.core.view.records import CardView, ClusterView, NodeView, SliceView, User
-from egpu.core.view.usage import SliceKey, SliceUsage
+from egpu.core.view.usage import ProcessUsage, SliceKey, SliceUsage
 
 __all__ = [
     "CardView",
     "ClusterView",
     "NodeView",
     "PendingPod",
+    "ProcessUsage",
     "SliceKey",
     "SliceUsage",
     "SliceView",

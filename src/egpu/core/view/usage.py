@@ -13,6 +13,13 @@ class SliceKey(NamedTuple):
     uuid: str
 
 
+class ProcessUsage(NamedTuple):
+    """A process of a slice, by the pid that its container has for it."""
+
+    pid: int
+    memory_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceUsage:
     """Of one slice: now, and since it was prepared, `age_seconds` ago. `core_ratio` is of the whole card, 0 to 1;
@@ -26,3 +33,5 @@ class SliceUsage:
     refusals: int = 0
     idle_seconds: float = 0.0
     age_seconds: float = 0.0
+    processes: tuple[ProcessUsage, ...] = ()
+    """Those with most memory first."""

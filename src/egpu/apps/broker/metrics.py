@@ -1,0 +1,88 @@
+"""What a broker tells Prometheus: cards and leases as they are when it asks, and how requests went."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator, Mapping
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from egpu.adapters.pool import messages
+from egpu.api.quantities import MIB_BYTES
+from egpu.core.leasing.state import Lease
+from egpu.errors import DoesNotFit, ElasticGPUError, InvalidInput, Refused, TooSoon, Unavailable
+
+BUCKETS_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_REASONS: Final[Mapping[type[ElasticGPUError], str]] = {
+    DoesNotFit: "room",
+    TooSoon: "overrun",
+    Refused: "bound",
+    InvalidInput: "invalid",
+    Unavailable: "unavailable",
+}
+"""Of a refusal; "failed" is any other."""
+
+
+class Acquisitions:
+    """Requests for leases, as they end."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._seconds = Histogram(
+            "elasticgpu_pool_acquire_seconds",
+            "From a request to a lease whose executors run.",
+            buckets=BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self._refusals = Counter(
+            "elasticgpu_pool_refusals", "Requests that got no lease.", ["reason"], registry=self.registry
+        )
+
+    @contextlib.contextmanager
+    def one(self) -> Generator[None]:
+        """Around a request: its time where it is granted, else why not."""
+        began = time.monotonic()
+        try:
+            yield
+        except ElasticGPUError as error:
+            self._refusals.labels(_REASONS.get(type(error), "failed")).inc()
+            raise
+        self._seconds.observe(time.monotonic() - began)
+
+
+class Service(Protocol):
+    """As much of a `LeaseService` as is told of."""
+
+    def lease_ages(self) -> Iterator[tuple[Lease, float]]: ...
+
+    def server_views(self) -> tuple[messages.ServerView, ...]: ...
+
+
+class PoolMetrics(Collector):
+    """Cards and leases, read when asked."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        leases = GaugeMetricFamily("elasticgpu_pool_leases", "Leases by state", labels=["state"])
+        age = GaugeMetricFamily(
+            "elasticgpu_pool_lease_age_seconds",
+            "Since this broker granted the lease, or heard of it from its server",
+            labels=["lease", "holder", "state"],
+        )
+        ages = list(self._service.lease_ages())
+        for state in ("granted", "active", "ending"):
+            leases.add_metric([state], sum(one.state == state for one, _ in ages))
+        for one, seconds in ages:
+            age.add_metric([one.id, one.holder, one.state], seconds)
+        free = GaugeMetricFamily("elasticgpu_pool_memory_free_bytes", "Memory not given out", labels=["server"])
+        core = GaugeMetricFamily("elasticgpu_pool_core_free_ratio", "Cards' compute not given out", labels=["server"])
+        for server in self._service.server_views():
+            free.add_metric([server.server], server.memory_free_mib * MIB_BYTES)
+            core.add_metric([server.server], server.core_free / 100)
+        return [leases, age, free, core]
