@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-# ruff: noqa: E402, E501  the path is set before the imports; tables read better unbroken
-"""Generate or check what the remote client and the executor have in common, from native/driver/driver_table.json.
+# ruff: noqa: E402  the path is set before the imports; tables read better unbroken
+"""Generate or check what the remote client and the executor have in common.
 
-scripts/generate_remote.py            write native/wire/ops.{txt,h}, native/remote/stubs.{c,h}, native/executor/decoders.c, docs/wire-functions.md
+scripts/generate_remote.py            write native/wire/ops.{txt,h}; of native/driver/driver_table.json
+                                      native/remote/stubs.{c,h}, native/executor/decoders.c, docs/wire-functions.md;
+                                      of native/libraries/*.yaml the stand-ins, the executor's library_decoders.c,
+                                      what records them for tests, docs/library-functions.md
 scripts/generate_remote.py --check    change nothing; exit 1 and name what differs
 """
 
@@ -18,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from library_codec import client, document, executor, recording
+from library_codec import table as library_table
 from remote_codec import functions, ops, render
 
 DEFINED = re.compile(r"^API CUresult (cu\w+)\(", re.MULTILINE)
@@ -39,6 +44,25 @@ def hand_written() -> tuple[set[str], set[str]]:
     return defined, forwarded
 
 
+NOTED = re.compile(r"\b(\w+)_noted\(")
+
+
+def libraries(found: list[library_table.Library]) -> dict[str, str]:
+    """The files of the forwarded libraries."""
+    noted = frozenset(NOTED.findall((ROOT / "native/libraries/client.h").read_text()))
+    files = {
+        "native/executor/library_decoders.c": executor.source(found),
+        "native/tests/libraries/recording_names.h": recording.names(found),
+        "docs/library-functions.md": document.document(found),
+    }
+    for library in found:
+        stem = library.name.lower()
+        files[f"native/libraries/{stem}_stubs.c"] = client.source(library, noted)
+        files[f"native/libraries/{library.soname}.map"] = client.version_script(library)
+        files[f"native/tests/libraries/recording_{stem}.h"] = recording.source(library, noted)
+    return files
+
+
 def formatted(name: str, text: str) -> str:
     """C laid out as all other C is (.clang-format); anything else as it stands."""
     if not name.endswith((".c", ".h")):
@@ -56,7 +80,12 @@ def main() -> int:
     hand, forwarded = hand_written()
     carried = [f for f in functions.carried(table) if f.symbol not in hand or f.symbol in forwarded]
     numbers = ops.read(ROOT / "native/wire/ops.txt")
-    ops.extend(numbers, [f.symbol for f in carried], functions.kinds(table))
+    found = library_table.read_all(ROOT / "native/libraries")
+    ops.extend(
+        numbers,
+        [f.symbol for f in carried] + library_table.operations(found),
+        functions.kinds(table) + library_table.kinds(found),
+    )
     files = {
         "native/wire/ops.txt": numbers.text(),
         "native/wire/ops.h": render.ops_header(numbers),
@@ -64,6 +93,7 @@ def main() -> int:
         "native/remote/stubs.h": render.client_header(carried, hand),
         "native/executor/decoders.c": render.executor(carried),
         "docs/wire-functions.md": render.document(carried, table, hand),
+        **libraries(found),
     }
     files = {name: formatted(name, text) for name, text in files.items()}
     stale = [name for name, text in files.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != text]

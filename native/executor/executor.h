@@ -4,6 +4,8 @@
  *   session.h   the child's life: connection, frames, calls, the driver
  *   calls.c     operations with forms of their own
  *   decoders.c  generated: the others
+ *   libraries.h, library_decoders.c (generated)
+ *               calls of cuBLAS and others, into this machine's own
  *   bulk.c      copies from memory of both
  *   handles.c   what the client's handles stand for
  *   confinement.c, paths.c, view.c, landlock.c
@@ -70,10 +72,12 @@ struct operation {
 };
 extern const struct operation generated_operations[OP_COUNT];
 extern const struct operation special_operations[OP_COUNT];
+extern const struct operation library_operations[OP_COUNT];
 static inline const struct operation *operation_of(uint16_t op) {
     if (op >= OP_COUNT) return NULL;
     const struct operation *operation =
         special_operations[op].run ? &special_operations[op] : &generated_operations[op];
+    if (operation->run == NULL) operation = &library_operations[op];
     return operation->run ? operation : NULL;
 }
 

@@ -77,8 +77,7 @@ uint64_t handle_value(unsigned kind, uint64_t handle, CUresult *bad) {
     if (handle == 0 && (kind == KIND_context || kind == KIND_stream)) return 0;
     struct entry *entry = entry_of(handle);
     unsigned is = wire_kind_of(handle);
-    if (entry != NULL && (is == kind || (kind == KIND_function && is == KIND_kernel)))
-        return entry->value;
+    if (entry != NULL && wire_kind_serves(is, kind)) return entry->value;
     if (*bad == CUDA_SUCCESS)
         *bad = kind == KIND_context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
     return 0;
@@ -120,7 +119,11 @@ static bool outlives_context(uint64_t id) {
     case KIND_graph:
     case KIND_graph_node:
     case KIND_graph_exec:
-    case KIND_user_object: return true;
+    case KIND_user_object:
+    case KIND_cublaslt:
+    case KIND_cublaslt_matmul:
+    case KIND_cublaslt_layout:
+    case KIND_cublaslt_preference: return true;
     default: return false;
     }
 }

@@ -35,10 +35,6 @@ static CUresult refused(unsigned kind) {
     }
 }
 
-static bool fits(unsigned kind, unsigned wanted) {
-    return kind == wanted || (wanted == KIND_function && kind == KIND_kernel);
-}
-
 CUresult call_handle(struct call *call, unsigned kind, uint64_t handle, uint64_t *wire) {
     if (kind == KIND_stream && handle <= 2) {
         if (handle == 2) handle = (uint64_t)(uintptr_t)thread_stream(NULL);
@@ -54,7 +50,7 @@ CUresult call_handle(struct call *call, unsigned kind, uint64_t handle, uint64_t
     if (handle == 0 && kind == KIND_context)
         return context_current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     struct handle_entry *entry = handle_entry(handle);
-    if (entry == NULL || !fits(wire_kind_of(handle), kind)) return refused(kind);
+    if (entry == NULL || !wire_kind_serves(wire_kind_of(handle), kind)) return refused(kind);
     struct link *link = links[wire_server(handle)];
     if (call->link != NULL && call->link != link) return refused(kind); /* of another server */
     call->link = link;

@@ -144,6 +144,13 @@ static inline uint64_t wire_without_server(uint64_t handle) {
     return handle & ((UINT64_C(1) << 53) - 1);
 }
 
+/* Whether a handle of one kind may stand where one of another is asked for: a kernel for a
+ * function, a handle of cuBLAS for one of cuBLASLt. */
+static inline bool wire_kind_serves(unsigned kind, unsigned wanted) {
+    return kind == wanted || (wanted == KIND_function && kind == KIND_kernel) ||
+           (wanted == KIND_cublaslt && kind == KIND_cublas);
+}
+
 /* A header, written as the two words that it is: what has been written in parts is slow to be read
  * as a whole. */
 static inline void put_header(void *at, uint16_t op, unsigned flags, uint32_t len, uint64_t seq) {

@@ -9,7 +9,7 @@ from pathlib import Path
 FIRST_OP = 64
 HEADER = """\
 # Numbers on the wire: `op NUMBER NAME` and `kind NUMBER NAME`. Append-only: a number is never reused and never changes its meaning.
-# scripts/generate_remote.py appends what is new. Names in capitals have forms of their own (special.h); the others are driver functions.
+# scripts/generate_remote.py appends what is new. Names in capitals have forms of their own (special.h); the others are functions of the driver and of libraries.
 """
 
 SPECIAL = (

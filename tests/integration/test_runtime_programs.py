@@ -12,7 +12,7 @@ import pytest
 from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import fill
 from egpu.adapters.simulator.machine import Machine, destroy, open_machine
-from egpu.core.provisioners.preparation import REMOTE_DRIVER, RUNTIMES
+from egpu.core.provisioners.preparation import FORWARDED, REMOTE_DRIVER, RUNTIMES
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import environment, run
 from support.waiting import DEADLINE_SECONDS
@@ -152,4 +152,4 @@ def test_a_fat_binary_without_ptx_that_runs_here_is_refused(sim: Machine) -> Non
 
 def test_the_pool_puts_the_runtimes_beside_its_driver(tmp_path: Path) -> None:
     assert {library.name for library in fill(tmp_path)} == set(REMOTE_DRIVER)  # what is loaded first
-    assert {link.name for link in tmp_path.iterdir()} == {*REMOTE_DRIVER, *RUNTIMES}
+    assert {link.name for link in tmp_path.iterdir()} == {*REMOTE_DRIVER, *RUNTIMES, *FORWARDED}

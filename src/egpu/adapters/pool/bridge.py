@@ -4,6 +4,7 @@
       libcuda.so.1                  the remote driver
       libnvidia-ml.so.1             the remote NVML, over the same session
       libcudart.so.12, .13          CUDA's runtime, over the remote driver
+      libcublas.so.13, …            libraries that are carried to the server's own
       lease0.sock, lease1.sock, …   one per server of the lease, in the order of the ordinals
 
 The program connects to lease0.sock at its first CUDA call and looks for the next one when that has been welcomed
@@ -34,7 +35,7 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import Credentials
-from egpu.core.provisioners.preparation import REMOTE_DRIVER, RUNTIMES
+from egpu.core.provisioners.preparation import FORWARDED, REMOTE_DRIVER, RUNTIMES
 from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -59,9 +60,9 @@ Take = Callable[[], Awaitable[Target]]
 
 
 def fill(directory: Path) -> list[Path]:
-    """Put the remote libraries into a new directory, and the runtimes over them, and return those that a program has to
+    """Put the remote libraries into a new directory, and what works over them, and return those that a program has to
     load first. Raises NativeMissing when they were not built."""
-    for name, artefact in {**REMOTE_DRIVER, **RUNTIMES}.items():
+    for name, artefact in {**REMOTE_DRIVER, **RUNTIMES, **FORWARDED}.items():
         (directory / name).symlink_to(native.path(artefact))
     return [directory / name for name in REMOTE_DRIVER]
 

@@ -23,6 +23,11 @@ RUNTIMES: Final = {
     "libcudart.so.13": "runtime/libcudart.so.13",
 }
 """CUDA's runtime over whichever driver a program finds, likewise: NVIDIA's works over NVIDIA's driver only."""
+FORWARDED: Final = {
+    "libcublas.so.13": "libraries/libcublas.so.13",
+    "libcublasLt.so.13": "libraries/libcublasLt.so.13",
+}
+"""Libraries over the remote driver, likewise: each carries its functions to the server's own."""
 
 
 @dataclass(frozen=True)

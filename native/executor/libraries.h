@@ -1,0 +1,59 @@
+/* This machine's cuBLAS and others, called for a client: what the generated decoders are written
+ * in. They are loaded where they are first needed, into the session that has the memory. */
+#ifndef EGPU_EXECUTOR_LIBRARIES_H
+#define EGPU_EXECUTOR_LIBRARIES_H
+
+#include "executor.h"
+#include "libraries_wire.h"
+
+enum library_id { LIBRARY_cublas, LIBRARY_cublasLt, LIBRARIES };
+
+extern const struct library_facts library_facts[LIBRARIES];
+
+/* The library's function, or NULL. */
+void *library_function(enum library_id id, const char *symbol);
+/* Why there is none. */
+CUresult library_missing(enum library_id id);
+
+/* A scalar of the client's: its value, or where on the card it is. */
+struct library_scalar {
+    uint64_t bytes; /* or SCALAR_ON_CARD */
+    void *card;
+    _Alignas(16) uint8_t value[SCALAR_MOST_BYTES];
+};
+
+/* Begins the reply: room for the library's status, which is 0 until library_failed. */
+uint8_t *library_begin(struct task *task);
+/* A posted call has nobody to say its status to: it becomes the driver's pending error. */
+CUresult library_failed(struct task *task, uint8_t *status, int result, enum library_id id);
+
+void library_get_scalar(struct task *task, struct library_scalar *scalar, bool with_value);
+void library_put_result(struct task *task, const struct library_scalar *scalar);
+static inline void *library_scalar_at(struct library_scalar *scalar) {
+    return scalar->bytes == SCALAR_ON_CARD ? scalar->card : scalar->value;
+}
+/* The pointer mode of an object as the library itself has it: an address from a client must never
+ * be taken for one of ours. */
+int library_pointer_mode(unsigned kind, void *object);
+
+/* Host memory that came along; NULL where the client has none. */
+const void *library_get_host(struct task *task, size_t *bytes);
+void library_check_host(struct task *task, const void *sent, size_t bytes, uint64_t expected);
+/* Room in the reply for what the library writes; NULL where the client does not want it. */
+void *library_room(struct task *task, bool wanted, uint64_t bytes);
+
+#define REAL(library, symbol, type, ...)                            \
+    static type (*real)(__VA_ARGS__);                               \
+    if (real == NULL) {                                             \
+        void *found = library_function(LIBRARY_##library, #symbol); \
+        memcpy(&real, &found, sizeof real);                         \
+    }
+#define REFUSE(library)                          \
+    CUresult refused = task_refused(task, true); \
+    if (refused != CUDA_SUCCESS) return refused; \
+    if (real == NULL) return library_missing(LIBRARY_##library)
+#define PLACED(scalar, last)                                            \
+    if (scalar_on_host(mode, last) != (scalar.bytes != SCALAR_ON_CARD)) \
+    return CUDA_ERROR_INVALID_VALUE
+
+#endif

@@ -1,0 +1,83 @@
+/* Parameters and replies of library calls. See libraries.h. */
+#include "libraries.h"
+
+/* ---- replies ---- */
+
+uint8_t *library_begin(struct task *task) {
+    uint8_t *status = task->out.at;
+    put_word(&task->out, 0);
+    return status;
+}
+
+CUresult library_failed(struct task *task, uint8_t *status, int result, enum library_id id) {
+    uint64_t word = (uint32_t)result;
+    memcpy(status, &word, sizeof word);
+    task->out.left += (size_t)(task->out.at - (status + sizeof word));
+    task->out.at = status + sizeof word;
+    if (task->header.flags & WIRE_REPLY_WANTED) return CUDA_SUCCESS;
+    const struct library_statuses *is = &library_facts[id].statuses;
+    if (result == is->not_initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    if (result == is->out_of_memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == is->invalid_value) return CUDA_ERROR_INVALID_VALUE;
+    return result == is->not_supported ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_UNKNOWN;
+}
+
+/* ---- parameters ---- */
+
+void library_get_scalar(struct task *task, struct library_scalar *scalar, bool with_value) {
+    *scalar = (struct library_scalar){.bytes = get_word(&task->in)};
+    if (scalar->bytes == SCALAR_ON_CARD)
+        scalar->card = (void *)(uintptr_t)get_word(&task->in);
+    else if (scalar->bytes > SCALAR_MOST_BYTES)
+        task->in.bad = true;
+    else if (with_value)
+        get_bytes(&task->in, scalar->value, scalar->bytes);
+}
+
+void library_put_result(struct task *task, const struct library_scalar *scalar) {
+    if (scalar->bytes != SCALAR_ON_CARD) put_bytes(&task->out, scalar->value, scalar->bytes);
+}
+
+int library_pointer_mode(unsigned kind, void *object) {
+    enum { DESC_POINTER_MODE = 2 }; /* cublasLtMatmulDescAttributes_t */
+    int mode = 0;
+    if (kind == KIND_cublaslt_matmul) {
+        int (*of_product)(void *, int, void *, size_t, size_t *);
+        void *found = library_function(LIBRARY_cublasLt, "cublasLtMatmulDescGetAttribute");
+        memcpy(&of_product, &found, sizeof of_product);
+        size_t written;
+        if (of_product == NULL ||
+            of_product(object, DESC_POINTER_MODE, &mode, sizeof mode, &written))
+            return -1;
+    } else {
+        int (*of_handle)(void *, int *);
+        void *found = library_function(LIBRARY_cublas, "cublasGetPointerMode_v2");
+        memcpy(&of_handle, &found, sizeof of_handle);
+        if (of_handle == NULL || of_handle(object, &mode)) return -1;
+    }
+    return mode;
+}
+
+const void *library_get_host(struct task *task, size_t *bytes) {
+    uint64_t length = get_word(&task->in);
+    *bytes = 0;
+    if (length == HOST_IS_NULL) return NULL;
+    const void *sent = length > LIBRARY_MOST_BYTES ? NULL : take(&task->in, length);
+    if (sent == NULL) task->in.bad = true;
+    *bytes = length;
+    return sent;
+}
+
+void library_check_host(struct task *task, const void *sent, size_t bytes, uint64_t expected) {
+    if (sent != NULL && bytes != expected) task->in.bad = true;
+}
+
+void *library_room(struct task *task, bool wanted, uint64_t bytes) {
+    if (!wanted) return NULL;
+    uint8_t *room = bytes > LIBRARY_MOST_BYTES ? NULL : give(&task->out, bytes);
+    if (room == NULL)
+        task->bad = CUDA_ERROR_INVALID_VALUE;
+    else
+        memset(room, 0, bytes);
+    return room;
+}

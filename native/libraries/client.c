@@ -1,0 +1,97 @@
+/* How a stand-in reaches the session of the remote driver beside it. */
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+const struct library_calls *remote;
+
+/* The driver beside this file, as it was put there. Where another one was loaded first, calls of
+ * the two would have no order. */
+CUresult library_find(void) {
+    Dl_info here;
+    char path[4096];
+    if (dladdr((const void *)&remote, &here) == 0) return CUDA_ERROR_NOT_INITIALIZED;
+    const char *slash = strrchr(here.dli_fname, '/');
+    snprintf(path, sizeof path, "%.*s/libcuda.so.1", slash ? (int)(slash - here.dli_fname) : 1,
+             slash ? here.dli_fname : ".");
+    void *driver = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const struct library_calls *found = driver == NULL ? NULL : dlsym(driver, "egpuLibraryCalls");
+    if (found == NULL || found->table != EGPU_WIRE_TABLE_HASH) {
+        fprintf(stderr, "egpu: %s: the remote driver of the same build is not beside it\n",
+                library.soname);
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    remote = found;
+    return CUDA_SUCCESS;
+}
+
+int library_failed(const char *function, CUresult result) {
+    static _Atomic bool told;
+    switch (result) {
+    case CUDA_ERROR_SHARED_OBJECT_INIT_FAILED:
+        if (!atomic_exchange(&told, true))
+            fprintf(stderr, "egpu: the server of this GPU has no %s\n", library.soname);
+        return library.statuses.not_initialized;
+    case CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND:
+        fprintf(stderr, "egpu: the %s of this GPU's server has no %s\n", library.soname, function);
+        return library.statuses.not_supported;
+    case CUDA_ERROR_NOT_SUPPORTED: return library.statuses.not_supported;
+    case CUDA_ERROR_INVALID_VALUE: return library.statuses.invalid_value;
+    case CUDA_ERROR_OUT_OF_MEMORY: return library.statuses.out_of_memory;
+    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_NOT_INITIALIZED: return library.statuses.not_initialized;
+    default: return library.statuses.unknown;
+    }
+}
+
+int library_refuse(const char *function) {
+    fprintf(stderr, "egpu: %s is not supported on a remote GPU\n", function);
+    return library.statuses.not_supported;
+}
+
+int library_finish(struct call *call, bool waits, const char *function) {
+    if (!waits) {
+        remote->post(call); /* it can no more fail than a launch can */
+        return 0;
+    }
+    CUresult result = remote->exchange(call);
+    int status = result == CUDA_SUCCESS ? (int)get_word(&call->in) : 0;
+    if (result == CUDA_SUCCESS && call->in.bad) result = CUDA_ERROR_UNKNOWN;
+    if (result != CUDA_SUCCESS) status = library_failed(function, result);
+    if (status != 0) remote->end(call);
+    return status;
+}
+
+int library_done(struct call *call, bool waits) {
+    if (!waits) return 0;
+    bool bad = call->in.bad;
+    remote->end(call);
+    return bad ? library.statuses.unknown : 0;
+}
+
+/* ---- objects ---- */
+
+struct library_object *object_of(const void *handle) {
+    static struct library_object unknown;
+    void **info = remote->info((uint64_t)(uintptr_t)handle);
+    return info == NULL || *info == NULL ? &unknown : *info;
+}
+
+void *object_made(const struct call *call, uint64_t handle) {
+    uint64_t name = wire_with_server(handle, call->link->index);
+    void **info = remote->info(name);
+    if (info != NULL) *info = calloc(1, sizeof(struct library_object)); /* freed with the handle */
+    return (void *)(uintptr_t)name;
+}
+
+bool scalar_from(struct scalar *scalar, const struct library_object *object, const void *at,
+                 size_t bytes, bool last) {
+    bool host = scalar_on_host(object->pointer_mode, last);
+    *scalar = (struct scalar){at, host ? bytes : SCALAR_ON_CARD};
+    return !host || at != NULL;
+}

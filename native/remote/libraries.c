@@ -1,0 +1,33 @@
+/* The session, for stand-ins of libraries. See libraries.h. */
+#define _GNU_SOURCE
+#include "libraries.h"
+#include "client.h"
+
+static CUresult ready(void) {
+    CUresult result = call_ready();
+    if (result != CUDA_SUCCESS && (result = cuInit(0)) != CUDA_SUCCESS) return result;
+    if (context_current() != 0) return CUDA_SUCCESS;
+    CUcontext primary;
+    result = cuDevicePrimaryCtxRetain(&primary, 0);
+    return result == CUDA_SUCCESS ? cuCtxSetCurrent(primary) : result;
+}
+
+static void **info(uint64_t handle) {
+    struct handle_entry *entry = handle_entry(handle);
+    return entry == NULL ? NULL : &entry->info;
+}
+
+API extern const struct library_calls egpuLibraryCalls;
+const struct library_calls egpuLibraryCalls = {
+    .table = EGPU_WIRE_TABLE_HASH,
+    .ready = ready,
+    .handle = call_handle,
+    .new_handle = call_new_handle,
+    .drop = handle_drop,
+    .info = info,
+    .begin = call_begin,
+    .post = call_post,
+    .exchange = call_exchange,
+    .end = call_end,
+    .copy_rows = cuMemcpy2DAsync_v2,
+};

@@ -1,0 +1,23 @@
+/* What the remote driver lends to the stand-ins of libraries beside it (native/libraries): calls in
+ * the session that has the memory, in one order with the driver's own. */
+#ifndef EGPU_REMOTE_LIBRARIES_H
+#define EGPU_REMOTE_LIBRARIES_H
+
+#include "link.h"
+
+struct library_calls {
+    uint64_t table; /* EGPU_WIRE_TABLE_HASH: both are of one build, or do not talk */
+    /* Connected, and with a context: that of the thread, or the first device's primary one. */
+    CUresult (*ready)(void);
+    CUresult (*handle)(struct call *call, unsigned kind, uint64_t handle, uint64_t *wire);
+    CUresult (*new_handle)(struct call *call, unsigned kind, uint64_t *handle);
+    void (*drop)(uint64_t handle);
+    void **(*info)(uint64_t handle); /* what is kept beside a handle; NULL: there is no such one */
+    CUresult (*begin)(struct call *call, size_t bytes, enum call_mode mode);
+    CUresult (*post)(struct call *call);
+    CUresult (*exchange)(struct call *call);
+    void (*end)(struct call *call);
+    CUresult (*copy_rows)(const CUDA_MEMCPY2D *copy, CUstream stream);
+};
+
+#endif

@@ -1,0 +1,81 @@
+/* Libraries that do nothing but say what arrives: the functions are generated from the tables
+ * (recording_cublas.h and others), and this is what they are written in. Whoever includes it
+ * defines `saw`: what is done with bytes that were read. What is written are bytes that a test
+ * knows. */
+#ifndef EGPU_TESTS_RECORDING_H
+#define EGPU_TESTS_RECORDING_H
+
+#include <stdlib.h>
+
+#include "libraries_wire.h"
+
+static void saw_begin(const char *symbol);
+static void saw(char form, const void *bytes, size_t count);
+static void saw_end(void);
+
+/* What the client sets of an object: one of each kind is enough here. */
+static struct {
+    int pointer_mode, math_mode, scale_type;
+} kept, *object = &kept;
+
+#define record_begin(symbol) saw_begin(symbol)
+#define record_end() saw_end()
+
+static inline void record_word(const void *value) { saw('w', &value, sizeof value); }
+
+static inline void record_bytes(const void *from, size_t bytes) {
+    if (from == NULL)
+        saw('n', NULL, 0);
+    else
+        saw('b', from, bytes);
+}
+
+static inline bool on_host(bool last) { return scalar_on_host(object->pointer_mode, last); }
+
+static inline void record_scalar(const void *at, size_t bytes, bool host) {
+    if (host)
+        saw('b', at, bytes);
+    else
+        record_word(at);
+}
+
+static inline void record_place(const void *at, bool host) {
+    if (!host) record_word(at);
+}
+
+static inline void fill(void *to, size_t bytes) {
+    for (size_t i = 0; to != NULL && i < bytes; i++) ((uint8_t *)to)[i] = (uint8_t)(0x5a ^ i);
+}
+
+static inline void fill_scalar(void *to, size_t bytes, bool host) {
+    if (host) fill(to, bytes);
+}
+
+static inline void *new_object(void) {
+    static uintptr_t last;
+    return (void *)(last += 0x1000);
+}
+
+/* Of a matrix product's descriptor: its pointer mode is attribute 2. */
+static inline void note(int attribute, const void *value, uint64_t bytes) {
+    if (attribute == 2 && value != NULL && bytes == sizeof(int))
+        memcpy(&kept.pointer_mode, value, sizeof(int));
+}
+
+enum { recorded_size = 130400 };
+
+/* What the executor asks the library itself. */
+static inline int recorded_mode(void *of, int *mode) {
+    (void)of;
+    *mode = kept.pointer_mode;
+    return 0;
+}
+static inline int recorded_attribute(void *of, int attribute, void *value, size_t bytes,
+                                     size_t *written) {
+    (void)of, (void)attribute;
+    memcpy(value, &kept.pointer_mode, bytes);
+    *written = bytes;
+    return 0;
+}
+
+#endif

@@ -1,0 +1,108 @@
+"""The executor's side: reads every parameter, checks every length and object, calls the server's library."""
+
+from __future__ import annotations
+
+from .client import MARK, statuses
+from .table import BY_MODE, Function, Library, Parameter, types
+
+
+def _read(p: Parameter) -> str:
+    n = p.name
+    match p.form:
+        case "use" | "destroy":
+            destroys = int(p.form == "destroy")
+            return f"void *{n} = (void *)(uintptr_t)task_handle(task, KIND_{p.detail}, {destroys});"
+        case "stream":
+            return f"void *{n} = (void *)(uintptr_t)task_handle(task, KIND_stream, 0);"
+        case "create":
+            return f"uint64_t id_{n} = get_word(&task->in);\n    void *{n} = NULL;"
+        case "device":
+            return f"void *{n} = (void *)(uintptr_t)get_word(&task->in);"
+        case "scalar" | "both":
+            return f"struct library_scalar {n};\n    library_get_scalar(task, &{n}, true);"
+        case "result":
+            return f"struct library_scalar {n};\n    library_get_scalar(task, &{n}, false);"
+        case "in" | "inout":
+            return f"size_t bytes_{n};\n    const void *sent_{n} = library_get_host(task, &bytes_{n});"
+        case "out":
+            return f"bool wanted_{n} = get_word(&task->in) != 0;"
+        case _:
+            return f"{p.ctype} {n} = 0;\n    get_bytes(&task->in, &{n}, sizeof {n});"
+
+
+def _prepared(p: Parameter) -> list[str]:
+    """What depends on the values of other parameters."""
+    n = p.name
+    match p.form:
+        case "in":
+            return [f"library_check_host(task, sent_{n}, bytes_{n}, {p.detail});"]
+        case "inout":
+            return [
+                f"library_check_host(task, sent_{n}, bytes_{n}, {p.detail});",
+                f"void *{n} = library_room(task, sent_{n} != NULL, {p.detail});",
+                f"if ({n} != NULL && sent_{n} != NULL) memcpy({n}, sent_{n}, bytes_{n});",
+            ]
+        case "out":
+            return [f"void *{n} = library_room(task, wanted_{n}, {p.detail});"]
+        case _:
+            return []
+
+
+def _argument(p: Parameter) -> str:
+    match p.form:
+        case "create":
+            return f"&{p.name}"
+        case "scalar" | "result" | "both":
+            return f"library_scalar_at(&{p.name})"
+        case "in":
+            return f"sent_{p.name}"
+        case _:
+            return p.name
+
+
+def _done(p: Parameter) -> list[str]:
+    match p.form:
+        case "create":
+            return [f"handle_bind(task, KIND_{p.detail}, id_{p.name}, (uint64_t)(uintptr_t){p.name});"]
+        case "destroy":
+            return [f"handle_unbind(task, KIND_{p.detail});"]
+        case "result" | "both":
+            return [f"library_put_result(task, &{p.name});"]
+        case _:
+            return []
+
+
+def _decoder(library: Library, function: Function) -> str:
+    out = [f"static CUresult decode_{function.symbol}(struct task *task) {{"]
+    result = "uint64_t" if function.gives_size else "int"
+    out.append(f"    REAL({library.name}, {function.symbol}, {result}, {types(function)});")
+    out.append(f"    {'' if function.gives_size else 'uint8_t *status = '}library_begin(task);")
+    out += [f"    {_read(p)}" for p in function.parameters]
+    out += [f"    {line}" for p in function.parameters for line in _prepared(p)]
+    out.append(f"    REFUSE({library.name});")
+    scalars = function.having(*BY_MODE)
+    if scalars and function.moded is not None:
+        out.append(f"    int mode = library_pointer_mode(KIND_{function.moded.detail}, {function.moded.name});")
+        out += [f"    PLACED({p.name}, {str(p is scalars[-1]).lower()});" for p in scalars]
+    call = f"real({', '.join(_argument(p) for p in function.parameters)})"
+    if function.gives_size:
+        out.append(f"    put_word(&task->out, {call});\n    return CUDA_SUCCESS;\n}}\n")
+        return "\n".join(out)
+    out.append(f"    int said = {call};")
+    out.append(f"    if (said != 0) return library_failed(task, status, said, LIBRARY_{library.name});")
+    out += [f"    {line}" for p in function.parameters for line in _done(p)]
+    out.append("    return CUDA_SUCCESS;\n}\n")
+    return "\n".join(out)
+
+
+def source(libraries: list[Library]) -> str:
+    """native/executor/library_decoders.c."""
+    functions = [(x, f) for x in libraries for f in x.functions if not f.local]
+    bodies = "\n".join(_decoder(x, f) for x, f in functions)
+    rows = "\n".join(f"    [OP_{f.symbol}] = {{decode_{f.symbol}, 0}}," for _, f in functions)
+    about = "\n".join(f'    [LIBRARY_{x.name}] = {{"{x.soname}", {statuses(x)}}},' for x in libraries)
+    return (
+        f'{MARK}#include "libraries.h"\n\n'
+        f"const struct library_facts library_facts[LIBRARIES] = {{\n{about}\n}};\n\n{bodies}\n"
+        f"const struct operation library_operations[OP_COUNT] = {{\n{rows}\n}};\n"
+    )

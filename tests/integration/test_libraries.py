@@ -1,0 +1,240 @@
+"""Libraries forwarded to the server's own: what arrives is what was sent, and what there is not is said."""
+
+import ctypes
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from library_codec import table
+
+from egpu.adapters.native import path
+from egpu.adapters.simulator.machine import Machine
+from support.remote_gpu import remote
+from support.simulated_gpu import environment
+from support.waiting import DEADLINE_SECONDS
+
+CARDS = ("A100-80G", 1)
+NATIVE: Final = Path(__file__).resolve().parents[2] / "native"
+LIBRARIES: Final = table.read_all(NATIVE / "libraries")
+FUNCTIONS: Final = [f for x in LIBRARIES for f in x.functions if not f.local]
+
+HOST, CARD = 0, 1
+"""Pointer modes."""
+Argument = int | str | None
+INT, LONG, ADDRESS = 0x101, -(1 << 40), 0x7F00_0000_1000
+"""What the first parameter of each form is; the next ones are larger by one."""
+
+# Makes calls in one process: of each it is given the library, the name and the arguments, and says what was returned
+# and what was written to host memory. An argument is a number, hexadecimal bytes, how many bytes of room ("+8"), or
+# the object that was made by an earlier call ("@K").
+CALLER: Final = """
+import ctypes, json, sys
+objects = {}
+def argument(said):
+    if said is None or isinstance(said, int):
+        return ctypes.c_uint64((said or 0) % 2**64), None
+    if said[0] == "@":
+        return ctypes.c_uint64(objects[said[1:]]), None
+    room = ctypes.create_string_buffer(int(said[1:]) if said[0] in "+*" else bytes.fromhex(said))
+    return room, room
+libraries = {}
+for soname, symbol, given in json.load(sys.stdin):
+    library = libraries.setdefault(soname, ctypes.CDLL(soname))
+    passed = [argument(said) for said in given]
+    status = library[symbol](*(value for value, _ in passed))
+    for said, (value, _) in zip(given, passed):
+        if isinstance(said, str) and said[0] == "*":
+            objects[symbol] = int.from_bytes(value.raw[:8], "little")
+    print(json.dumps([status, [room and bytes(room).hex() for _, room in passed]]))
+"""
+
+
+def bytes_of(parameter: table.Parameter, values: dict[str, int]) -> int:
+    """What a table's expression comes to, with these values. All types here are those of 4 bytes."""
+    count = 1
+    for factor in parameter.detail.replace("(uint64_t)", "").split(" * "):
+        count *= int(factor) if factor.isdecimal() else values.get(factor, 4)
+    return count
+
+
+def written(count: int) -> str:
+    """What the recording writes where a library would."""
+    return bytes(0x5A ^ i & 0xFF for i in range(count)).hex()
+
+
+class Call:
+    """One call: what is passed, what the recording must say, and what must come back."""
+
+    def __init__(self, function: table.Function, mode: int) -> None:
+        self.function, self.mode = function, mode
+        # types are numbers for which the bytes of a scalar are 4, as `bytes_of` has it
+        types = {
+            "computeType": 68,
+            "Ctype": 0,
+            "resultType": 0,
+            "scaleType": 0,
+            "requestedAlgoCount": 3,
+            "sizeInBytes": 4,
+        }
+        forms: dict[str, Callable[[int], int]] = {
+            "long": lambda i: LONG + i,
+            "device": lambda i: ADDRESS + i,
+            "stream": lambda _: 0,
+            "keep": lambda _: mode,
+        }
+        self.values = {
+            p.name: types.get(p.name, forms.get(p.form, lambda i: INT + i)(i))
+            for i, p in enumerate(function.parameters)
+        }
+        self.given: list[Argument] = []
+        self.arrives: list[str] = []
+        self.returned: list[str | None] = []
+        for i, p in enumerate(function.parameters):
+            self._add(i, p)
+
+    def _on_host(self, p: table.Parameter) -> bool:
+        return self.mode == HOST or p.form not in table.BY_MODE
+
+    def _add(self, i: int, p: table.Parameter) -> None:
+        given: Argument = self.values[p.name]
+        arrives, returned = [self._word(p, given)], None
+        if p.form in ("use", "destroy"):
+            given, arrives = f"@{p.detail}", [f"@{p.detail}"]
+        elif p.form == "create":
+            given, arrives = "*8", [f"*{p.detail}"]
+        elif p.form in ("in", "inout", "out", *table.BY_MODE) and self._on_host(p):
+            count = bytes_of(p, self.values)
+            content = bytes((i + k) & 0xFF for k in range(count)).hex()
+            reads, writes = p.form in ("in", "inout", "scalar", "both"), p.form not in ("in", "scalar")
+            given = content if reads else f"+{count}"
+            arrives = [f"b{content}"] if reads else []
+            returned = written(count) if writes else content
+        elif p.form in table.BY_MODE:
+            given = ADDRESS + i
+            arrives = [self._word(p, given)]
+        self.given.append(given)
+        self.arrives += arrives
+        self.returned.append(returned)
+
+    @staticmethod
+    def _word(p: table.Parameter, value: int) -> str:
+        of_four = table.VALUES.get(p.form) == "int"
+        return "w" + (value % (1 << (32 if of_four else 64))).to_bytes(8, "little").hex()
+
+
+def soname_of(symbol: str) -> str:
+    return next(x.soname for x in LIBRARIES if symbol in x.exports)
+
+
+def in_order(mode: int) -> list[Call]:
+    """Every function once: objects are made first and destroyed last."""
+    makes = [f for f in FUNCTIONS if f.having("create")]
+    ends = [f for f in FUNCTIONS if f.having("destroy")]
+    sets = [f for f in FUNCTIONS if f.having("keep") and f not in makes]
+    rest = [f for f in FUNCTIONS if f not in (*makes, *ends, *sets)]
+    return [Call(f, mode) for f in (*makes, *sets, *rest, *ends)]
+
+
+def made_by(kind: str) -> str:
+    return next(f.symbol for f in FUNCTIONS for p in f.having("create") if p.detail == kind)
+
+
+def run_calls(client: Path, calls: list[tuple[str, str, list[Argument]]]) -> tuple[list[tuple[int, list[str]]], str]:
+    """What each returned, and what was said on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLER],
+        input=json.dumps(calls),
+        env=environment(client),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.fixture(scope="module")
+def recording(sim: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine whose libraries say what arrives."""
+    folder = tmp_path_factory.mktemp("recording")
+    for item in sim.driver_dir.iterdir():
+        (folder / item.name).symlink_to(item.resolve())
+    for library in LIBRARIES:
+        (folder / library.soname).unlink(missing_ok=True)
+        flags = [f'-DRECORDING="recording_{library.name.lower()}.h"', "-shared", "-fPIC", "-I", str(NATIVE / "wire")]
+        source = NATIVE / "tests" / "libraries" / "recording.c"
+        subprocess.run(["cc", *flags, "-o", str(folder / library.soname), str(source)], check=True)
+    return Machine(sim.node_name, sim.directory, folder, sim.device_dir, sim.state, sim.cards)
+
+
+def named(text: Argument) -> Argument:
+    """An argument that is an object, by the call that made it."""
+    return f"@{made_by(text[1:])}" if isinstance(text, str) and text.startswith("@") else text
+
+
+@pytest.mark.parametrize("mode", [HOST, CARD])
+def test_what_arrives_is_what_was_sent(recording: Machine, tmp_path: Path, mode: int) -> None:
+    calls = in_order(mode)
+    descriptor: list[Argument] = [f"@{made_by('cublaslt_matmul')}", 2, mode.to_bytes(4, "little").hex(), 4]
+    asked: list[tuple[str, str, list[Argument]]] = [
+        (soname_of(c.function.symbol), c.function.symbol, [named(g) for g in c.given]) for c in calls
+    ]
+    at = next(i for i, c in enumerate(calls) if c.function.symbol == "cublasSetPointerMode_v2")
+    asked.insert(at, (soname_of("cublasLtMatmul"), "cublasLtMatmulDescSetAttribute", descriptor))
+    with remote(recording, tmp_path, "shm") as (client, executor, _):
+        answers, said = run_calls(client, asked)
+    del answers[at]
+    recorded = [line.split()[1:] for line in executor.stderr().splitlines() if line.startswith("recorded ")]
+    del recorded[at]
+    assert said == ""
+    assert len(recorded) == len(calls) == len(answers) > 180
+    objects: dict[str, str] = {}
+    for call, (status, returned), (symbol, *words) in zip(calls, answers, recorded, strict=True):
+        arrives = [objects[text[1:]] if text.startswith("@") else text for text in call.arrives]
+        for text, word in zip(call.arrives, words, strict=True):
+            if text.startswith("*"):
+                objects[text[1:]] = word
+                arrives[call.arrives.index(text)] = word
+        assert symbol == call.function.symbol
+        assert words == arrives, symbol
+        assert status == (130400 if call.function.gives_size else 0), symbol
+        for expected, got in zip(call.returned, returned, strict=True):
+            assert expected is None or got[: len(expected)] == expected, symbol
+
+
+def test_a_server_without_the_library_is_named(sim: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for item in sim.driver_dir.iterdir():
+        if not item.name.startswith("libcublas"):
+            (folder / item.name).symlink_to(item.resolve())
+    bare = Machine(sim.node_name, sim.directory, folder, sim.device_dir, sim.state, sim.cards)
+    with remote(bare, tmp_path, "shm") as (client, executor, _):
+        answers, said = run_calls(client, [("libcublas.so.13", "cublasCreate_v2", ["*8"])])
+        assert answers[0][0] == 1  # CUBLAS_STATUS_NOT_INITIALIZED
+        assert said == "egpu: the server of this GPU has no libcublas.so.13\n"
+        assert "libcublas.so.13" in executor.stderr()
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_what_is_refused_says_its_name_once(sim: Machine, tmp_path: Path, library: table.Library) -> None:
+    names = [name for group in library.refused.values() for name in group]
+    with remote(sim, tmp_path, "shm") as (client, _, _):
+        answers, said = run_calls(client, [(library.soname, name, []) for name in names for _ in range(2)])
+    assert {status for status, _ in answers} == {library.statuses["NOT_SUPPORTED"]}
+    assert re.findall(r"egpu: (\w+) is not supported on a remote GPU", said) == names
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_every_export_has_the_version_that_programs_link_to(library: table.Library) -> None:
+    loaded = ctypes.CDLL(str(path(f"libraries/{library.soname}")))
+    find = ctypes.CDLL(None).dlvsym
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+    for name in library.exports:
+        assert find(loaded._handle, name.encode(), library.soname.encode()), name
