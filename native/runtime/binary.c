@@ -164,6 +164,46 @@ cudaError_t runtime_variable(const void *host, CUdeviceptr *address, size_t *byt
     return result == CUDA_ERROR_NOT_FOUND ? cudaErrorInvalidSymbol : (cudaError_t)result;
 }
 
+cudaError_t runtime_part_of(const void *symbol, size_t offset, size_t bytes, void **address) {
+    CUdeviceptr base;
+    size_t size;
+    cudaError_t error = runtime_variable(symbol, &base, &size);
+    if (error != cudaSuccess) return error;
+    if (offset > size || bytes > size - offset) return cudaErrorInvalidValue;
+    *address = (void *)(base + offset);
+    return cudaSuccess;
+}
+
+/* Which host function a kernel has is seldom asked: all kernels that are loaded are gone through.
+ */
+static _Thread_local struct {
+    CUfunction function;
+    CUkernel kernel;
+    const void *host;
+} sought;
+
+static void compare_kernel(const void *at, VISIT visit, int depth) {
+    (void)depth;
+    const struct symbol *symbol = *(const struct symbol *const *)at;
+    CUkernel kernel = atomic_load_explicit(&symbol->kernel, memory_order_acquire);
+    if (!kernel || sought.host || (visit != leaf && visit != postorder)) return;
+    CUfunction function = NULL;
+    if (kernel != sought.kernel && sought.function) driver.cuKernelGetFunction(&function, kernel);
+    if (kernel == sought.kernel || (function && function == sought.function))
+        sought.host = symbol->host;
+}
+
+void *runtime_host(CUfunction function, CUkernel kernel) {
+    sought.function = function;
+    sought.kernel = kernel;
+    sought.host = NULL;
+    pthread_rwlock_rdlock(&lock);
+    twalk(by_host, compare_kernel);
+    pthread_rwlock_unlock(&lock);
+    if (sought.host) return (void *)sought.host;
+    return kernel ? (void *)kernel : (void *)function;
+}
+
 API cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
     size_t bytes;
     if (!address) return runtime_error(cudaErrorInvalidValue);

@@ -37,6 +37,11 @@ int runtime_context(void) {
     return current ? 0 : (int)use(chosen);
 }
 
+cudaError_t runtime_current(CUcontext *context) {
+    int error = runtime_context();
+    return error ? (cudaError_t)error : (cudaError_t)driver.cuCtxGetCurrent(context);
+}
+
 API cudaError_t cudaGetDeviceCount(int *count) {
     if (!count) return runtime_error(cudaErrorInvalidValue);
     *count = 0;
@@ -72,6 +77,19 @@ API cudaError_t cudaGetDevice(int *device) {
     driver.cuCtxGetCurrent(&current);
     *device = chosen;
     return current ? runtime_result(driver.cuCtxGetDevice(device)) : cudaSuccess;
+}
+
+API cudaError_t cudaGetDeviceFlags(unsigned int *flags) {
+    if (!flags) return runtime_error(cudaErrorInvalidValue);
+    NEED_CONTEXT();
+    return runtime_result(driver.cuCtxGetFlags(flags));
+}
+
+API cudaError_t cudaSetDeviceFlags(unsigned int flags) {
+    int device;
+    cudaError_t error = cudaGetDevice(&device);
+    return error == cudaSuccess ? runtime_result(driver.cuDevicePrimaryCtxSetFlags(device, flags))
+                                : error;
 }
 
 API cudaError_t cudaDeviceReset(void) {

@@ -14,12 +14,8 @@ static CUresult waited(CUresult result) {
 #define SYNCHRONOUS(function, ...) driver.function(__VA_ARGS__)
 #endif
 
-static int is_kind(enum cudaMemcpyKind kind) {
-    return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
-}
-
 API cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
-    if (!is_kind(kind)) return runtime_error(cudaErrorInvalidMemcpyDirection);
+    if (!runtime_is_kind(kind)) return runtime_error(cudaErrorInvalidMemcpyDirection);
     NEED_CONTEXT();
     if (bytes == 0) return cudaSuccess;
     return runtime_result(SYNCHRONOUS(cuMemcpy, (CUdeviceptr)to, (CUdeviceptr)from, bytes));
@@ -27,7 +23,7 @@ API cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMe
 
 API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                                 cudaStream_t stream) {
-    if (!is_kind(kind)) return runtime_error(cudaErrorInvalidMemcpyDirection);
+    if (!runtime_is_kind(kind)) return runtime_error(cudaErrorInvalidMemcpyDirection);
     NEED_CONTEXT();
     if (bytes == 0) return cudaSuccess;
     return runtime_result(
@@ -35,18 +31,6 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum c
 }
 
 /* ---- two and three dimensions ---- */
-
-static CUmemorytype source_type(enum cudaMemcpyKind kind) {
-    if (kind == cudaMemcpyDefault) return CU_MEMORYTYPE_UNIFIED;
-    return kind == cudaMemcpyHostToHost || kind == cudaMemcpyHostToDevice ? CU_MEMORYTYPE_HOST
-                                                                          : CU_MEMORYTYPE_DEVICE;
-}
-
-static CUmemorytype target_type(enum cudaMemcpyKind kind) {
-    if (kind == cudaMemcpyDefault) return CU_MEMORYTYPE_UNIFIED;
-    return kind == cudaMemcpyHostToHost || kind == cudaMemcpyDeviceToHost ? CU_MEMORYTYPE_HOST
-                                                                          : CU_MEMORYTYPE_DEVICE;
-}
 
 struct plane {
     CUdeviceptr address;
@@ -56,11 +40,11 @@ struct plane {
 static CUDA_MEMCPY2D rectangle(struct plane to, struct plane from, size_t width, size_t height,
                                enum cudaMemcpyKind kind) {
     return (CUDA_MEMCPY2D){
-        .srcMemoryType = source_type(kind),
+        .srcMemoryType = runtime_source_type(kind),
         .srcHost = (const void *)from.address,
         .srcDevice = from.address,
         .srcPitch = from.pitch,
-        .dstMemoryType = target_type(kind),
+        .dstMemoryType = runtime_target_type(kind),
         .dstHost = (void *)to.address,
         .dstDevice = to.address,
         .dstPitch = to.pitch,
@@ -71,7 +55,7 @@ static CUDA_MEMCPY2D rectangle(struct plane to, struct plane from, size_t width,
 
 static cudaError_t check_2d(size_t to_pitch, size_t from_pitch, size_t width,
                             enum cudaMemcpyKind kind) {
-    if (!is_kind(kind)) return cudaErrorInvalidMemcpyDirection;
+    if (!runtime_is_kind(kind)) return cudaErrorInvalidMemcpyDirection;
     return width > to_pitch || width > from_pitch ? cudaErrorInvalidPitchValue : cudaSuccess;
 }
 
@@ -104,38 +88,9 @@ API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, s
     return runtime_result(driver.cuMemcpy2DAsync(&copy, STREAM(stream)));
 }
 
-static cudaError_t box(const struct cudaMemcpy3DParms *asked, CUDA_MEMCPY3D *copy) {
-    if (!asked) return cudaErrorInvalidValue;
-    if (!is_kind(asked->kind)) return cudaErrorInvalidMemcpyDirection;
-    if (asked->srcArray || asked->dstArray)
-        return runtime_refuse("cudaMemcpy3D with arrays", "arrays, textures and surfaces");
-    *copy = (CUDA_MEMCPY3D){
-        .srcXInBytes = asked->srcPos.x,
-        .srcY = asked->srcPos.y,
-        .srcZ = asked->srcPos.z,
-        .srcMemoryType = source_type(asked->kind),
-        .srcHost = asked->srcPtr.ptr,
-        .srcDevice = (CUdeviceptr)asked->srcPtr.ptr,
-        .srcPitch = asked->srcPtr.pitch,
-        .srcHeight = asked->srcPtr.ysize,
-        .dstXInBytes = asked->dstPos.x,
-        .dstY = asked->dstPos.y,
-        .dstZ = asked->dstPos.z,
-        .dstMemoryType = target_type(asked->kind),
-        .dstHost = asked->dstPtr.ptr,
-        .dstDevice = (CUdeviceptr)asked->dstPtr.ptr,
-        .dstPitch = asked->dstPtr.pitch,
-        .dstHeight = asked->dstPtr.ysize,
-        .WidthInBytes = asked->extent.width,
-        .Height = asked->extent.height,
-        .Depth = asked->extent.depth,
-    };
-    return cudaSuccess;
-}
-
 API cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *asked) {
     CUDA_MEMCPY3D copy;
-    cudaError_t error = box(asked, &copy);
+    cudaError_t error = runtime_volume(asked, &copy);
     if (error != cudaSuccess) return runtime_error(error);
     NEED_CONTEXT();
     return runtime_result(SYNCHRONOUS(cuMemcpy3D, &copy));
@@ -143,7 +98,7 @@ API cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *asked) {
 
 API cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *asked, cudaStream_t stream) {
     CUDA_MEMCPY3D copy;
-    cudaError_t error = box(asked, &copy);
+    cudaError_t error = runtime_volume(asked, &copy);
     if (error != cudaSuccess) return runtime_error(error);
     NEED_CONTEXT();
     return runtime_result(driver.cuMemcpy3DAsync(&copy, STREAM(stream)));
@@ -151,28 +106,17 @@ API cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *asked, cudaStr
 
 /* ---- variables ---- */
 
-/* The address of a part of a variable. */
-static cudaError_t part_of(const void *symbol, size_t offset, size_t bytes, void **address) {
-    CUdeviceptr base;
-    size_t size;
-    cudaError_t error = runtime_variable(symbol, &base, &size);
-    if (error != cudaSuccess) return error;
-    if (offset > size || bytes > size - offset) return cudaErrorInvalidValue;
-    *address = (void *)(base + offset);
-    return cudaSuccess;
-}
-
 API cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
                                    size_t offset, enum cudaMemcpyKind kind) {
     void *to;
-    cudaError_t error = part_of(symbol, offset, bytes, &to);
+    cudaError_t error = runtime_part_of(symbol, offset, bytes, &to);
     return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
 }
 
 API cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset,
                                      enum cudaMemcpyKind kind) {
     void *from;
-    cudaError_t error = part_of(symbol, offset, bytes, &from);
+    cudaError_t error = runtime_part_of(symbol, offset, bytes, &from);
     return error == cudaSuccess ? cudaMemcpy(to, from, bytes, kind) : runtime_error(error);
 }
 
@@ -180,7 +124,7 @@ API cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, si
                                         size_t offset, enum cudaMemcpyKind kind,
                                         cudaStream_t stream) {
     void *to;
-    cudaError_t error = part_of(symbol, offset, bytes, &to);
+    cudaError_t error = runtime_part_of(symbol, offset, bytes, &to);
     return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
                                 : runtime_error(error);
 }
@@ -188,7 +132,7 @@ API cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, si
 API cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t offset,
                                           enum cudaMemcpyKind kind, cudaStream_t stream) {
     void *from;
-    cudaError_t error = part_of(symbol, offset, bytes, &from);
+    cudaError_t error = runtime_part_of(symbol, offset, bytes, &from);
     return error == cudaSuccess ? cudaMemcpyAsync(to, from, bytes, kind, stream)
                                 : runtime_error(error);
 }

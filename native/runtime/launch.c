@@ -70,6 +70,18 @@ API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void
     return runtime_result(driver.cuLaunchKernelEx(&asked, (CUfunction)kernel, arguments, NULL));
 }
 
+API cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                               cudaGraphInstantiateParams *params) {
+    if (!params) return runtime_error(cudaErrorInvalidValue);
+    NEED_CONTEXT();
+    CUDA_GRAPH_INSTANTIATE_PARAMS asked = {.flags = params->flags,
+                                           .hUploadStream = STREAM(params->uploadStream)};
+    CUresult result = driver.cuGraphInstantiateWithParams(exec, graph, &asked);
+    params->errNode_out = asked.hErrNode_out;
+    params->result_out = (cudaGraphInstantiateResult)asked.result_out;
+    return runtime_result(result);
+}
+
 /* ---- finding the driver's functions ---- */
 
 static cudaError_t entry_point(const char *symbol, void **function, unsigned int version,

@@ -14,6 +14,7 @@ from egpu.adapters.native import path
 ROOT: Final = Path(__file__).resolve().parents[2]
 NATIVE: Final = ROOT / "native"
 MAJORS: Final = (12, 13)
+IMPORTS: Final = Path(__file__).with_name("programs") / "torch_runtime_imports.txt"
 
 # Run with a library of the runtime and a driver that records; calls each function that it is given and says, for each,
 # what was returned, which driver function was reached, and with what.
@@ -29,7 +30,7 @@ for name, arguments in json.load(sys.stdin):
     function = runtime[name]
     function.restype = ctypes.c_int
     result = function(*map(ctypes.c_uint64, arguments))
-    answers[name] = [result, symbol.value.decode() if symbol.value else None, list(words)[: len(arguments)]]
+    answers[name] = [result, symbol.value.decode() if symbol.value else None, list(words)]
 print(json.dumps(answers))
 """
 
@@ -72,11 +73,13 @@ def arriving(row: Row) -> list[int]:
     ]
 
 
-def call(recorder: Path, major: int, asked: list[Row]) -> tuple[dict[str, tuple[int, str | None, list[int]]], str]:
-    """What each answered, and what was said on stderr."""
+def call(
+    recorder: Path, major: int, asked: dict[str, list[int]]
+) -> tuple[dict[str, tuple[int, str | None, list[int]]], str]:
+    """What each answered with these arguments, and what was said on stderr."""
     done = subprocess.run(
         [sys.executable, "-c", CALLER, str(path(f"runtime/libcudart.so.{major}"))],
-        input=json.dumps([(row["symbol"], arguments(row)) for row in asked]),
+        input=json.dumps(list(asked.items())),
         env={"LD_LIBRARY_PATH": str(recorder)},
         capture_output=True,
         text=True,
@@ -89,18 +92,18 @@ def call(recorder: Path, major: int, asked: list[Row]) -> tuple[dict[str, tuple[
 @pytest.mark.parametrize("major", MAJORS)
 def test_what_is_forwarded_arrives_with_its_arguments(recorder: Path, major: int) -> None:
     asked = rows("forwarded", major)
-    answers, _ = call(recorder, major, asked)
+    answers, _ = call(recorder, major, {row["symbol"]: arguments(row) for row in asked})
     assert len(asked) > 90
     for row in asked:
         result, reached, words = answers[row["symbol"]]
-        assert (result, words) == (0, arriving(row)), row["symbol"]
+        assert (result, words[: len(row["parameters"])]) == (0, arriving(row)), row["symbol"]
         assert (reached or "").partition("_v")[0] == row["driver"], row["symbol"]
 
 
 @pytest.mark.parametrize("major", MAJORS)
 def test_what_is_refused_says_its_name_once(recorder: Path, major: int) -> None:
     asked = rows("refused", major)
-    answers, said = call(recorder, major, asked)
+    answers, said = call(recorder, major, {row["symbol"]: arguments(row) for row in asked})
     assert {result for result, _, _ in answers.values()} == {801}
     for row in asked:
         assert said.count(f"egpu: {row['symbol']} is not supported by this CUDA runtime (") == 1
@@ -115,3 +118,35 @@ def test_every_function_has_the_version_that_programs_link_to(major: int) -> Non
         for row in rows(kind, major):
             version = f"libcudart.so.{major}".encode()
             assert find(library._handle, row["symbol"].encode(), version), row["symbol"]
+
+
+def test_nothing_that_pytorch_imports_is_refused() -> None:
+    imported = [line for line in IMPORTS.read_text().splitlines() if not line.startswith("#")]
+    assert len(imported) == 111
+    assert not set(imported) & {row["symbol"] for row in rows("refused", 13)}
+    library = ctypes.CDLL(str(path("runtime/libcudart.so.13")))
+    assert [name for name in imported if not hasattr(library, name)] == []
+
+
+# By function of CUDA 12 that CUDA 13 has in another form: what it is given, and what of the driver it calls with what.
+OLDER: Final[dict[str, tuple[list[int], str, list[int]]]] = {
+    "cudaGraphAddDependencies": ([1, 2, 3, 4], "cuGraphAddDependencies", [1, 2, 3, 0, 4]),
+    "cudaGraphRemoveDependencies": ([1, 2, 3, 4], "cuGraphRemoveDependencies", [1, 2, 3, 0, 4]),
+    "cudaGraphGetEdges": ([1, 2, 3, 4], "cuGraphGetEdges", [1, 2, 3, 0, 4]),
+    "cudaGraphNodeGetDependencies": ([1, 2, 3], "cuGraphNodeGetDependencies", [1, 2, 0, 3]),
+    "cudaGraphNodeGetDependentNodes": ([1, 2, 3], "cuGraphNodeGetDependentNodes", [1, 2, 0, 3]),
+    "cudaStreamGetCaptureInfo_v2": ([0, 2, 3, 4, 5, 6], "cuStreamGetCaptureInfo", [0, 2, 3, 4, 5, 0, 6]),
+    "cudaStreamGetCaptureInfo_v2_ptsz": ([0, 2, 3, 4, 5, 6], "cuStreamGetCaptureInfo", [2, 2, 3, 4, 5, 0, 6]),
+    "cudaStreamUpdateCaptureDependencies": ([0, 2, 3, 4], "cuStreamUpdateCaptureDependencies", [0, 2, 0, 3, 4]),
+    "cudaStreamUpdateCaptureDependencies_ptsz": ([0, 2, 3, 4], "cuStreamUpdateCaptureDependencies", [2, 2, 0, 3, 4]),
+    "cudaMemAdvise": ([1, 2, 3, 7], "cuMemAdvise", [1, 2, 3, 1 | 7 << 32]),
+    "cudaMemPrefetchAsync_ptsz": ([1, 2, 7, 0], "cuMemPrefetchAsync", [1, 2, 1 | 7 << 32, 0, 2]),
+}
+
+
+def test_the_older_forms_of_cuda_12_reach_the_driver_in_its_newest(recorder: Path) -> None:
+    asked = {name: given for name, (given, _, _) in OLDER.items()}
+    answers, _ = call(recorder, 12, asked)
+    for name, (_, driver, words) in OLDER.items():
+        result, reached, recorded = answers[name]
+        assert (result, (reached or "").partition("_v")[0], recorded[: len(words)]) == (0, driver, words), name

@@ -31,3 +31,13 @@
         CHECK(cudaGetLastError() == (error));     \
         CHECK(cudaGetLastError() == cudaSuccess); \
     } while (0)
+
+/* Where the driver says that it does not have this, the whole program is refused, and main.h says
+ * so. */
+#define REFUSED_STATUS 3
+#define REFUSED(call)                                                     \
+    do {                                                                  \
+        cudaError_t refused_ = (call);                                    \
+        if (refused_ == cudaErrorNotSupported) std::exit(REFUSED_STATUS); \
+        OK(refused_);                                                     \
+    } while (0)

@@ -8,7 +8,8 @@ static int run_apart(const char *self, const char *name) {
     }
     int status = 1;
     waitpid(child, &status, 0);
-    std::printf("%s %s\n", name, status == 0 ? "ok" : "failed");
+    const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == REFUSED_STATUS;
+    std::printf("%s %s\n", name, status == 0 ? "ok" : refused ? "refused" : "failed");
     std::fflush(stdout);
     return status != 0;
 }

@@ -1,15 +1,25 @@
 #include "check.h"
 __global__ void add(int *x) { x[threadIdx.x] += 1; }
 int main() {
-    int *m, device_has_it;
-    OK(cudaDeviceGetAttribute(&device_has_it, cudaDevAttrManagedMemory, 0));
-    cudaError_t error = cudaMallocManaged(&m, 128);
-    if (error == cudaErrorNotSupported) return 0; /* over a network there is no memory that both see */
-    OK(error);
+    int *m, place = -7, mostly_read = -7;
+    REFUSED(cudaMallocManaged(&m, 128)); /* over a network there is no memory that both see */
     for (int i = 0; i < 32; i++) m[i] = i;
+    cudaMemLocation card;
+    card.type = cudaMemLocationTypeDevice, card.id = 0;
+    OK(cudaMemAdvise(m, 128, cudaMemAdviseSetReadMostly, card));
+    OK(cudaMemPrefetchAsync(m, 128, card, 0, 0));
     add<<<1, 32>>>(m);
     OK(cudaDeviceSynchronize());
     for (int i = 0; i < 32; i++) CHECK(m[i] == i + 1);
+    const auto where = cudaMemRangeAttributeLastPrefetchLocation;
+    OK(cudaMemRangeGetAttribute(&place, sizeof place, where, m, 128));
+    const auto how = cudaMemRangeAttributeReadMostly;
+    OK(cudaMemRangeGetAttribute(&mostly_read, sizeof mostly_read, how, m, 128));
+    CHECK(place == 0 && mostly_read == 1);
+    int *d;
+    OK(cudaMalloc(&d, 128));
+    FAILS(cudaErrorInvalidValue, cudaMemPrefetchAsync(d, 128, card, 0, 0));
+    OK(cudaFree(d));
     OK(cudaFree(m));
     return 0;
 }
