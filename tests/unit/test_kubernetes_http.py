@@ -1,13 +1,14 @@
 """HTTP to the API server, against a socket that answers what a test tells it to."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
 
 from egpu.adapters.kubernetes import transport
+from egpu.adapters.kubernetes.exchanges import Exchanges
 from egpu.adapters.kubernetes.transport import Transport
 from support.waiting import until
 
@@ -21,6 +22,8 @@ class Server:
         self.answers = list(answers)
         self.requests: list[bytes] = []
         self.connections = 0
+        self.client: Transport | None = None
+        """What talks to it."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -48,7 +51,7 @@ async def talking(
     told = Server(answers)
     listening = await asyncio.start_server(told.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    own = Transport(None, at_most=at_most, keepalive_seconds=keepalive_seconds)
+    own = told.client = Transport(None, at_most=at_most, keepalive_seconds=keepalive_seconds)
     async with listening, httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=own, timeout=5.0) as http:
         yield told, http
 
@@ -140,3 +143,57 @@ async def test_what_was_never_sent_is_told_from_what_was_not_answered() -> None:
 def http_to_nobody() -> httpx2.AsyncClient:
     own = Transport(None, at_most=1, keepalive_seconds=1.0)
     return httpx2.AsyncClient(base_url="http://127.0.0.1:1", transport=own)
+
+
+class Token(httpx2.Auth):
+    """One that is read again when the server does not know it any more, as lightkube's are."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = list(tokens)
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
+        if (yield request).status_code == 401:
+            self.tokens.pop(0)
+            request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
+            yield request
+
+
+REFUSED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+ACCEPT = {"Accept": "application/json"}
+
+
+async def test_what_every_request_must_have_is_said_by_those_that_go_straight() -> None:
+    async with talking(OK, OK) as (server, http):
+        http.auth = Token("one")
+        exchanges = Exchanges(http, server.client)
+        for _ in range(2):
+            assert await exchanges.ask("PUT", "/a", content=b"body", headers=ACCEPT) == (200, b"ok")
+        first, second = (request.split(b"\r\n") for request in server.requests)
+        assert second[0] == b"PUT /a HTTP/1.1"
+        assert second[-1] == b"body"
+        said = {line.lower() for line in first}
+        assert {line.lower() for line in second} <= said
+        assert b"authorization: bearer one" in {line.lower() for line in second}
+        assert b"accept-encoding: gzip" not in b"\r\n".join(second).lower(), "answers are taken as they come"
+
+
+async def test_a_token_that_was_replaced_is_read_again_and_then_kept() -> None:
+    async with talking(OK, REFUSED, REFUSED, OK, OK) as (server, http):
+        http.auth = Token("one", "two")
+        exchanges = Exchanges(http, server.client)
+        answers = [await exchanges.ask("GET", "/a", headers=ACCEPT) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 200]
+        tokens = [request.lower().partition(b"bearer ")[2][:3] for request in server.requests]
+        assert tokens == [b"one", b"one", b"one", b"two", b"two"]
+
+
+async def test_a_name_that_is_no_address_does_not_become_another_request() -> None:
+    async with talking(OK, OK) as (server, http):
+        exchanges = Exchanges(http, server.client)
+        await exchanges.ask("GET", "/a", headers=ACCEPT)
+        await exchanges.ask("GET", "/pods/x y?z", headers=ACCEPT)
+        assert server.requests[1].startswith(b"GET /pods/x%20y?z HTTP/1.1\r\n")
+        with pytest.raises(httpx2.InvalidURL):
+            await exchanges.ask("GET", "/pods/x HTTP/1.1\r\nHost: other\r\n\r\n", headers=ACCEPT)
+        assert len(server.requests) == 2

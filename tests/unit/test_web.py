@@ -17,8 +17,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from egpu.adapters import certificate_files, certificates, http_protocol, http_server, web
+from egpu.adapters.posts import Posts
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.apps.webhook import server
 from support.waiting import until
@@ -60,7 +62,7 @@ GET: Final = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Starlette, tls: web.TLS | None = None) -> AsyncGenerator[web.Listen]:
+async def serving(app: ASGIApp, tls: web.TLS | None = None) -> AsyncGenerator[web.Listen]:
     sock = web.open_socket(web.Listen.parse("127.0.0.1:0"))
     address = web.bound(sock)
     running = asyncio.create_task(web.serve(app, [sock], tls=tls))
@@ -295,3 +297,14 @@ async def test_metrics_that_take_long_are_collected_beside_the_event_loop(in_thr
     async with serving(app) as address, httpx2.AsyncClient() as client:
         assert (await client.get(f"http://{address}/metrics")).status_code == 200
     assert collected == [not in_thread]
+
+
+async def test_what_is_posted_to_takes_nothing_else() -> None:
+    async def said(request: Request) -> Response:
+        return Response(await request.body())
+
+    async with serving(Posts({"/say": said})) as address, httpx2.AsyncClient(base_url=f"http://{address}") as client:
+        answer = await client.post("/say", content=b"a" * 100_000)
+        assert (answer.status_code, answer.content) == (200, b"a" * 100_000)
+        for method, path, status in (("GET", "/say", 405), ("POST", "/other", 404), ("GET", "/other", 404)):
+            assert (await client.request(method, path)).status_code == status

@@ -25,6 +25,7 @@
     http_protocol   HTTP as uvicorn reads it, with a bound on headers
     http_server     uvicorn with its callers counted
     web             serving HTTP beside other work
+    posts           an application to which bodies are posted
     bodies          what requests' bodies take of memory, all together
     monitoring      health for anybody, metrics for whoever may read them
     usage           what slices use, from where it is published

@@ -164,7 +164,8 @@ class Server(uvicorn.Server):
             yield roomy
         finally:
             self.answering[address] -= 1
-            self.answering += Counter()  # without those who have none
+            if not self.answering[address]:
+                del self.answering[address]
             if caller is not None:
                 caller.requests -= 1
                 if self._callers.get(client) is caller:

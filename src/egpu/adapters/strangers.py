@@ -13,6 +13,7 @@ import ipaddress
 import resource
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import structlog
@@ -99,6 +100,7 @@ async def accept(listener: socket.socket, take: Callable[[socket.socket, str], N
                 take(sock, address[0])
 
 
+@lru_cache(maxsize=1024)
 def _site(address: str) -> str:
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

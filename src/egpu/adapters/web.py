@@ -13,11 +13,11 @@ from pathlib import Path
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from egpu.adapters.http_protocol import BoundedProtocol
 from egpu.adapters.http_server import Server
@@ -181,7 +181,7 @@ async def body_within(
     return bytes(body)
 
 
-async def serve(app: Starlette, sockets: Sequence[socket.socket], *, tls: TLS | None = None) -> None:
+async def serve(app: ASGIApp, sockets: Sequence[socket.socket], *, tls: TLS | None = None) -> None:
     """Serves until cancelled, then answers what has begun for at most GRACE_SECONDS."""
     config = uvicorn.Config(
         app,

@@ -2,6 +2,7 @@
 
     client        one method per verb, in our own errors
     connection    from a kubeconfig or a service account to HTTP
+    exchanges     a request and its whole answer
     transport     HTTP/1.1 to one server
     paths         the URL of each kind
     lists         pages of lists and lines of watches

@@ -18,9 +18,11 @@ import msgspec
 import structlog
 
 from egpu.adapters.kubernetes.connection import connect
-from egpu.adapters.kubernetes.failures import Status, from_response, from_status, from_transport
+from egpu.adapters.kubernetes.exchanges import Exchanges
+from egpu.adapters.kubernetes.failures import Status, from_answer, from_status, from_transport
 from egpu.adapters.kubernetes.lists import Identified, Listed, Page, T, WatchEvent, WatchLine
-from egpu.adapters.kubernetes.paths import path_of, url_of
+from egpu.adapters.kubernetes.paths import path_of
+from egpu.adapters.kubernetes.transport import Answer, Transport
 from egpu.api.kubernetes import Pod
 from egpu.errors import CorruptData, Gone, Unavailable
 
@@ -36,16 +38,19 @@ log = structlog.get_logger(__name__)
 class Client:
     """Talks to one API server. Use as an async context manager, or call `close()`."""
 
-    def __init__(self, http: httpx2.AsyncClient, *, namespace: str = "default") -> None:
+    def __init__(
+        self, http: httpx2.AsyncClient, *, namespace: str = "default", transport: Transport | None = None
+    ) -> None:
+        """`transport`: that of `http`, where it is ours."""
         self._http = http
-        self._base = str(http.base_url).rstrip("/")
+        self._exchanges = Exchanges(http, transport)
         self.namespace = namespace
 
     @classmethod
     def from_kubeconfig(cls, kubeconfig: Path | str | None = None, *, context: str | None = None) -> Self:
         """See `connection.connect`; None means in-cluster, $KUBECONFIG or ~/.kube/config. Raises InvalidInput."""
-        http, namespace = connect(kubeconfig, context=context)
-        return cls(http, namespace=namespace)
+        found = connect(kubeconfig, context=context)
+        return cls(found.http, namespace=found.namespace, transport=found.transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,13 +67,14 @@ class Client:
 
     async def get(self, kind: type[T], name: str, *, namespace: str | None = None) -> T:
         """Raises NotFound, Unavailable, Refused, CorruptData."""
-        return self._decode(kind, await self._send("GET", path_of(kind, namespace, name)))
+        path = path_of(kind, namespace, name)
+        return self._decode(kind, await self._send("GET", path), f"GET {path}")
 
     async def find(self, kind: type[T], name: str, *, namespace: str | None = None) -> T | None:
         """The object, or None where there is none."""
         path = path_of(kind, namespace, name)
-        response = await self._exchange("GET", path, allow_missing=True)
-        return None if response is None else self._decode(kind, response)
+        content = await self._exchange("GET", path, allow_missing=True)
+        return None if content is None else self._decode(kind, content, f"GET {path}")
 
     async def list(
         self,
@@ -112,8 +118,8 @@ class Client:
         """All objects, page by page, at least one. Raises Gone where a page token expired."""
         params: dict[str, str] = {"limit": str(PAGE_SIZE)} | _selectors(labels, fields)
         while True:
-            response = await self._send("GET", path_of(kind, namespace), params=params)
-            page = msgspec.json.decode(response.content, type=Page)
+            content = await self._send("GET", path_of(kind, namespace), params=params)
+            page = msgspec.json.decode(content, type=Page)
             found = [one for raw in page.items or [] if (one := self._decode_or_skip(kind, raw)) is not None]
             yield Listed(found, page.metadata.resource_version)
             if not page.metadata.continue_:
@@ -147,8 +153,7 @@ class Client:
         try:
             async with self._http.stream("GET", path_of(kind, namespace), params=params, timeout=silent) as response:
                 if response.status_code != 200:
-                    await response.aread()
-                    raise from_response(response, what)
+                    raise from_answer(Answer(response.status_code, await response.aread()), what)
                 async for line in _lines(response):
                     yield self._event(kind, line, what)
         except (httpx2.HTTPError, httpx2.StreamError) as error:
@@ -175,12 +180,12 @@ class Client:
     async def create(self, kind: type[T], obj: T, *, namespace: str | None = None) -> T:
         """Raises AlreadyExists, Refused, OutcomeUnknown."""
         path = path_of(kind, namespace or obj.namespace or None)
-        return self._decode(kind, await self._send("POST", path, body=obj, attempts=1))
+        return self._decode(kind, await self._send("POST", path, body=obj, attempts=1), f"POST {path}")
 
     async def replace(self, kind: type[T], obj: T, *, subresource: str | None = None) -> T:
         """PUT of an object that carries its resourceVersion. Raises Conflict when it changed meanwhile."""
         path = path_of(kind, obj.namespace or None, obj.name, subresource)
-        return self._decode(kind, await self._send("PUT", path, body=obj))
+        return self._decode(kind, await self._send("PUT", path, body=obj), f"PUT {path}")
 
     async def patch(
         self,
@@ -193,8 +198,8 @@ class Client:
     ) -> T:
         """JSON merge patch; put metadata.resourceVersion (and uid) inside to raise Conflict when it has changed."""
         path = path_of(kind, namespace, name, subresource)
-        response = await self._send("PATCH", path, body=patch, content_type="application/merge-patch+json")
-        return self._decode(kind, response)
+        content = await self._send("PATCH", path, body=patch, content_type="application/merge-patch+json")
+        return self._decode(kind, content, f"PATCH {path}")
 
     async def patch_json(
         self,
@@ -207,10 +212,10 @@ class Client:
     ) -> T:
         """RFC 6902 patch. Sent once, because an operation such as "add" to a list is not repeatable."""
         path = path_of(kind, namespace, name, subresource)
-        response = await self._send(
+        content = await self._send(
             "PATCH", path, body=operations, content_type="application/json-patch+json", attempts=1
         )
-        return self._decode(kind, response)
+        return self._decode(kind, content, f"PATCH {path}")
 
     async def delete(
         self,
@@ -273,12 +278,12 @@ class Client:
 
     async def raw(self, method: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None) -> Any:
         """Any other request, as plain JSON values, sent once."""
-        response = await self._send(method, path, body=body, params=params, attempts=1)
-        return msgspec.json.decode(response.content) if response.content else None
+        content = await self._send(method, path, body=body, params=params, attempts=1)
+        return msgspec.json.decode(content) if content else None
 
     async def text(self, path: str, *, params: Mapping[str, str] | None = None) -> str:
         """A GET that answers in plain text (a pod's log)."""
-        return (await self._send("GET", path, params=params)).text
+        return (await self._send("GET", path, params=params)).decode(errors="replace")
 
     async def _send(
         self,
@@ -289,12 +294,12 @@ class Client:
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         attempts: int = ATTEMPTS,
-    ) -> httpx2.Response:
-        response = await self._exchange(
+    ) -> bytes:
+        content = await self._exchange(
             method, path, body=body, params=params, content_type=content_type, attempts=attempts
         )
-        assert response is not None
-        return response
+        assert content is not None
+        return content
 
     async def _exchange(
         self,
@@ -306,33 +311,34 @@ class Client:
         content_type: str = "application/json",
         attempts: int = ATTEMPTS,
         allow_missing: bool = False,
-    ) -> httpx2.Response | None:
-        """One exchange with its retries. None only where `allow_missing` and the server says 404."""
+    ) -> bytes | None:
+        """The body of the answer to one exchange with its retries. None only where `allow_missing` and the server says
+        404."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if content is not None else {})
-        what, url = f"{method} {path}", url_of(self._base, path)
+        what = f"{method} {path}"
         for attempt in range(1, attempts + 1):
             try:
-                response = await self._http.request(method, url, content=content, params=params, headers=headers)
+                answer = await self._exchanges.ask(method, path, content=content, params=params, headers=headers)
             except httpx2.HTTPError as error:
                 failure = from_transport(error, what, method=method)
                 cause: Exception | None = error
             else:
-                if response.is_success:
-                    return response
-                if response.status_code == 404 and allow_missing:
+                if 200 <= answer.status < 300:
+                    return answer.content
+                if answer.status == 404 and allow_missing:
                     return None
-                failure, cause = from_response(response, what), None
+                failure, cause = from_answer(answer, what, method=method), None
             if attempt == attempts or not isinstance(failure, Unavailable):
                 raise failure from cause
             await asyncio.sleep(BACKOFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
 
-    def _decode(self, kind: type[T], response: httpx2.Response) -> T:
+    def _decode(self, kind: type[T], content: bytes, what: str) -> T:
         try:
-            return msgspec.json.decode(response.content, type=kind)
+            return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise CorruptData(f"{response.request.method} {response.request.url.path}: {error}") from error
+            raise CorruptData(f"{what}: {error}") from error
 
     def _decode_or_skip(self, kind: type[T], raw: msgspec.Raw) -> T | None:
         """One object nobody can read must not hide all the others."""

@@ -2,6 +2,7 @@
 
 import ipaddress
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -21,8 +22,16 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 KEEPALIVE_SECONDS = 3.0
 
 
-def connect(kubeconfig: Path | str | None = None, *, context: str | None = None) -> tuple[httpx2.AsyncClient, str]:
-    """An HTTP client for the cluster, and the context's namespace.
+class Connection(NamedTuple):
+    """An HTTP client for a cluster, the context's namespace, and the client's transport where it is ours."""
+
+    http: httpx2.AsyncClient
+    namespace: str
+    transport: Transport | None
+
+
+def connect(kubeconfig: Path | str | None = None, *, context: str | None = None) -> Connection:
+    """Makes no connection yet.
 
     With no file given: the pod's service account if there is one, else $KUBECONFIG, else ~/.kube/config.
 
@@ -38,6 +47,8 @@ def connect(kubeconfig: Path | str | None = None, *, context: str | None = None)
         tls = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
         # A proxy never stands between us and this very machine; where there is one, httpx2 knows how to ask it.
         proxied = not _is_loopback(server) and bool(getproxies())
+        own = Transport(tls, at_most=MAX_CONNECTIONS, keepalive_seconds=KEEPALIVE_SECONDS)
+        transport = None if proxied else own
         http = httpx2.AsyncClient(
             base_url=server,
             auth=user_auth(user),
@@ -46,12 +57,12 @@ def connect(kubeconfig: Path | str | None = None, *, context: str | None = None)
             limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS),
             trust_env=proxied,
             headers={"User-Agent": "elastic-gpu"},
-            transport=None if proxied else Transport(tls, at_most=MAX_CONNECTIONS, keepalive_seconds=KEEPALIVE_SECONDS),
+            transport=transport,
         )
     except (ConfigError, OSError, AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:
         source = kubeconfig or "service account, $KUBECONFIG or ~/.kube/config"
         raise InvalidInput("kubeconfig", f"cannot use {source}: {error}") from error
-    return http, config.namespace
+    return Connection(http, config.namespace, transport)
 
 
 def _is_loopback(url: str) -> bool:

@@ -3,6 +3,7 @@
 import httpx2
 import msgspec
 
+from egpu.adapters.kubernetes.transport import Answer
 from egpu.errors import (
     AlreadyExists,
     BudgetSpent,
@@ -69,14 +70,14 @@ def from_status(status: Status, what: str, *, method: str = "GET") -> ElasticGPU
             return Refused(text)
 
 
-def from_response(response: httpx2.Response, what: str) -> ElasticGPUError:
-    """The error of a response whose body has been read."""
+def from_answer(answer: Answer, what: str, *, method: str = "GET") -> ElasticGPUError:
+    """The error that a whole answer is."""
     try:
-        status = msgspec.json.decode(response.content, type=Status)
+        status = msgspec.json.decode(answer.content, type=Status)
     except (msgspec.DecodeError, msgspec.ValidationError):
-        status = Status(message=response.text[:500].strip())
-    status.code = response.status_code
-    return from_status(status, what, method=response.request.method)
+        status = Status(message=answer.content.decode(errors="replace")[:500].strip())
+    status.code = answer.status
+    return from_status(status, what, method=method)
 
 
 def from_transport(error: httpx2.HTTPError, what: str, *, method: str) -> ElasticGPUError:

@@ -1,9 +1,5 @@
 """URL paths of the Kubernetes API, from where each kind says it lives."""
 
-from functools import lru_cache
-
-import httpx2
-
 from egpu.api.objects import Object
 
 
@@ -22,10 +18,3 @@ def path_of(
         parts += ["namespaces", namespace]
     parts += [where.plural, *(part for part in (name, subresource) if part is not None)]
     return "/" + "/".join(parts)
-
-
-@lru_cache(maxsize=256)
-def url_of(base: str, path: str) -> httpx2.URL:
-    """Whole and parsed once: httpx2 goes through an address letter by letter, and twice where it is relative, which
-    takes longer than all the rest of a request."""
-    return httpx2.URL(base + path)

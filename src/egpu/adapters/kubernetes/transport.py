@@ -8,8 +8,8 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import httptools
 import httpx2
@@ -18,6 +18,13 @@ MAX_BUFFERED_BYTES: Final = 1024 * 1024
 """Of a body that is not read as fast as it comes; beyond, the server is made to wait."""
 MAX_HEAD_BYTES: Final = 256 * 1024
 """Status line and headers of one answer."""
+
+
+class Answer(NamedTuple):
+    """A whole answer: its HTTP status and its body."""
+
+    status: int
+    content: bytes
 
 
 class Transport(httpx2.AsyncBaseTransport):
@@ -33,20 +40,42 @@ class Transport(httpx2.AsyncBaseTransport):
         """Raises what httpx2's own transport would: only ConnectError, ConnectTimeout and PoolTimeout say that nothing
         can have been sent."""
         timeouts: dict[str, float | None] = request.extensions.get("timeout", {})
-        body = await request.aread()
+        lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)]
+        lines += [b"%b: %b\r\n" % pair for pair in request.headers.raw]
+        sent = b"".join((*lines, b"\r\n", await request.aread()))
+        connection, status = await self._send(sent, request.url, timeouts)
+        return httpx2.Response(status, headers=connection.headers, stream=_Body(self, connection, timeouts.get("read")))
+
+    async def exchange(self, sent: bytes, server: httpx2.URL, limits: httpx2.Timeout) -> Answer:
+        """Sends a whole request as it is, and reads the whole answer. Raises as `handle_async_request` does."""
+        connection, status = await self._send(sent, server, limits.as_dict())
+        parts: list[bytes] = []
         try:
-            async with asyncio.timeout(timeouts.get("pool")):
-                await self._places.acquire()
-        except TimeoutError as error:
-            raise httpx2.PoolTimeout("too many requests at once", request=request) from error
+            while part := await connection.chunk(limits.read):
+                parts.append(part)
+        finally:
+            self.done(connection)
+        return Answer(status, b"".join(parts))
+
+    async def _send(
+        self, sent: bytes, server: httpx2.URL, timeouts: Mapping[str, float | None]
+    ) -> tuple["_Connection", int]:
+        """The connection that it was sent on, to be given back to `done`, and the status of the answer."""
+        if self._places.locked():
+            try:
+                async with asyncio.timeout(timeouts.get("pool")):
+                    await self._places.acquire()
+            except TimeoutError as error:
+                raise httpx2.PoolTimeout("too many requests at once") from error
+        else:
+            await self._places.acquire()
         try:
-            connection = self._kept() or await self._connect(request, timeouts.get("connect"))
-            connection.send(request, body)
-            status, headers = await connection.head(timeouts.get("read"))
+            connection = self._kept() or await self._connect(server, timeouts.get("connect"))
+            connection.send(sent)
+            return connection, await connection.status(timeouts.get("read"))
         except BaseException:
             self._places.release()
             raise
-        return httpx2.Response(status, headers=headers, stream=_Body(self, connection, timeouts.get("read")))
 
     def done(self, connection: "_Connection") -> None:
         """The answer was read, or nobody wants the rest of it."""
@@ -71,8 +100,7 @@ class Transport(httpx2.AsyncBaseTransport):
             connection.abort()
         return None
 
-    async def _connect(self, request: httpx2.Request, within_seconds: float | None) -> "_Connection":
-        url = request.url
+    async def _connect(self, url: httpx2.URL, within_seconds: float | None) -> "_Connection":
         port = url.port or (443 if url.scheme == "https" else 80)
         tls = self._tls if url.scheme == "https" else None
         try:
@@ -81,9 +109,9 @@ class Transport(httpx2.AsyncBaseTransport):
                     _Connection, url.host, port, ssl=tls, server_hostname=url.host if tls else None
                 )
         except TimeoutError as error:
-            raise httpx2.ConnectTimeout(f"no connection within {within_seconds} s", request=request) from error
+            raise httpx2.ConnectTimeout(f"no connection within {within_seconds} s") from error
         except OSError as error:  # of TLS too
-            raise httpx2.ConnectError(str(error), request=request) from error
+            raise httpx2.ConnectError(str(error)) from error
         return connection
 
 
@@ -97,7 +125,7 @@ class _Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self._headers: list[tuple[bytes, bytes]] = []
+        self.headers: list[tuple[bytes, bytes]] = []
         self._chunks: deque[bytes] = deque()
         self._buffered = self._head_bytes = 0
         self._has_head = self._whole = self._until_close = self._kept_alive = False
@@ -116,25 +144,24 @@ class _Connection(asyncio.Protocol):
             and not self._transport.is_closing()
         )
 
-    def send(self, request: httpx2.Request, body: bytes) -> None:
+    def send(self, sent: bytes) -> None:
+        """A whole request."""
         self._reset()
         assert self._transport is not None
-        lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)]
-        lines += [b"%b: %b\r\n" % pair for pair in request.headers.raw]
-        self._transport.write(b"".join((*lines, b"\r\n", body)))
+        self._transport.write(sent)
 
-    async def head(self, within_seconds: float | None) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Status and headers of the answer. Raises ReadError, ReadTimeout, RemoteProtocolError."""
+    async def status(self, within_seconds: float | None) -> int:
+        """That of the answer, whose `headers` are known then. Raises ReadError, ReadTimeout, RemoteProtocolError."""
         try:
             while not self._has_head:
                 await self._wait(within_seconds)
         except BaseException:
             self.abort()
             raise
-        return self._parser.get_status_code(), self._headers
+        return self._parser.get_status_code()
 
     async def chunk(self, within_seconds: float | None) -> bytes:
-        """The next part of the body, empty at its end. Raises as `head` does."""
+        """The next part of the body, empty at its end. Raises as `status` does."""
         while not self._chunks and not self._whole:
             await self._wait(within_seconds)
         if not self._chunks:
@@ -194,14 +221,14 @@ class _Connection(asyncio.Protocol):
             self._fail(httpx2.RemoteProtocolError("an answer that nobody asked for"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._has_head = self._parser.get_status_code() >= 200  # what comes before is no answer
         if not self._has_head:
-            self._headers = []
+            self.headers = []
         self._kept_alive = self._parser.should_keep_alive()
-        named = {name.lower() for name, _ in self._headers}
+        named = {name.lower() for name, _ in self.headers}
         self._until_close = self._has_head and not named & {b"content-length", b"transfer-encoding"}
         self._changed.set()
 

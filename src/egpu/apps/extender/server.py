@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import compress
 from typing import Any, Final, TypeVar
 
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from egpu.adapters.monitoring import Guard, monitoring_app
+from egpu.adapters.posts import Handler, Posts
 from egpu.adapters.web import body_within
 from egpu.api.extender import (
     ExtenderBindingArgs,
@@ -44,7 +45,6 @@ _NEXT: Final = b',{"Host":'
 _SCORED: Final = [b',"Score":%d}%b' % (score, _NEXT) for score in range(MAX_SCORE + 1)]
 
 A = TypeVar("A")
-Handler = Callable[[Request], Awaitable[Response]]
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +69,7 @@ class ExtenderServer:
         self._questions = Questions()
         self._bodies = asyncio.Semaphore(MAX_BODIES)
 
-    def app(self) -> Starlette:
+    def app(self) -> Posts:
         """What kube-scheduler asks."""
         verbs: Mapping[str, Handler] = {
             "filter": self.filter,
@@ -80,8 +80,7 @@ class ExtenderServer:
         aliases = {f"scheduler/{verb}": handler for verb, handler in verbs.items()}
         # The policy file of the vGPU article calls its one verb so.
         paths = {**verbs, **aliases, "predicates": self.filter, "scheduler/predicates": self.filter}
-        routes = [Route(f"/{path}", _guarded(handler), methods=["POST"]) for path, handler in paths.items()]
-        return Starlette(routes=routes)
+        return Posts({f"/{path}": _guarded(handler) for path, handler in paths.items()})
 
     def monitoring_app(self, guard: Guard) -> Starlette:
         """Health, metrics, and explanations."""
