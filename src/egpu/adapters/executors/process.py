@@ -94,6 +94,11 @@ class Executor(Generic[Owner]):
     def socket(self) -> Path:
         return self.directory / SOCKET
 
+    @property
+    def events(self) -> Path:
+        """Where it says that it is ready and how many programs use it; closed when it ends."""
+        return self.directory / "events"
+
     def is_alive(self) -> bool:
         """Whether the process is there; reaps it when it was our child."""
         # In this order: what is seen dead has then been reaped, however soon after our look it died.
@@ -104,7 +109,7 @@ class Executor(Generic[Owner]):
 
     def follow(self) -> None:
         """Read what it said since the last time."""
-        events = self.directory / "events"
+        events = self.events
         with contextlib.suppress(OSError):
             if events.stat().st_size <= self._events_read:  # mostly there is nothing new: look at no more than that
                 return
