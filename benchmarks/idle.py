@@ -64,7 +64,9 @@ async def _daemon_percent(leases: int, seconds: float) -> float:
         renewing = asyncio.create_task(_renew(client, held))
         try:
             for number in range(leases):
-                granted = await client.acquire(request=str(number), holder=f"pod:{number}", cards=1, core=1, memory_mib=1000)
+                granted = await client.acquire(
+                    request=str(number), holder=f"pod:{number}", cards=1, core=1, memory_mib=1000
+                )
                 held.append(granted.lease.lease)
             await asyncio.sleep(SETTLE_SECONDS)
             return await _percent(pool.processes["one"].pid, seconds)

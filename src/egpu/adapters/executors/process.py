@@ -134,7 +134,7 @@ class Executor(Generic[Owner]):
 
     def usage(self) -> ExecutorUsage:
         """Read from its usage file, which no program can write; what runs in a session by a driver's fault can."""
-        devices = self._usage.read_totals().devices[: len(self.record.cards)]
+        devices = self._usage.read_totals(devices=len(self.record.cards)).devices
         used = [-(-device.memory_bytes // MIB) for device in devices]
         used += [0] * (len(self.record.cards) - len(used))
         return ExecutorUsage(tuple(used), sum(device.gpu_ns for device in devices) / 1e9)

@@ -332,14 +332,14 @@ class UsageReader:
         content = self.content(USAGE_SIZE)
         return Usage(problem=content) if isinstance(content, str) else decode_usage(content)
 
-    def read_totals(self, content: bytes | str | None = None) -> Usage:
-        """The same without its processes, for who looks many times a second; of `content`, where it was read before."""
+    def read_totals(self, content: bytes | str | None = None, *, devices: int = MAX_DEVICES) -> Usage:
+        """The same without its processes, for who looks often, of the first devices; of `content`, if given."""
         content = self.content() if content is None else content
         if isinstance(content, str):
             return Usage(problem=content)
         if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
             return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
-        return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
+        return Usage(tuple(_device(content, index) for index in range(devices)))
 
     def content(self, size: int = _USAGE_HEADER_SIZE) -> bytes | str:
         """At most `size` bytes, or what is wrong. Read, never mapped: the file may shrink at any moment."""
