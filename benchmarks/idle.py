@@ -1,25 +1,20 @@
 """What an agent and a serving daemon cost while nothing is done: processor time, from the kernel's account of it."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-ROOT: Final = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))  # a pool of real processes, as the tests make it
-
-from benchmarks.extender.caller import processor_seconds  # noqa: E402
-from benchmarks.report import Report  # noqa: E402
-from egpu.adapters.kubernetes import Client  # noqa: E402
-from egpu.adapters.pool.client import PoolClient, parse_address  # noqa: E402
-from egpu.adapters.pool.security import Credentials  # noqa: E402
-from egpu.api import names  # noqa: E402
-from egpu.api.kubernetes import Pod  # noqa: E402
-from egpu.embedded import manifests  # noqa: E402
-from egpu.embedded.cluster import ClusterConfig, cluster  # noqa: E402
-from support.local_pool import local_pool  # noqa: E402
+from benchmarks.extender.caller import processor_seconds
+from benchmarks.report import Report
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.pool.client import PoolClient, parse_address
+from egpu.adapters.pool.security import Credentials
+from egpu.api import names
+from egpu.api.kubernetes import Pod
+from egpu.embedded import manifests
+from egpu.embedded.cluster import ClusterConfig, cluster
+from support.local_pool import local_pool
 
 SLICES = 4
 LEASES, QUICK_LEASES = 1000, 100
@@ -64,9 +59,8 @@ async def _daemon_percent(leases: int, seconds: float) -> float:
         renewing = asyncio.create_task(_renew(client, held))
         try:
             for number in range(leases):
-                granted = await client.acquire(
-                    request=str(number), holder=f"pod:{number}", cards=1, core=1, memory_mib=1000
-                )
+                one = str(number)
+                granted = await client.acquire(request=one, holder=f"pod:{one}", cards=1, core=1, memory_mib=1000)
                 held.append(granted.lease.lease)
             await asyncio.sleep(SETTLE_SECONDS)
             return await _percent(pool.processes["one"].pid, seconds)
