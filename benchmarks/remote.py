@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -32,12 +31,10 @@ from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import MEMORY_UNLIMITED, PPM, DevicePolicy, Mode, create_usage, write_policy
+from support.remote_gpu import remote
+from support.simulated_gpu import environment, machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))  # an executor and its client, as the tests make them
-
-from support.remote_gpu import remote  # noqa: E402
-from support.simulated_gpu import environment, machine  # noqa: E402
 
 DELAYS_US: Final = {50: 0.97, 200: 0.93}
 SHARE_PERCENT: Final = 30

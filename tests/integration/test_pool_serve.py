@@ -235,16 +235,19 @@ async def test_leases_survive_the_broker_and_their_holder_goes_on(
 
 
 async def test_a_killed_executor_ends_the_lease_though_its_holder_renews_it(
-    tmp_path: Path, machine: Machine, state_dir: Path
+    tmp_path: Path, machine: Machine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("egpu.apps.serve.supervisor.ALL_SECONDS", 3600.0)  # it is told, not looked for
     credentials = in_process_pool.secret(tmp_path)
-    ended: list[str] = []
+    ended: list[tuple[str, str]] = []
     async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
-        client = await PoolClient.connect(broker.address, credentials, lambda lease, _why: ended.append(lease))
+        client = await PoolClient.connect(broker.address, credentials, lambda *lease_why: ended.append(lease_why))
         one, other = await acquire(client), await acquire(client, "2", core=20)
         for pid in processes_of(state_dir / "leases" / one.lease.lease):
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: ended == [one.lease.lease])
+        [(lease, why)] = await until(lambda: ended)
+        assert lease == one.lease.lease
+        assert "its executor is gone" in why
         assert (await client.renew(other.lease.lease)).lease.state == "active"
         await client.close()
 

@@ -20,6 +20,7 @@
     private         directories that nobody but us can have put anything into
     certificates    those of webhook and extender
     certificate_files   one in files, followed as it changes
+    inotify         told by the kernel when a file is written or closed
     installation    what deploy/ installs
     strangers       accepting connections whose callers are not known yet
     http_protocol   HTTP as uvicorn reads it, with a bound on headers

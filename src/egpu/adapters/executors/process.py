@@ -94,6 +94,11 @@ class Executor(Generic[Owner]):
     def socket(self) -> Path:
         return self.directory / SOCKET
 
+    @property
+    def events(self) -> Path:
+        """Where it says that it is ready and how many programs use it; closed when it ends."""
+        return self.directory / "events"
+
     def is_alive(self) -> bool:
         """Whether the process is there; reaps it when it was our child."""
         # In this order: what is seen dead has then been reaped, however soon after our look it died.
@@ -104,7 +109,7 @@ class Executor(Generic[Owner]):
 
     def follow(self) -> None:
         """Read what it said since the last time."""
-        events = self.directory / "events"
+        events = self.events
         with contextlib.suppress(OSError):
             if events.stat().st_size <= self._events_read:  # mostly there is nothing new: look at no more than that
                 return
@@ -129,7 +134,7 @@ class Executor(Generic[Owner]):
 
     def usage(self) -> ExecutorUsage:
         """Read from its usage file, which no program can write; what runs in a session by a driver's fault can."""
-        devices = self._usage.read_totals().devices[: len(self.record.cards)]
+        devices = self._usage.read_totals(devices=len(self.record.cards)).devices
         used = [-(-device.memory_bytes // MIB) for device in devices]
         used += [0] * (len(self.record.cards) - len(used))
         return ExecutorUsage(tuple(used), sum(device.gpu_ns for device in devices) / 1e9)

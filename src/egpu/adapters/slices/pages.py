@@ -34,7 +34,6 @@ _BANK_SIZE: Final = _BANK_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size
 _GENERATION_OFFSET: Final = 16
 _CHECKSUM_OFFSET: Final = 8
 _READ_ATTEMPTS: Final = 64
-_KEPT_BANKS: Final = 256
 
 _USAGE_MAGIC: Final = b"EGPUUSG1"
 _USAGE_SLOTS: Final = 1024
@@ -197,7 +196,7 @@ def _encode_bank(generation: int, devices: Sequence[DevicePolicy]) -> bytes:
     return _BANK_HEADER.pack(generation, _checksum(draft), len(devices), 0) + lines
 
 
-@lru_cache(maxsize=_KEPT_BANKS)  # pages are read far more often than they change, and to check one takes 0.2 ms
+@lru_cache(maxsize=256)  # pages are read far more often than they change, and to check one takes 0.2 ms
 def _decode_bank(bank: bytes, generation: int) -> Policy | None:
     """The bank's policy; None when it is not a whole bank of that generation."""
     found, checksum, count, _flags = _BANK_HEADER.unpack_from(bank)
@@ -208,13 +207,11 @@ def _decode_bank(bank: bytes, generation: int) -> Policy | None:
         line = _POLICY_DEVICE.unpack_from(bank, _BANK_HEADER.size + index * _POLICY_DEVICE.size)
         uuid, minor, mode, core_ppm, weight, contention_ppm, grant_ppm, memory, spill, overhead = line[:10]
         epoch_ns, period_us, start_us, length_us = line[10:]
-        window = None
-        if period_us:
-            window = Window(epoch_ns=epoch_ns, period_us=period_us, start_us=start_us, length_us=length_us)
+        times = {"epoch_ns": epoch_ns, "period_us": period_us, "start_us": start_us, "length_us": length_us}
         device = DevicePolicy(
             uuid=uuid.rstrip(b"\0").decode(), minor=minor, mode=Mode(mode), core_ppm=core_ppm, weight=weight,
             contention_ppm=contention_ppm, grant_ppm=grant_ppm, memory_limit_bytes=memory, spill_limit_bytes=spill,
-            overhead_bytes=overhead, window=window,
+            overhead_bytes=overhead, window=Window(**times) if period_us else None,
         )  # fmt: skip
         devices.append(device)
     return Policy(generation, tuple(devices))
@@ -335,14 +332,14 @@ class UsageReader:
         content = self.content(USAGE_SIZE)
         return Usage(problem=content) if isinstance(content, str) else decode_usage(content)
 
-    def read_totals(self, content: bytes | str | None = None) -> Usage:
-        """The same without its processes, for who looks many times a second; of `content`, where it was read before."""
+    def read_totals(self, content: bytes | str | None = None, *, devices: int = MAX_DEVICES) -> Usage:
+        """The same without its processes, for who looks often, of the first devices; of `content`, if given."""
         content = self.content() if content is None else content
         if isinstance(content, str):
             return Usage(problem=content)
         if len(content) != _USAGE_HEADER_SIZE or USAGE_HEADER.unpack_from(content) != _USAGE_OURS:
             return Usage(problem=f"its header is not that of ABI {ABI_VERSION}")
-        return Usage(tuple(_device(content, index) for index in range(MAX_DEVICES)))
+        return Usage(tuple(_device(content, index) for index in range(devices)))
 
     def content(self, size: int = _USAGE_HEADER_SIZE) -> bytes | str:
         """At most `size` bytes, or what is wrong. Read, never mapped: the file may shrink at any moment."""

@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 
 REPORT_GAP_SECONDS = 0.01
 """Between two reports, however much changes."""
+REPORT_REST = 100.0
+"""And how many times as long as one takes, while nothing does: what leases use is told again."""
 RECONNECT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -144,15 +146,17 @@ class Server:
             await connection.close()
 
     async def _report(self, connection: Connection) -> None:
+        took_seconds = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.config.report_seconds):
+                async with asyncio.timeout(max(self.config.report_seconds, REPORT_REST * took_seconds)):
                     await self.leases.changed.wait()
             self.leases.changed.clear()
             began = time.thread_time()
             await connection.send(messages.Reported(report=self.report()))
+            took_seconds = time.thread_time() - began
             # A report says everything: with many leases it takes long, and changes are gathered for as long.
-            await asyncio.sleep(max(REPORT_GAP_SECONDS, 2 * (time.thread_time() - began)))
+            await asyncio.sleep(max(REPORT_GAP_SECONDS, 2 * took_seconds))
 
     def report(self) -> Report:
         """What the broker is told now."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import structlog
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
+from egpu.adapters.inotify import FileWatch
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.pool import messages
 from egpu.adapters.slices.attribution import WatchedSlice
@@ -23,8 +25,11 @@ from egpu.errors import ElasticGPUError
 log = structlog.get_logger(__name__)
 
 READY_SECONDS = 20.0
-REST = 4.0
-"""Looking at executors takes at most one part in five of a processor, however many there are."""
+ENDING_SECONDS = 1.0
+"""An executor that closed its events is ending: for so long it is looked at again and again."""
+ALL_SECONDS = 10.0
+REST = 200.0
+"""Between two looks at all executors, whatever they said, and how many times as long as one takes that is at least."""
 WATCHED_AT_ONCE = 50
 END_AGAIN_SECONDS = 1.0
 END_ALL_SECONDS = 30.0
@@ -55,6 +60,9 @@ class LeaseSupervisor:
         self._failed: dict[str, RunningLease] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.cards: dict[str, CardReading] = {}
+        self._followed: dict[str, LeaseExecutor] = {}
+        self._told = asyncio.Event()
+        """There is something for `watch` to see."""
         self.changed = asyncio.Event()
         self.read = ("", 0)
 
@@ -121,17 +129,56 @@ class LeaseSupervisor:
             log.warning("leases did not end", leases=sorted(self._executors.running), seconds=END_ALL_SECONDS)
 
     async def watch(self) -> None:
-        """Look at every executor, for ever; the more there are, the less often, and never at many in one go."""
-        took = 0.0
-        while True:
-            await asyncio.sleep(max(self._watch_seconds, REST * took))
-            took, all_of_them = 0.0, list(self._executors.running.values())
-            for first in range(0, len(all_of_them), WATCHED_AT_ONCE):
-                began = time.thread_time()
-                for executor in all_of_them[first : first + WATCHED_AT_ONCE]:
+        """Look at who said something or ended, for ever, and now and then at all. Raises Unavailable."""
+        loop, clock = asyncio.get_running_loop(), time.monotonic
+        self._followed.clear()
+        running = self._executors.running
+        ending: dict[str, float] = {}
+        all_at = clock()
+        with FileWatch() as events:
+            loop.add_reader(events.fileno(), self._told.set)
+            try:
+                while True:
+                    self._told.clear()
+                    told = self._follow(events) | events.read()
+                    ending |= {name: clock() + ENDING_SECONDS for name, closed in told.items() if closed}
+                    ending = {name: until for name, until in ending.items() if name in running and until > clock()}
+                    if clock() >= all_at:
+                        took_seconds = await self._look_at_all(list(running))
+                        all_at = clock() + max(ALL_SECONDS, REST * took_seconds)
+                    else:
+                        await self._look_at_all([*told, *(ending.keys() - told)])
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._watch_seconds if ending else all_at - clock()):
+                            await self._told.wait()
+            finally:
+                loop.remove_reader(events.fileno())
+
+    def _follow(self, events: FileWatch) -> dict[str, bool]:
+        """Watch what executors say that run by now; returns those that were not watched before."""
+        running = self._executors.running
+        for name, executor in list(self._followed.items()):
+            if running.get(name) is not executor:  # another may have its name by now
+                del self._followed[name]
+                events.forget(name)
+        new = running.keys() - self._followed.keys()
+        for name in new:
+            with contextlib.suppress(OSError):  # of one that is ending
+                events.add(name, running[name].events)
+                self._followed[name] = running[name]
+        return dict.fromkeys(new, False)
+
+    async def _look_at_all(self, names: Sequence[str]) -> float:
+        """Never at many in one go; returns how many seconds of a processor it took."""
+        took_seconds = 0.0
+        for first in range(0, len(names), WATCHED_AT_ONCE):
+            began = time.thread_time()
+            for name in names[first : first + WATCHED_AT_ONCE]:
+                if executor := self._executors.running.get(name):
                     self._look_at(executor)
-                took += time.thread_time() - began
-                await asyncio.sleep(0)
+            took_seconds += time.thread_time() - began
+            await asyncio.sleep(0)
+        return took_seconds
 
     def _look_at(self, executor: LeaseExecutor) -> None:
         lease = executor.name
@@ -163,6 +210,7 @@ class LeaseSupervisor:
             return
         finally:
             del self._starting[lease]
+            self._told.set()
         # What was ordered while it started.
         if wanted := self._wanted.get(lease):
             self._resize(executor, wanted)
