@@ -82,8 +82,9 @@ def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -
         done[verb].append((body, answer))
         return msgspec.json.decode(answer.body)
 
-    for pod in pods:
-        api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(pod))
+    for sent in pods:
+        made = api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(sent))
+        pod = msgspec.json.decode(made.body)
         fits = ask("filter", filter_body(pod, names))
         if fits["Error"] or not fits["NodeNames"]:
             raise RuntimeError(f"{pod['metadata']['name']} fits nowhere: {fits['Error']}")
