@@ -5,6 +5,7 @@
     idle_server  the floor: the same bytes through the same server, which does nothing
     processes    what is measured runs in processes of its own
     caller       asks as kube-scheduler does, and reads what that cost
+    burst        very many pods at once
 
 Latency is what a caller waits for; processor time is what the process spent, which a loaded machine disturbs less.
 Beside every figure stands the floor of the same run.
@@ -19,6 +20,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from benchmarks.extender import burst
 from benchmarks.extender.caller import Asked, Caller, memory_mib, processor_seconds
 from benchmarks.extender.processes import component, make_certificates, said_its_port
 from benchmarks.extender.world import Json, arrivals, bare, bind_body, filter_body, node_name, review_body
@@ -45,6 +47,8 @@ def run(report: Report) -> dict[str, Any]:
             folder = Path(name)
             make_certificates(folder)
             found[str(nodes)] = _size(report, nodes, folder)
+            if nodes == SIZES[0] and not report.options.quick:
+                found["burst"] = _burst(report, nodes, folder)._asdict()
     return found
 
 
@@ -72,6 +76,16 @@ def _size(report: Report, nodes: int, folder: Path) -> dict[str, Any]:
     return figures
 
 
+def _burst(report: Report, nodes: int, folder: Path) -> burst.Burst:
+    report.progress(f"{nodes} nodes: {burst.PODS} pods at once")
+    found = burst.run(nodes, folder)
+    what, most = f"{nodes} nodes: a burst of {burst.PODS} pods", burst.GOAL_SLOWEST_SECONDS
+    placed, slowest = f"{found.placed} ({found.again} times again)", found.slowest_seconds
+    report.verdict(f"{what}, placed", placed, "all of them", found.placed == burst.PODS)
+    report.verdict(f"{what}, slowest request", f"{slowest:.2f} s", f"at most {most:g} s", slowest <= most)
+    return found
+
+
 def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -> Exchanges:
     """Filter, prioritize and bind, one pod after the other, as kube-scheduler asks."""
     names = [node_name(number) for number in range(nodes)]
@@ -82,8 +96,9 @@ def _schedule(api: Caller, extender: Caller, pods: Sequence[Json], nodes: int) -
         done[verb].append((body, answer))
         return msgspec.json.decode(answer.body)
 
-    for pod in pods:
-        api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(pod))
+    for sent in pods:
+        made = api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(sent))
+        pod = msgspec.json.decode(made.body)
         fits = ask("filter", filter_body(pod, names))
         if fits["Error"] or not fits["NodeNames"]:
             raise RuntimeError(f"{pod['metadata']['name']} fits nowhere: {fits['Error']}")

@@ -7,6 +7,7 @@ what they hold must be what the card has.
 import functools
 from collections import defaultdict
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,11 +15,12 @@ from msgspec.structs import replace
 
 from egpu.api import names
 from egpu.api.allocation import PodAllocation
-from egpu.api.kubernetes import Container, Pod
-from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus
+from egpu.api.kubernetes import Container, Node, NodeStatus, Pod
+from egpu.api.objects import ClaimAllocation, ElasticGPU, ElasticGPUClaim, ElasticGPUClaimStatus, ObjectMeta
 from egpu.core.claims.lifecycle import claim_slices
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.placement.node_names import NodeNames
+from egpu.core.placement.ranking import SECOND_BEST
 from egpu.core.placement.requests import CLAIM_CONTAINER, claim_allocations
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.prices import Prices, compute_prices
@@ -33,6 +35,10 @@ ASKED = (
     pod("asked-card", container("app", {names.GPU: 1})),
     pod("asked-cards", container("app", {names.GPU: 2})),
 )
+_WHOLE = pod("selecting", container("app", {names.GPU: 1}))
+SELECTING = replace(_WHOLE, spec=replace(_WHOLE.spec, node_selector={"zone": "a"}))
+BEST_FIT = Policies.named("best-fit", "best-fit")
+"""What it prefers follows from nothing but cards and hosts."""
 
 asks = st.one_of(
     st.builds(lambda n: {names.NVIDIA_GPU: n}, st.integers(1, 2)),
@@ -63,7 +69,8 @@ Containers = tuple[list[Container], list[Container]]
 @st.composite
 def containers(draw: st.DrawFn) -> Containers:
     """App containers and init containers (some of them restartable)."""
-    apps = [container(f"a{i}", draw(asks)) for i in range(draw(st.integers(1, 3)))]
+    cpus = st.integers(1, 2)
+    apps = [container(f"a{i}", {"cpu": draw(cpus), **(draw(asks) or {})}) for i in range(draw(st.integers(1, 3)))]
     init = [container(f"i{i}", draw(asks), sidecar=draw(st.booleans())) for i in range(draw(st.integers(0, 2)))]
     return apps, init
 
@@ -95,6 +102,7 @@ class Cluster(RuleBasedStateMachine):
         self.cards: dict[str, ElasticGPU] = {}
         self.pods: dict[str, tuple[Pod, PodAllocation]] = {}
         self.assumed: dict[str, tuple[Pod, PodAllocation]] = {}
+        self.nodes_shown: dict[str, Node] = {}
         self.claims: dict[str, ElasticGPUClaim] = {}
         self.slices: dict[str, ElasticGPU] = {}
         self.count = 0
@@ -238,6 +246,33 @@ class Cluster(RuleBasedStateMachine):
         del self.cards[chosen]
         self.cache.gpu_deleted(chosen)
 
+    @precondition(lambda self: self.cards)
+    @rule(data=st.data(), model=st.sampled_from(["T4", "A10"]))
+    def card_turns_out_to_be_another(self, data: st.DataObject, model: str) -> None:
+        gpu = self.cards[data.draw(st.sampled_from(sorted(self.cards)))]
+        physical = gpu.spec.physical_gpu
+        assert physical is not None
+        self.show(replace(gpu, spec=replace(gpu.spec, physical_gpu=replace(physical, model=model))))
+
+    # --- nodes ---
+
+    @rule(name=st.sampled_from(NODES), zone=st.sampled_from("ab"), cpu=st.sampled_from([2, 8, 8]), pooled=st.booleans())
+    def node_is_shown(self, name: str, zone: str, cpu: int, pooled: bool) -> None:
+        annotations = {names.POOL_ADDRESS: "10.0.0.1:7000", names.POOL_LINK: "10000"} if pooled else None
+        node = Node(
+            metadata=ObjectMeta(name=name, labels={"zone": zone}, annotations=annotations),
+            status=NodeStatus(allocatable={"cpu": str(cpu), "memory": "64Gi"}),
+        )
+        self.nodes_shown[name] = node
+        self.cache.node_changed(node)
+
+    @precondition(lambda self: self.nodes_shown)
+    @rule(data=st.data())
+    def node_goes(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.nodes_shown)))
+        del self.nodes_shown[name]
+        self.cache.node_deleted(name)
+
     # --- what must hold ---
 
     @invariant()
@@ -272,7 +307,7 @@ class Cluster(RuleBasedStateMachine):
     def a_restart_sees_the_same(self) -> None:
         seen = [*self.cards.values(), *self.slices.values()]
         pods = [what for what, _ in self.pods.values()]
-        again = rebuild(reversed(seen), pods, list(self.claims.values()), self.classes)
+        again = rebuild(reversed(seen), pods, list(self.claims.values()), self.classes, self.nodes_shown.values())
         for what, allocation in self.assumed.values():
             again.pod_changed(placed(what, allocation))
         assert again.ledger.snapshot() == self.cache.ledger.snapshot()
@@ -281,14 +316,24 @@ class Cluster(RuleBasedStateMachine):
 
     def compare_answers(self, again: SchedulerCache) -> None:
         """What is kept between questions (verdicts, rows of names, the fleet) against what is computed from nothing."""
-        for asked in ASKED:
+        names_alone = list(self.nodes)
+        for asked in (*ASKED, SELECTING):
             request = self.cache.request(asked)
-            assert (
-                self.cache.filter(request, self.nodes).ok.tolist()
-                == again.filter(request, list(self.nodes)).ok.tolist()
-            )
+            assert request == again.request(asked)
+            fits = self.cache.filter(request, self.nodes).ok
+            assert fits.tolist() == again.filter(request, names_alone).ok.tolist()
+            mine = self.cache.ranking.rated(request, self.nodes, BEST_FIT)
+            others = again.ranking.rated(request, names_alone, BEST_FIT)
+            # Which of equals is the best of all follows from when they came.
+            assert np.minimum(mine, SECOND_BEST).tolist() == np.minimum(others, SECOND_BEST).tolist()
+            assert (mine == 1).sum() == fits.any()
+        assert self.cache.ledger.pool == again.ledger.pool
+        self.compare_fleets(again)
+
+    def compare_fleets(self, again: SchedulerCache) -> None:
         mine, others = self.cache.ranking.fleet(), again.ranking.fleet()
         for node in NODES:
+            assert self.cache.hosts.free(node) == again.hosts.free(node)
             row, other = self.cache.ledger.row(node), again.ledger.row(node)
             assert (row is None) == (other is None)
             if row is not None and other is not None:

@@ -20,6 +20,7 @@ from egpu.api.objects import Condition, ElasticGPU, ObjectMeta
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.preemption.plan import plan
+from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.search import TRIALS
 from support.objects import BINPACK, SPREAD, card, container, pod
@@ -42,7 +43,7 @@ class World:
         return rebuild(self.gpus, [one for one in self.pods if one.uid not in without], [], [], self.nodes)
 
     def scene(self, cache: SchedulerCache) -> Scene:
-        return Scene(cache, {node.name: node for node in self.nodes}, self.pods, self.budgets, BINPACK)
+        return Scene(cache, {node.name: node for node in self.nodes}, Population.of(self.pods), self.budgets, BINPACK)
 
 
 def asking(name: str, cores: Sequence[int], cpu: int, priority: int, gang: tuple[str, int] | None = None) -> Pod:

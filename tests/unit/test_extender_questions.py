@@ -81,5 +81,7 @@ def test_scores_are_written_as_their_structs_would_be(pairs: list[tuple[str, int
 
 
 def test_a_name_that_no_node_can_have_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="comma"):
-        priorities(NodeNames(["a,b"]), np.zeros(1, dtype=np.int64))
+    with pytest.raises(InvalidInput, match="quote"):
+        priorities(NodeNames(['a",b']), np.zeros(1, dtype=np.int64))
+    scores = msgspec.json.decode(priorities(NodeNames(["a,b", "\x01"]), np.array([3, 10])), type=list[HostPriority])
+    assert scores == [HostPriority(host="a,b", score=3), HostPriority(host="\x01", score=10)]

@@ -66,13 +66,19 @@ async def test_whoever_has_cards_is_known_by_its_priority_as_long_as_it_has_them
     one, other = bound(slice_pod("one")), bound(slice_pod("other"))
     api.put("pods", sent(one, priority=7))
     async with watching(api) as view:
-        assert view.placed == {one.uid: 7}
+        assert priorities(view) == {one.uid: 7}
         api.put("pods", sent(other))
-        await until(lambda: view.placed == {one.uid: 7, other.uid: 0})
+        await until(lambda: priorities(view) == {one.uid: 7, other.uid: 0})
+        assert view.population.lowest == 0
         api.put("pods", sent(one, priority=7) | {"status": {"phase": "Succeeded"}})
-        await until(lambda: view.placed == {other.uid: 0})
+        await until(lambda: priorities(view) == {other.uid: 0})
         api.remove("pods", "other", "default")
-        await until(lambda: not view.placed)
+        await until(lambda: not view.population.placed)
+        assert view.population.lowest is None
+
+
+def priorities(view: View) -> dict[str, int]:
+    return {uid: placed.priority for uid, placed in view.population.placed.items()}
 
 
 async def test_a_node_is_usable_while_it_is_ready_and_not_cordoned() -> None:

@@ -72,7 +72,12 @@ def parse_quantity(value: object, *, field: str = "quantity") -> Fraction:
 
 def quantity_or_zero(value: object) -> Fraction:
     """The value; 0 for what is negative or no quantity, for sums that must not fail over one entry."""
-    written = _parse(str(value))
+    return _amount(str(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def _amount(text: str) -> Fraction:
+    written = _parse(text)
     return written.value if written and written.value and written.value > 0 else _ZERO
 
 

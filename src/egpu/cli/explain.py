@@ -12,6 +12,7 @@ from egpu.cli.snapshot import Snapshot, load_from
 from egpu.core.explain import Explanation
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
+from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
 
 COLOURS = {"waiting": "yellow", "invalid": "red", "placed": "green", "finished": "green"}
@@ -54,7 +55,7 @@ def explain_in(snapshot: Snapshot, namespace: str, name: str, *, policies: Polic
     if pod is None:
         return None
     nodes = {node.name: node for node in snapshot.nodes}
-    scene = Scene(snapshot.cache, nodes, snapshot.pods, snapshot.budgets, policies)
+    scene = Scene(snapshot.cache, nodes, Population.of(snapshot.pods), snapshot.budgets, policies)
     return explain_with_preemption(pod, scene)
 
 

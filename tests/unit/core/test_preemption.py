@@ -24,6 +24,7 @@ from egpu.core.placement.cache import SchedulerCache
 from egpu.core.preemption.budgets import Budgets
 from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.preemption.plan import confirmed, plan, plan_in_slices
+from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import InVain, Plan, Scene
 from egpu.core.preemption.search import cheapest
 from egpu.core.preemption.victims import units_below
@@ -66,7 +67,7 @@ def on(
     for each in known.values():
         cache.node_changed(each)
     shown = [each if each.spec.node_name else placed(each, place(cache, each)) for each in pods]
-    return Scene(cache, known, shown, budgets, BINPACK)
+    return Scene(cache, known, Population.of(shown), budgets, BINPACK)
 
 
 def budget(
@@ -176,7 +177,7 @@ def test_budgets_charge_ready_pods_of_theirs_alone():
 def test_of_more_than_can_be_tried_a_set_goes_of_which_nobody_could_be_spared():
     cache = cluster(1, 1)
     scene = on(cache, *(asking(f"p{number:02}", 5, blocks=1, priority=number % 3) for number in range(12)))
-    units = units_below(9, scene.pods, cache, Budgets())
+    units = units_below(9, scene.pods.on("n0"), cache, Budgets())
     steps = cheapest(units, lambda some: len(some) >= 9, Budgets(), may_help=lambda some: len(some) >= 9, pause=tuple)
     with pytest.raises(StopIteration) as end:
         next(steps)
@@ -305,14 +306,14 @@ def test_a_plan_that_the_cluster_outran_is_not_confirmed():
     guarded = [budget(0)]
     ready = replace(victim, status=replace(victim.status, conditions=[Condition(type="Ready", status="True")]))
     with pytest.raises(Conflict):
-        confirmed(wants, found, Scene(cache, scene.nodes, [ready], guarded, BINPACK))
+        confirmed(wants, found, Scene(cache, scene.nodes, Population.of([ready]), guarded, BINPACK))
     cache.gpu_changed(card("n0", 1))
     with pytest.raises(Conflict):
         confirmed(wants, found, scene)
 
 
 def replace_pods(scene: Scene, pods: Sequence[Pod]) -> Scene:
-    return Scene(scene.cache, scene.nodes, pods, scene.budgets, scene.policies)
+    return Scene(scene.cache, scene.nodes, Population.of(pods), scene.budgets, scene.policies)
 
 
 def labelled(one: Any, **labels: str) -> Any:

@@ -11,6 +11,7 @@ from egpu.api.objects import Condition, ObjectMeta
 from egpu.api.quantities import Quantity
 from egpu.core.explain import Explanation
 from egpu.core.preemption.explaining import explain_with_preemption
+from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
 from support.objects import BINPACK, CORE, MEMORY, cluster, container, pod
 
@@ -43,7 +44,9 @@ def explained(what: Pod, *nodes: Node, others: Sequence[Pod] = ()) -> Explanatio
     cache = cluster(nodes=len(nodes))
     for one in nodes:
         cache.node_changed(one)
-    return explain_with_preemption(what, Scene(cache, {one.name: one for one in nodes}, others, (), BINPACK))
+    return explain_with_preemption(
+        what, Scene(cache, {one.name: one for one in nodes}, Population.of(others), (), BINPACK)
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ The copy is bounded by what the API server holds; a page, an event and the waiti
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic
@@ -80,6 +80,10 @@ class Reflector(Generic[T]):
 
     def get(self, name: str, namespace: str = "") -> T | None:
         return self._objects.get(key_of(name, namespace))
+
+    def snapshot(self) -> Mapping[str, T]:
+        """All objects as they are now, by key (`namespace/name`, or `name`), each read when it is asked for."""
+        return self._objects.snapshot()
 
     def by_uid(self, uid: str) -> T | None:
         return self._objects.by_uid(uid)

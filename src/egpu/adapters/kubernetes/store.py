@@ -6,7 +6,7 @@ which are read anew whenever one is asked for (some microseconds).
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic
 
 import msgspec
@@ -46,6 +46,29 @@ class _Packed(Generic[T]):
         return self._decode(zlib.decompressobj(-zlib.MAX_WBITS, self._alike).decompress(kept))
 
 
+class _Snapshot(Mapping[str, T]):
+    """Objects as they were, by key; each is read when it is first asked for."""
+
+    def __init__(self, kept: dict[str, Any], unpack: Callable[[Any], T]) -> None:
+        self._kept = kept
+        self._unpack = unpack
+        self._read: dict[str, T] = {}
+
+    def __getitem__(self, key: str) -> T:
+        if key not in self._read:
+            self._read[key] = self._unpack(self._kept[key])
+        return self._read[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._kept
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
 class Store(Generic[T]):
     """By key (`namespace/name`, or `name` for kinds without a namespace) and UID. Iteration is over the objects as they
     were when it began."""
@@ -64,6 +87,10 @@ class Store(Generic[T]):
 
     def keys(self) -> set[str]:
         return set(self._kept)
+
+    def snapshot(self) -> Mapping[str, T]:
+        """All of them as they are now, by key."""
+        return _Snapshot(dict(self._kept), self._form.unpack)
 
     def get(self, key: str) -> T | None:
         kept = self._kept.get(key)

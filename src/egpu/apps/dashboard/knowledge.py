@@ -23,6 +23,7 @@ from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import Mix
+from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
 from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
 from egpu.errors import ElasticGPUError
@@ -98,7 +99,7 @@ class Knowledge:
 
     def scene(self) -> Scene:
         """What an explanation looks at. Disruption budgets are not read: nobody is evicted from here."""
-        return Scene(self.cache, {node.name: node for node in self.nodes}, list(self.pods), (), self.policies)
+        return Scene(self.cache, {node.name: node for node in self.nodes}, Population.of(self.pods), (), self.policies)
 
     def namespaces(self) -> set[str]:
         """Those that have pods or claims."""

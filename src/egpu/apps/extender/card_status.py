@@ -21,8 +21,10 @@ from egpu.errors import ElasticGPUError, NotFound
 ROUND_SECONDS: Final = 1.0
 MOST_WRITES: Final = 5
 """Cards written in one round."""
-MOST_ROWS: Final = 256
+MOST_ROWS: Final = 64
 """Nodes looked at in one round: after a start they are all new."""
+PAUSE_SECONDS: Final = 0.002
+"""Between two nodes, for kube-scheduler's questions to be answered."""
 MOST_NAMED: Final = 3
 """Holders that are named; a table has no room for more."""
 
@@ -63,6 +65,7 @@ class CardStatusWriter:
                 await self._write(gpu, wanted)
                 written += 1
             self._changed.pop(row, None)
+            await asyncio.sleep(PAUSE_SECONDS)
         return written
 
     async def _write(self, gpu: ElasticGPU, status: ElasticGPUStatus) -> None:

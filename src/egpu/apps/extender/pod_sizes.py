@@ -132,9 +132,10 @@ class PodSizes:
         """Without what its programs have given back."""
         containers = dict(given.containers)
         for name, container in given.containers.items():
-            said = self.said_of(container.cards_node(given.node), container)
-            if container.held and not container.claim and resizing.is_in_force(container, (pod.uid, name), said):
-                containers[name] = resizing.settled(container)
+            if container.held and not container.claim:
+                said = self.said_of(container.cards_node(given.node), container)
+                if resizing.is_in_force(container, (pod.uid, name), said):
+                    containers[name] = resizing.settled(container)
         return replace(given, containers=containers)
 
     async def _ordered(

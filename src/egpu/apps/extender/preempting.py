@@ -122,7 +122,7 @@ class Preemptor:
         waiting = [pod for pod in self._view.waiting.values() if self._waits(pod) and self._is_turn(pod.uid)]
         if not waiting:
             return []
-        least = min(self._view.placed.values(), default=None)
+        least = self._view.population.lowest
         waiting = [pod for pod in waiting if least is not None and priority(pod) > least]
         return sorted(waiting, key=self._place_in_line)
 

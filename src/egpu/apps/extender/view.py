@@ -11,10 +11,9 @@ from egpu.api.kubernetes import Node, NodeStatus, Pod
 from egpu.api.objects import ClaimAllocation, ClaimPhase, ElasticGPU, ElasticGPUClaim, ElasticGPUClass, ElasticGPUSpec
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.requests import awaits_placement
-from egpu.core.placement.reservations import priority
 from egpu.core.policies.registry import Policies
+from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
-from egpu.core.preemption.victims import is_placed
 
 
 class View:
@@ -31,8 +30,7 @@ class View:
         self.budgets = self.caches.add(PodDisruptionBudget)
         self.waiting: dict[str, Pod] = {}
         """Pods that ask for cards and have no node, by UID: few of all pods."""
-        self.placed: dict[str, int] = {}
-        """The priorities of the pods that have cards, by UID."""
+        self.population = Population(self.pods.by_uid)
         self._usable: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self.classes.on_change(self._class)
@@ -51,8 +49,7 @@ class View:
 
     def scene(self, policies: Policies) -> Scene:
         """What a plan to evict somebody looks at."""
-        nodes = {node.name: node for node in self.nodes}
-        return Scene(self.cache, nodes, list(self.pods), list(self.budgets), policies)
+        return Scene(self.cache, self.nodes.snapshot(), self.population, list(self.budgets), policies)
 
     def cards(self, node: str) -> list[ElasticGPU]:
         """The cards that the node's agent published; none for a node without."""
@@ -102,10 +99,10 @@ class View:
 
     def _pod(self, change: Change[Pod]) -> None:
         uid, new = change.subject.uid, change.new
-        if new is not None and is_placed(new):
-            self.placed[uid] = priority(new)
+        if new is None:
+            self.population.gone(uid)
         else:
-            self.placed.pop(uid, None)
+            self.population.changed(new)
         if new is None or not awaits_placement(new):
             self.waiting.pop(uid, None)
         else:

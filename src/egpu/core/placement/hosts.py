@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable
+from fractions import Fraction
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from egpu.api.resources import effective_requests
 
 PLENTY: Final = 1 << 40
 """CPU thousandths or MiB of a node of which nothing is known."""
+_NONE: Final = Fraction(0)
 
 
 class Room(NamedTuple):
@@ -28,13 +30,13 @@ class Room(NamedTuple):
 def pod_requests(pod: Pod) -> Room:
     """CPU and memory of the pod's effective request."""
     found = effective_requests(pod)
-    return _room(int(found.get("cpu", 0) * 1000), int(found.get("memory", 0) / 2**20))
+    return _room(found.get("cpu", _NONE), found.get("memory", _NONE))
 
 
 @lru_cache(maxsize=1024)
-def _room(cpu_milli: int, ram_mib: int) -> Room:
+def _room(cpus: Fraction, memory_bytes: Fraction) -> Room:
     """One object for the many pods that ask for the same."""
-    return Room(cpu_milli, ram_mib)
+    return Room(int(cpus * 1000), int(memory_bytes / 2**20))
 
 
 class Hosts:

@@ -27,6 +27,8 @@ class Mirror:
     def fleet(self) -> Fleet:
         """As of now. Another object than the last time when nodes or cards came or went."""
         ledger, hosts, fleet = self._ledger, self._hosts, self._fleet
+        if (self._version, self._hosts_version) == (ledger.changes.version, hosts.version):
+            return fleet
         if len(ledger.changes) != len(fleet):
             return self._build()
         rows: set[int] = set(ledger.changes.since(self._version).tolist())

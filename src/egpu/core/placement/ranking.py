@@ -35,7 +35,7 @@ AMOUNTS_LIMIT: Final = 1024
 _NO_ROWS: Final[IntArray] = np.zeros(0, dtype=np.int64)
 _SECOND_LIKED: Final = 0.3
 """Score of the best place without the cards that a demand likes best: what else kube-scheduler weighs must not win."""
-_SECOND_BEST: Final = 0.9
+SECOND_BEST: Final = 0.9
 """Score of the place next to the best: whole steps of 0.1 reach kube-scheduler, and only the best may have the last."""
 
 Compute = Callable[[Mix, Fleet], None]
@@ -112,7 +112,7 @@ class Ranking:
             return None
         low, high = found[finite].min(), found[finite].max()
         scaled = (found - low) / (high - low) if high > low else np.ones(len(found))
-        answer[places] = np.where(finite, _SECOND_BEST * np.clip(scaled, 0, 1), 0)
+        answer[places] = np.where(finite, SECOND_BEST * np.clip(scaled, 0, 1), 0)
         ties = np.flatnonzero(found == high)
         answer[places[ties[rows[ties].argmin()]]] = 1.0
         return answer

@@ -84,9 +84,12 @@ class KnownRequests:
         self._known: OrderedDict[str, tuple[Pod, Request]] = OrderedDict()
 
     def of(self, pod: Pod, models: tuple[str, ...]) -> Request | None:
-        """The request of the very same pod, selecting nodes of these models."""
+        """The request of the pod, if it asks for the same as then, selecting nodes of these models. Of what is not
+        looked at here nothing depends: a scheduler writes conditions into a pod's status again and again."""
         known, request = self._known.get(pod.uid, (None, None))
-        return request if request is not None and request.models == models and known == pod else None
+        if known is None or request is None or request.models != models:
+            return None
+        return request if known.spec == pod.spec and known.annotations == pod.annotations else None
 
     def keep(self, pod: Pod, request: Request) -> None:
         """Nothing is kept of a pod that waits, or uses a claim: it depends on more."""

@@ -4,6 +4,7 @@ budgets        how many pods a PodDisruptionBudget lets go
 victims        whom a pod may evict, who goes with whom, and what it costs
 search         the cheapest of the sets that help
 outlook        which sets cannot help, without a look at the ledger
+population     the pods that have a node, few of which have to be read
 sums           what nodes have beside cards, with some pods gone
 neighbours     what pods forbid each other: host ports, required anti-affinity
 objections     why Kubernetes' scheduler would not give a node, cards aside, in sentences

@@ -50,7 +50,7 @@ def _preemption(pod: Pod, scene: Scene) -> str:
     reservations = scene.cache.reservations
     if pod.uid in reservations:
         reserved = reservations.get(pod.uid).reserved
-        left = [one.key for one in scene.pods if one.uid in reserved.victims and not one.finished]
+        left = [one.key for one in scene.pods.read(reserved.victims) if not one.finished]
         ending = f", where {', '.join(sorted(left))} will end" if left else ""
         return f"{card_names(reserved.allocation)} is kept for it{ending}"
     found = plan(pod, scene)

@@ -26,7 +26,7 @@ class _Apart:
 
 
 class Neighbours:
-    """The pods that have a node."""
+    """Pods that have a node, at least all that forbid others something."""
 
     def __init__(self, nodes: Mapping[str, Node], pods: Iterable[Pod]) -> None:
         self._nodes = nodes
@@ -45,7 +45,8 @@ class Neighbours:
         for other in (*self._with_ports.get(node, ()), *beside):
             if other.uid not in gone and (port := _shared_port(pod, other)):
                 return f"pod {other.key} has port {port} of node {node}"
-        labels = self._nodes[node].metadata.labels or {}
+        known = self._nodes.get(node)
+        labels = (known.metadata.labels if known is not None else None) or {}
         for one in self._apart(pod):
             if one.pod.uid not in gone and labels.get(one.key) == one.value:
                 return f"pod {one.pod.key} does not want it on {one.key}={one.value} (podAntiAffinity)"
@@ -66,6 +67,11 @@ class Neighbours:
     def _label(self, node: str, key: str) -> str | None:
         known = self._nodes.get(node)
         return (known.metadata.labels or {}).get(key) if known is not None else None
+
+
+def forbids(pod: Pod) -> bool:
+    """Whether other pods may not be where this one is, or near it."""
+    return bool(_terms(pod)) or any(_host_ports(pod))
 
 
 def _host_ports(pod: Pod) -> Iterator[ContainerPort]:

@@ -9,15 +9,16 @@ from egpu.api.kubernetes import Node, Pod
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.usage import card_usage
 from egpu.core.policies.registry import Policies
+from egpu.core.preemption.population import Population
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The cluster, as a plan looks at it. `pods`: all of them."""
+    """The cluster, as a plan looks at it."""
 
     cache: SchedulerCache
     nodes: Mapping[str, Node]
-    pods: Iterable[Pod]
+    pods: Population
     budgets: Iterable[PodDisruptionBudget]
     policies: Policies
 

@@ -10,6 +10,7 @@ from egpu.api.kubernetes import Node, Pod
 from egpu.api.resources import Amounts, effective_requests
 from egpu.core.placement.node_filters import rejection
 from egpu.core.preemption.neighbours import Neighbours
+from egpu.core.preemption.population import Population
 
 FREE_OF_NODES: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "nfs", "projected", "secret"}
@@ -18,16 +19,14 @@ FREE_OF_NODES: Final = frozenset(
 
 
 class Sums:
-    """What the pods of each node ask for. Each pod is counted when its node is first asked about."""
+    """What the pods of each node ask for. The pods of a node are read when it is first asked about."""
 
-    def __init__(self, nodes: Mapping[str, Node], pods: Iterable[Pod]) -> None:
+    def __init__(self, nodes: Mapping[str, Node], pods: Population) -> None:
         self._nodes = nodes
         self._asked: dict[str, Amounts] = {}
+        self._pods = pods
         self._pods_on: dict[str, list[Pod]] = {}
-        for pod in pods:
-            if pod.spec.node_name and not pod.finished:
-                self._pods_on.setdefault(pod.spec.node_name, []).append(pod)
-        self._neighbours = Neighbours(nodes, (pod for some in self._pods_on.values() for pod in some))
+        self._neighbours = Neighbours(nodes, pods.forbidding())
 
     def take(self, pods: Iterable[Pod], places: Mapping[str, PodAllocation], *, gone: Container[str]) -> bool:
         """Whether the nodes take these pods where they are to be placed, all at once, with others `gone` (UIDs)."""
@@ -55,7 +54,9 @@ class Sums:
     def used(self, node: str, *, gone: Container[str] = ()) -> Amounts:
         """What the pods of the node ask for, with others `gone` (UIDs)."""
         total: Amounts = {}
-        for pod in self._pods_on.get(node, ()):
+        if node not in self._pods_on:
+            self._pods_on[node] = self._pods.on(node)
+        for pod in self._pods_on[node]:
             if pod.uid not in gone:
                 _add(total, self._request(pod))
         return total

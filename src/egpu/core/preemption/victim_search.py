@@ -53,14 +53,14 @@ class VictimSearch:
         self._policies = scene.policies
         self._due = due
         self._thought = ExitStack()
-        self._known = list(scene.pods)
+        self._population = scene.pods
         self._budgets = Budgets(scene.budgets)
-        self._sums = Sums(scene.nodes, self._known)
+        self._sums = Sums(scene.nodes, scene.pods)
         self._nodes = sorted(scene.nodes)
         self._node_names = frozenset(self._nodes)
         self._gone: frozenset[str] = frozenset()
-        self._lower: dict[str, list[Pod]] = {}
-        """By node: pods of lower priority that stay if they are left alone."""
+        self._lower: dict[str, dict[str, int]] = {}
+        """By node: pods of lower priority that stay if they are left alone, by UID, and their priorities."""
         self._units_on: dict[str, list[Unit]] = {}
         self._outlooks: dict[str, Outlook] = {}
         self._promise: list[str] | None = None
@@ -79,7 +79,7 @@ class VictimSearch:
             self._find_lower()
             if not self._lower:
                 return InVain("no pod of lower priority has cards")
-            for level in sorted({priority(pod) for pods in self._lower.values() for pod in pods}):
+            for level in sorted({found for lower in self._lower.values() for found in lower.values()}):
                 found = yield from self._best(level)
                 if found is not None:
                     victims = tuple(pod for unit in found.victims for pod in unit.pods)
@@ -91,10 +91,8 @@ class VictimSearch:
     def places_without(self, victims: Sequence[Pod]) -> Mapping[str, PodAllocation]:
         """Where the pods go once these, and those who are leaving anyway, are gone; empty where there is no room then,
         or would be without these going, and where they may not go (any more)."""
-        staying = {pod.uid: pod for pod in self._known if _stays(pod)}
-        if any(one.uid not in staying for one in victims):
-            return {}
-        if self._budgets.broken_by(staying[one.uid] for one in victims):
+        staying = [pod for pod in self._population.read(one.uid for one in victims) if _stays(pod)]
+        if len(staying) < len(victims) or self._budgets.broken_by(staying):
             return {}
         self._suppose()
         try:
@@ -116,7 +114,7 @@ class VictimSearch:
 
     def _let_leave(self) -> None:
         """Who is leaving anyway is gone."""
-        leaving = [pod.uid for pod in self._known if is_placed(pod) and not _stays(pod)]
+        leaving = [uid for uid, placed in self._population.placed.items() if placed.leaving]
         self._thought.enter_context(self._cache.without(leaving))
         self._gone = frozenset(leaving)
 
@@ -132,15 +130,16 @@ class VictimSearch:
     def _find_lower(self) -> None:
         limit = min(map(priority, self._pods))
         own = {member.uid for member in self._gang.bound} if self._gang is not None else set[str]()
-        for pod in self._known:
-            if _stays(pod) and priority(pod) < limit and pod.uid not in own:
-                self._lower.setdefault(pod.spec.node_name, []).append(pod)
+        for uid, placed in self._population.placed.items():
+            if not placed.leaving and placed.priority < limit and uid not in own:
+                self._lower.setdefault(placed.node, {})[uid] = placed.priority
 
     def _units(self, node: str) -> list[Unit]:
         """Who may go from the node, budgets aside."""
         if node not in self._units_on:
             limit = min(map(priority, self._pods))
-            self._units_on[node] = units_below(limit, self._lower.get(node, ()), self._cache, self._budgets)
+            pods = filter(_stays, self._population.read(self._lower.get(node, ())))
+            self._units_on[node] = units_below(limit, pods, self._cache, self._budgets)
         return self._units_on[node]
 
     def _allowed(self, node: str, level: int) -> list[Unit]:
@@ -148,7 +147,7 @@ class VictimSearch:
         return [one for one in self._units(node) if one.cost.highest <= level and self._budgets.allow(one.charges)]
 
     def _in_vain(self) -> Generator[None, None, InVain]:
-        lower = [pod for pods in self._lower.values() for pod in pods]
+        lower = {uid: found for some in self._lower.values() for uid, found in some.items()}
         helps = self._jointly and self._is_room_without(self._all_units(lower), self._nodes)
         for node in [] if self._jointly else (yield from self._promising()):
             yield from self._pause()
@@ -156,7 +155,11 @@ class VictimSearch:
         if not helps:
             why = "" if self._jointly else self._objections()
             return InVain(f"there would be no room with all {len(lower)} pods of lower priority gone{why}")
-        broken = ", ".join(self._budgets.broken_by(lower))
+        pods: list[Pod] = []
+        for uid in lower:
+            yield from self._pause()
+            pods += self._population.read([uid])
+        broken = ", ".join(self._budgets.broken_by(pods))
         return InVain(f"it would break PodDisruptionBudgets: {broken}" if broken else "too many pods would have to go")
 
     def _objections(self) -> str:
@@ -166,10 +169,12 @@ class VictimSearch:
         first = next(filter(None, found), "")
         return f" ({first})" if first else ""
 
-    def _all_units(self, pods: Sequence[Pod]) -> list[Unit]:
-        """The units of the least important of `pods`, as many as can be looked at together."""
-        some = sorted(pods, key=lambda pod: (priority(pod), pod.uid))[:MOST_UNITS]
-        return units_below(min(map(priority, self._pods)), some, self._cache, self._budgets)
+    def _all_units(self, lower: Mapping[str, int]) -> list[Unit]:
+        """The units of the least important of these pods, as many as can be looked at together. `lower`: priorities by
+        UID."""
+        some = sorted(lower, key=lambda uid: (lower[uid], uid))[:MOST_UNITS]
+        pods = filter(_stays, self._population.read(some))
+        return units_below(min(map(priority, self._pods)), pods, self._cache, self._budgets)
 
     # --- the search -------------------------------------------------------------------------------------------------
 
@@ -193,7 +198,8 @@ class VictimSearch:
 
     def _best(self, level: int) -> Generator[None, None, _Found | None]:
         if self._jointly:
-            lower = [pod for pods in self._lower.values() for pod in pods if priority(pod) <= level]
+            some = (pair for lower in self._lower.values() for pair in lower.items())
+            lower = {uid: found for uid, found in some if found <= level}
             units = [unit for unit in self._all_units(lower) if self._budgets.allow(unit.charges)]
             units = [unit for unit in units if unit.cost.highest <= level]
             return (yield from self._cheapest(units, self._nodes, None))

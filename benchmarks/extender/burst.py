@@ -1,0 +1,81 @@
+"""A burst: very many pods at once, scheduled as kube-scheduler does, one after the other, and bound beside that."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from benchmarks.extender.caller import Asked, Caller
+from benchmarks.extender.processes import Process, component, said_its_port
+from benchmarks.extender.world import Json, arrivals, bind_body, filter_body, node_name
+
+PODS: Final = 2000
+BINDERS: Final = 16
+"""Bindings under way at one time."""
+GOAL_SLOWEST_SECONDS: Final = 5.0
+"""kube-scheduler gives up a request to an extender after so long."""
+
+
+ROUNDS: Final = 10
+"""In which those are scheduled again whose cards another got meanwhile: a pod's filter may be asked before the binding
+of the one before it is."""
+
+
+class Burst(NamedTuple):
+    """How many of the pods were bound, how often one had to be scheduled again, and how long the slowest request
+    took."""
+
+    placed: int
+    again: int
+    slowest_seconds: float
+
+
+def run(nodes: int, folder: Path) -> Burst:
+    """PODS of them, against an API server and an extender of their own."""
+    pods = list(arrivals(PODS, seed=2))
+    names = [node_name(number) for number in range(nodes)]
+    with ExitStack() as stack:
+        server = stack.enter_context(said_its_port("benchmarks.extender.api_server", str(nodes), str(folder)))
+        extender = stack.enter_context(component("extender", folder, server.port))
+        api = stack.enter_context(Caller(server.port, folder, server.pid))
+        made = [api.post("/api/v1/namespaces/default/pods", msgspec.json.encode(pod)) for pod in pods]
+        return _scheduled([msgspec.json.decode(one.body) for one in made], names, extender, folder)
+
+
+def _scheduled(pods: Sequence[Json], names: list[str], extender: Process, folder: Path) -> Burst:
+    slowest, own = 0.0, threading.local()
+
+    def asked(caller: Caller, verb: str, body: bytes) -> Any:
+        nonlocal slowest
+        answer: Asked = caller.post(f"/{verb}", body)
+        slowest = max(slowest, answer.seconds)
+        return msgspec.json.decode(answer.body)
+
+    with ExitStack() as stack:
+        one_by_one = stack.enter_context(Caller(extender.port, folder, extender.pid))
+
+        def connect() -> None:
+            own.caller = stack.enter_context(Caller(extender.port, folder, extender.pid))
+
+        def bind(pod: Json, node: str) -> bool:
+            return not asked(own.caller, "bind", bind_body(pod, node))["Error"]
+
+        def schedule(pod: Json) -> Future[bool] | None:
+            """Its binding, which is under way; None where it fits nowhere."""
+            fits = asked(one_by_one, "filter", filter_body(pod, names))
+            if fits["Error"] or not fits["NodeNames"]:
+                return None
+            scores = asked(one_by_one, "prioritize", filter_body(pod, fits["NodeNames"]))
+            return binders.submit(bind, pod, max(scores, key=lambda one: one["Score"])["Host"])
+
+        binders = stack.enter_context(ThreadPoolExecutor(BINDERS, initializer=connect))
+        waiting, again = pods, 0
+        for _ in range(ROUNDS):
+            begun = [schedule(pod) for pod in waiting]
+            waiting = [pod for pod, bound in zip(waiting, begun, strict=True) if bound is None or not bound.result()]
+            again += len(waiting)
+    return Burst(len(pods) - len(waiting), again, slowest)
