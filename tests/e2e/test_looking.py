@@ -11,11 +11,14 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 
@@ -101,6 +104,63 @@ def test_the_dashboard_shows_pods_as_they_come_and_go(facts: dict[str, Any], tmp
         dashboard = facts["dashboard"].partition("/login")[0]
         elsewhere = [url for url in page.requests() if not url.startswith((dashboard, "data:"))]
         assert elsewhere == []
+
+
+SERVICE_PATH = "/api/v1/namespaces/elastic-gpu-system/services/https:elastic-gpu-dashboard:pages/proxy"
+
+
+@contextlib.contextmanager
+def service_proxy(dashboard: str) -> Generator[str]:
+    """What `kubectl proxy` and the API server make of it together: below a path, with another host in the request and
+    without credentials in its header; and of the cookie what a dashboard beyond loopback makes."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.forward(None)
+
+        def do_POST(self) -> None:
+            self.forward(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def forward(self, body: bytes | None) -> None:
+            kept = {name: value for name, value in self.headers.items() if name not in ("Host", "Authorization")}
+            url = dashboard + self.path.removeprefix(SERVICE_PATH)
+            with httpx2.Client(trust_env=False) as http:
+                answer = http.request(self.command, url, content=body, headers={**kept, "Accept-Encoding": "identity"})
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                self.send_header(name, f"{value}; Secure" if name == "set-cookie" else value)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: chromium)")
+def test_the_dashboard_behind_the_api_servers_proxy(facts: dict[str, Any], tmp_path: Path) -> None:
+    dashboard, _, token = facts["dashboard"].partition("/login#token=")
+    with service_proxy(dashboard) as host, browser(tmp_path) as tab:
+        page = tab()
+        page.open(f"{host}{SERVICE_PATH}/login#token={token}")
+        page.until("document.querySelectorAll('.node').length === 4")
+        page.run("document.querySelector('.cards a').click()")
+        page.until("document.querySelector('#chart canvas') !== null")
+        page.run("[...document.querySelectorAll('nav a')].find((a) => a.textContent === 'Bill').click()")
+        page.until("document.body.innerText.includes('GPU-hours lost so far')")
+        page.run("document.querySelector('.leave button').click()")
+        page.until("document.querySelector('#login') !== null")
+        assert page.complaints() == []
+        asked = page.requests()
+        assert all(url.startswith((f"{host}{SERVICE_PATH}/", "data:")) for url in asked), asked
 
 
 def on_screen(
