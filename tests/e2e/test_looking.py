@@ -1,6 +1,7 @@
 """What people look at, on a cluster of four nodes: the dashboard in a real browser, `egpu top` on a real terminal."""
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import pty
@@ -10,12 +11,16 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+import yaml
 
 from egpu.adapters.kubernetes import Client
 from egpu.api.kubernetes import Pod
@@ -101,8 +106,65 @@ def test_the_dashboard_shows_pods_as_they_come_and_go(facts: dict[str, Any], tmp
         assert elsewhere == []
 
 
+SERVICE_PATH = "/api/v1/namespaces/elastic-gpu-system/services/https:elastic-gpu-dashboard:pages/proxy"
+
+
+@contextlib.contextmanager
+def service_proxy(dashboard: str) -> Generator[str]:
+    """What `kubectl proxy` and the API server make of it together: below a path, with another host in the request and
+    without credentials in its header; and of the cookie what a dashboard beyond loopback makes."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.forward(None)
+
+        def do_POST(self) -> None:
+            self.forward(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def forward(self, body: bytes | None) -> None:
+            kept = {name: value for name, value in self.headers.items() if name not in ("Host", "Authorization")}
+            url = dashboard + self.path.removeprefix(SERVICE_PATH)
+            with httpx2.Client(trust_env=False) as http:
+                answer = http.request(self.command, url, content=body, headers={**kept, "Accept-Encoding": "identity"})
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                self.send_header(name, f"{value}; Secure" if name == "set-cookie" else value)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: chromium)")
+def test_the_dashboard_behind_the_api_servers_proxy(facts: dict[str, Any], tmp_path: Path) -> None:
+    dashboard, _, token = facts["dashboard"].partition("/login#token=")
+    with service_proxy(dashboard) as host, browser(tmp_path) as tab:
+        page = tab()
+        page.open(f"{host}{SERVICE_PATH}/login#token={token}")
+        page.until("document.querySelectorAll('.node').length === 4")
+        page.run("document.querySelector('.cards a').click()")
+        page.until("document.querySelector('#chart canvas') !== null")
+        page.run("[...document.querySelectorAll('nav a')].find((a) => a.textContent === 'Bill').click()")
+        page.until("document.body.innerText.includes('GPU-hours lost so far')")
+        page.run("document.querySelector('.leave button').click()")
+        page.until("document.querySelector('#login') !== null")
+        assert page.complaints() == []
+        asked = page.requests()
+        assert all(url.startswith((f"{host}{SERVICE_PATH}/", "data:")) for url in asked), asked
+
+
 def on_screen(
-    environment: dict[str, str], size: tuple[int, int], script: Sequence[tuple[str, bytes]]
+    environment: dict[str, str], size: tuple[int, int], script: Sequence[tuple[str, bytes]], *options: str
 ) -> tuple[str, int, bool]:
     """`egpu top` on a terminal of `size` columns and lines, each key pressed once a text was shown since the last: all
     that was written, the exit code, and whether the terminal is as it was."""
@@ -111,7 +173,7 @@ def on_screen(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     before = termios.tcgetattr(theirs)
     process = subprocess.Popen(
-        ["setsid", "--ctty", sys.executable, "-m", "egpu", "top"],
+        ["setsid", "--ctty", sys.executable, "-m", "egpu", "top", *options],
         env={**environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
         stdin=theirs, stdout=theirs, stderr=theirs,
     )  # fmt: skip
@@ -149,3 +211,59 @@ def test_top_on_a_terminal(facts: dict[str, Any], size: tuple[int, int], leave: 
     assert shown.count(ALTERNATE) == shown.count(ORDINARY) == 1
     assert "Traceback" not in shown
     assert "node-4" in shown
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@contextlib.contextmanager
+def viewer_of_one_namespace(facts: dict[str, Any]) -> Generator[str]:
+    """A kubeconfig of the dashboard's viewer, who meanwhile may look at `default` alone."""
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "elastic-gpu-viewer"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "viewer"}
+    binding = {"metadata": {"name": "viewer"}, "roleRef": reference, "subjects": [subject]}
+    everywhere, here = f"{RBAC}/clusterrolebindings", f"{RBAC}/namespaces/default/rolebindings"
+
+    async def may_look(at: str, not_at: str) -> None:
+        async with Client.from_kubeconfig(facts["kubeconfig"]) as client:
+            await client.raw("DELETE", f"{not_at}/viewer")
+            await client.raw("POST", at, body=binding)
+
+    config = yaml.safe_load(Path(facts["kubeconfig"]).read_text())
+    config["users"][0]["user"] = {"token": facts["dashboard"].partition("#token=")[2]}
+    file = Path(facts["kubeconfig"]).with_name("viewer.kubeconfig")
+    file.write_text(yaml.safe_dump(config))
+    asyncio.run(may_look(here, everywhere))
+    try:
+        yield str(file)
+    finally:
+        asyncio.run(may_look(everywhere, here))
+
+
+def test_top_for_who_may_list_one_namespace(facts: dict[str, Any]) -> None:
+    start(facts["kubeconfig"], a_pod("mine", gpu_core=60, gpu_memory=1024), a_pod("large", gpu=4))
+    script = [
+        ("you may not list", b"G"),
+        ("on node-", b"g"),
+        ("default/large", b"e"),
+        ("0/4 nodes", b"\x1b"),
+        ("q quit", b"q"),
+    ]
+    with viewer_of_one_namespace(facts) as kubeconfig:
+        environment = {**facts["environment"], "KUBECONFIG": kubeconfig}
+        shown, rc, same = on_screen(environment, (200, 60), script)
+        piped, others = (
+            subprocess.run(
+                [sys.executable, "-m", "egpu", "top", *options],
+                env=environment, capture_output=True, text=True, check=False,
+            )
+            for options in ([], ["-n", "kube-system"])
+        )  # fmt: skip
+    for name in ("mine", "large"):
+        end(facts["kubeconfig"], name)
+    assert (rc, same) == (0, True), shown[-500:]
+    assert "card 0: 60 %" in shown
+    assert "default/mine" in piped.stdout
+    assert "not shown: you may not list elasticgpu" in piped.stderr
+    assert others.returncode == 1
+    assert 'cannot list resource "pods"' in others.stderr

@@ -189,8 +189,8 @@ async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
     ]  # fmt: skip
     assert "10h" in whole, "the history"
     await until(lambda: _has(served, "/bill?q=secret-waits", "admin", "moves or fewer would make room"))
-    assert "By team" in await served.text("/bill?by=team", "admin")
-    assert "By &lt;b&gt;" in await served.text("/bill?by=<b>", "admin")
+    assert "GPU-hours by team" in await served.text("/bill?by=team", "admin")
+    assert "GPU-hours by &lt;b&gt;" in await served.text("/bill?by=<b>", "admin")
     sight = Sight("tenant", nodes=True, cards=True, pods=frozenset({"open"}), claims=frozenset({"open"}))
     pages = Pages(served.dashboard.knowledge)
     values = pages.parts["bill"](pages.looking(sight, {}))

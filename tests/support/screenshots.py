@@ -51,7 +51,7 @@ async def _fill(kubeconfig: str) -> None:
 
 
 def _take(page: Page, url: str, folder: Path) -> None:
-    card = page.run("document.querySelector('.cards a').getAttribute('href')")
+    card = str(page.run("document.querySelector('.cards a').getAttribute('href')")).removeprefix(".")
     pages = {
         "overview": "/",
         "workloads": "/workloads",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from egpu.adapters import nvml as adapter
-from egpu.adapters.nvml import CardHardware, NvmlInventory
+from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.nvml_hardware import CardHardware, read_hardware
 from egpu.adapters.processes import boot_id
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.metrics import AgentMetrics
@@ -44,7 +46,7 @@ class FakeNVML:
         self.answers = True
         self.nvmlMemory_v2 = 2
         self.tells_reserved = True
-        self.tells_heat = False
+        self.says: dict[str, Callable[..., Any]] = {}
 
     def nvmlInit(self) -> None:  # noqa: N802
         self.starts += 1
@@ -74,23 +76,6 @@ class FakeNVML:
             raise self.NVMLError("function not found")
         return SimpleNamespace(total=16 << 30, reserved=500 << 20, used=3 << 30)
 
-    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
-        return self._heat(61)
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
-        return self._heat(70_500)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(gpu=self._heat(25))
-
-    def _heat(self, value: int) -> int:
-        if not self.tells_heat:
-            raise self.NVMLError("not supported")
-        return value
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        return uuid
-
     def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> tuple[int, int]:  # noqa: N802
         return 7, 5
 
@@ -104,6 +89,9 @@ class FakeNVML:
         return SimpleNamespace(device=uuid, eventData=xid)
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.says:
+            return self.says[name]
+
         def unsupported(*_: object) -> None:
             raise self.NVMLError(f"{name}: not supported")
 
@@ -144,15 +132,19 @@ def test_what_the_driver_keeps_is_not_published(fake: FakeNVML) -> None:
 def test_what_the_driver_says_of_the_cards_themselves(fake: FakeNVML) -> None:
     inventory = NvmlInventory()
     inventory.read()
+    fake.says = {"nvmlDeviceGetHandleByUUID": lambda uuid: uuid}
     nothing = CardHardware(temperature_celsius=None, power_watts=None, busy_ratio=None, memory_used_bytes=3 << 30)
-    assert inventory.hardware() == {"GPU-a": nothing, "GPU-b": nothing}
-    fake.tells_heat = True
+    assert read_hardware(inventory) == {"GPU-a": nothing, "GPU-b": nothing}
+    fake.says |= {
+        "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
+        "nvmlDeviceGetPowerUsage": lambda handle: 70_500,
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=25),
+    }
     told = CardHardware(temperature_celsius=61, power_watts=70.5, busy_ratio=0.25, memory_used_bytes=3 << 30)
-    assert inventory.hardware()["GPU-b"] == told
+    assert read_hardware(inventory)["GPU-b"] == told
     node = Inventory(inventory, interval_seconds=1)
-    metrics = AgentMetrics(
-        node="n", node_ip="", slots=Slots(Path("/none")), inventory=node, hardware=inventory.hardware
-    )
+    slots = Slots(Path("/none"))
+    metrics = AgentMetrics(node="n", node_ip="", slots=slots, inventory=node, hardware=lambda: read_hardware(inventory))
 
     async def one_look() -> str:
         await node.refresh()
@@ -162,10 +154,9 @@ def test_what_the_driver_says_of_the_cards_themselves(fake: FakeNVML) -> None:
         return generate_latest(metrics.registry).decode()
 
     page = asyncio.run(one_look())
-    assert (
-        'elasticgpu_card_power_watts{device_index="0",device_uuid="GPU-a",model="T4",node="n",node_ip=""} 70.5' in page
-    )
-    silent = AgentMetrics(node="n", node_ip="", slots=Slots(Path("/none")), inventory=node)
+    labels = 'device_index="0",device_uuid="GPU-a",model="T4",node="n",node_ip=""'
+    assert f"elasticgpu_card_power_watts{{{labels}}} 70.5" in page
+    silent = AgentMetrics(node="n", node_ip="", slots=slots, inventory=node)
     assert "power" not in generate_latest(silent.registry).decode(), "that is DCGM's, unless it is asked for"
 
 

@@ -66,17 +66,6 @@ class CardProcess:
     used_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class CardHardware:
-    """How a card itself is, now; None where NVML does not say. `busy_ratio`: the part of its last sampling period in
-    which any kernel ran, 0 to 1."""
-
-    temperature_celsius: float | None
-    power_watts: float | None
-    busy_ratio: float | None
-    memory_used_bytes: int | None
-
-
 #: NVML's topology levels, in the words of `nvidia-smi topo`.
 _TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
@@ -158,8 +147,8 @@ class NvmlInventory:
             self._close()
         return cards
 
-    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
-        """Who holds how much of each card of the last reading, by its UUID; cards that do not say are left out.
+    def ask(self, question: Callable[[Any], T | None]) -> dict[str, T]:
+        """What `question` makes of the handle of each card of the last reading, by its UUID; None is left out.
 
         Raises NativeMissing, Unavailable.
         """
@@ -167,33 +156,17 @@ class NvmlInventory:
             if not self._known:
                 self._read()
             self._initialise()
-            found: dict[str, tuple[CardProcess, ...]] = {}
-            for uuid in self._known:
-                handle = _quiet(nvml.nvmlDeviceGetHandleByUUID, uuid)
-                listed = None if handle is None else _quiet(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-                if listed is not None and all(process.usedGpuMemory is not None for process in listed):
-                    found[uuid] = tuple(CardProcess(int(one.pid), int(one.usedGpuMemory)) for one in listed)
-            return found
+            handles = {uuid: quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in self._known}
+            found = {uuid: question(handle) for uuid, handle in handles.items() if handle is not None}
+            return {uuid: answer for uuid, answer in found.items() if answer is not None}
+
+    def processes(self) -> dict[str, tuple[CardProcess, ...]]:
+        """Who holds how much of each card; cards that do not say are left out. As `ask`."""
+        return self.ask(_processes)
 
     def used_bytes(self) -> dict[str, int]:
-        """How much memory of each card of the last reading is in use, by its UUID; those that do not say are left out.
-
-        Raises NativeMissing, Unavailable.
-        """
-        with self._lock:
-            if not self._known:
-                self._read()
-            self._initialise()
-            handles = {uuid: _quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in self._known}
-            memory = {uuid: _quiet(nvml.nvmlDeviceGetMemoryInfo, one) for uuid, one in handles.items() if one}
-            return {uuid: int(one.used) for uuid, one in memory.items() if one is not None}
-
-    def hardware(self) -> dict[str, CardHardware]:
-        """How each card of the last reading is, by its UUID. Raises NativeMissing, Unavailable."""
-        with self._lock:
-            self._initialise()
-            handles = {uuid: _quiet(nvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in self._known}
-            return {uuid: _hardware(handle) for uuid, handle in handles.items() if handle is not None}
+        """How much memory of each card is in use; those that do not say are left out. As `ask`."""
+        return self.ask(_used_bytes)
 
     def close(self) -> None:
         with self._lock:
@@ -202,7 +175,7 @@ class NvmlInventory:
     def _close(self) -> None:
         if self._open:
             self._free_events()
-            _quiet(nvml.nvmlShutdown)
+            quiet(nvml.nvmlShutdown)
             self._open = False
 
     def _initialise(self) -> None:
@@ -239,7 +212,7 @@ class NvmlInventory:
 
     def _card(self, handle: Any, index: int, uuid: str) -> CardReading:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        pci = _quiet(nvml.nvmlDeviceGetPciInfo, handle)
+        pci = quiet(nvml.nvmlDeviceGetPciInfo, handle)
         return CardReading(
             uuid=uuid,
             index=index,
@@ -267,18 +240,18 @@ class NvmlInventory:
     def _take_events(self, handles: dict[str, Any]) -> None:
         """Critical XIDs since the last reading. A library without events leaves health to the other checks."""
         if self._events is None:
-            self._events = _quiet(nvml.nvmlEventSetCreate)
+            self._events = quiet(nvml.nvmlEventSetCreate)
         if self._events is None:
             return
         for uuid in handles.keys() - self._watched:
-            _quiet(nvml.nvmlDeviceRegisterEvents, handles[uuid], nvml.nvmlEventTypeXidCriticalError, self._events)
+            quiet(nvml.nvmlDeviceRegisterEvents, handles[uuid], nvml.nvmlEventTypeXidCriticalError, self._events)
             self._watched.add(uuid)
         for _ in range(EVENTS_PER_READING):
-            event = _quiet(nvml.nvmlEventSetWait_v2, self._events, 0)
+            event = quiet(nvml.nvmlEventSetWait_v2, self._events, 0)
             if event is None:
                 return
             xid = int(event.eventData)
-            uuid = _quiet(nvml.nvmlDeviceGetUUID, event.device)
+            uuid = quiet(nvml.nvmlDeviceGetUUID, event.device)
             if uuid is not None and xid not in APPLICATION_XIDS:
                 self._last_xid[_text(uuid)] = (xid, self._clock())
                 self._keep()
@@ -294,7 +267,7 @@ class NvmlInventory:
 
     def _free_events(self) -> None:
         if self._events is not None:
-            _quiet(nvml.nvmlEventSetFree, self._events)
+            quiet(nvml.nvmlEventSetFree, self._events)
         self._events = None
         self._watched.clear()
 
@@ -315,7 +288,7 @@ def _remembered(kept: Path | None) -> dict[str, tuple[int, float]]:
     return found.last if found is not None and found.boot_id == boot_id() else {}
 
 
-def _quiet(function: Callable[..., T], *arguments: Any) -> T | None:
+def quiet(function: Callable[..., T], *arguments: Any) -> T | None:
     """None where NVML does not support, or does not answer, one optional question."""
     try:
         return function(*arguments)
@@ -323,17 +296,16 @@ def _quiet(function: Callable[..., T], *arguments: Any) -> T | None:
         return None
 
 
-def _hardware(handle: Any) -> CardHardware:
-    """Of NVML's milliwatts and percent."""
-    power = _quiet(nvml.nvmlDeviceGetPowerUsage, handle)
-    rates = _quiet(nvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = _quiet(nvml.nvmlDeviceGetMemoryInfo, handle)
-    return CardHardware(
-        temperature_celsius=_quiet(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        power_watts=None if power is None else int(power) / 1000,
-        busy_ratio=None if rates is None else int(rates.gpu) / 100,
-        memory_used_bytes=None if memory is None else int(memory.used),
-    )
+def _processes(handle: Any) -> tuple[CardProcess, ...] | None:
+    listed = quiet(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    if listed is None or any(process.usedGpuMemory is None for process in listed):
+        return None
+    return tuple(CardProcess(int(one.pid), int(one.usedGpuMemory)) for one in listed)
+
+
+def _used_bytes(handle: Any) -> int | None:
+    memory = quiet(nvml.nvmlDeviceGetMemoryInfo, handle)
+    return None if memory is None else int(memory.used)
 
 
 def _memory_mib(handle: Any) -> int:
@@ -341,7 +313,7 @@ def _memory_mib(handle: Any) -> int:
 
     Drivers before 510 do not say what that is.
     """
-    memory = _quiet(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+    memory = quiet(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     if memory is None:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB
     return (int(memory.total) - int(memory.reserved)) // MIB
@@ -356,21 +328,21 @@ def _failed(card: CardReading, reason: str) -> CardReading:
 
 
 def _tflops(handle: Any) -> float | None:
-    cores = _quiet(nvml.nvmlDeviceGetNumGpuCores, handle)
-    clock_mhz = _quiet(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
+    cores = quiet(nvml.nvmlDeviceGetNumGpuCores, handle)
+    clock_mhz = quiet(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
     if not cores or not clock_mhz:
         return None
     return round(int(cores) * 2 * int(clock_mhz) / 1e6, 2)
 
 
 def _numa(handle: Any) -> int | None:
-    node = _quiet(nvml.nvmlDeviceGetNumaNodeId, handle)
+    node = quiet(nvml.nvmlDeviceGetNumaNodeId, handle)
     return None if node is None or int(node) < 0 else int(node)
 
 
 def _cut_up(handle: Any) -> str:
     """Why a card in MIG mode cannot be given out: to CUDA it is no device, only its instances are. "" of any other."""
-    mode = _quiet(nvml.nvmlDeviceGetMigMode, handle)
+    mode = quiet(nvml.nvmlDeviceGetMigMode, handle)
     if mode is not None and mode[0]:
         return "in MIG mode: it can be used only through its instances, and those are not given out yet"
     return ""
@@ -378,10 +350,10 @@ def _cut_up(handle: Any) -> str:
 
 def _memory_fault(handle: Any) -> str:
     """Why the card's memory is not fit for use; "" when it is, or when NVML does not say."""
-    rows = _quiet(nvml.nvmlDeviceGetRemappedRows, handle)
+    rows = quiet(nvml.nvmlDeviceGetRemappedRows, handle)
     if rows is not None and rows[3]:
         return "a row of memory could not be remapped"
-    if _quiet(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle) == nvml.NVML_FEATURE_ENABLED:
+    if quiet(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle) == nvml.NVML_FEATURE_ENABLED:
         return "memory pages wait to be retired: the card needs a reset"
     return ""
 
@@ -395,12 +367,12 @@ def _links(handles: dict[str, Any]) -> dict[str, tuple[tuple[str, str], ...]]:
             if _nvlinked(first, second):
                 links.setdefault(one, []).append((other, "NVLink"))
                 continue
-            level = _quiet(nvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
+            level = quiet(nvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
             if level is not None:
                 links.setdefault(one, []).append((other, _TOPOLOGY.get(int(level), f"level {level}")))
     return {uuid: tuple(sorted(found)) for uuid, found in links.items()}
 
 
 def _nvlinked(first: Any, second: Any) -> bool:
-    status = _quiet(nvml.nvmlDeviceGetP2PStatus, first, second, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    status = quiet(nvml.nvmlDeviceGetP2PStatus, first, second, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
     return status == nvml.NVML_P2P_STATUS_OK

@@ -19,6 +19,7 @@
     explain         why a pod is where it is, or is not
     top             nodes, cards and slices, live on a terminal
     top_rows        … what it lists
+    top_sources     … from where: the cluster, or one namespace
     top_screen      … its keys and its lines, without a terminal
     dashboard       the cluster as a web page
     inspect         what a slice may use and uses, for people and scripts

@@ -44,6 +44,22 @@ ExecutorUsers = Annotated[
     typer.Option(metavar="FIRST-LAST", help="Users of executors, one each, where the daemon is root; none: its own."),
 ]
 
+MountUsage = Annotated[
+    bool,
+    typer.Option(
+        "--mount-usage",
+        help="Mount each container's usage file, so that it cannot grow; kubelet has to see the mount "
+        "(mountPropagation: Bidirectional).",
+    ),
+]
+HardwareMetrics = Annotated[
+    bool,
+    typer.Option(
+        "--hardware-metrics",
+        help="Tell of temperature, power, load and memory of each card, too. For nodes without DCGM's exporter.",
+    ),
+]
+
 Vocabularies = Annotated[
     str,
     typer.Option(
@@ -153,14 +169,7 @@ def agent(
     executor_memory: ExecutorMemory = 0,
     executor_cpus: ExecutorCpus = 0.0,
     executor_users: ExecutorUsers = "",
-    mount_usage: Annotated[
-        bool,
-        typer.Option(
-            "--mount-usage",
-            help="Mount each container's usage file, so that it cannot grow; kubelet has to see the mount "
-            "(mountPropagation: Bidirectional).",
-        ),
-    ] = False,
+    mount_usage: MountUsage = False,
     cdi: Cdi = "auto",
     cdi_dir: CdiDir = None,
     shim: Annotated[
@@ -169,13 +178,7 @@ def agent(
             "--shim", help="This node has an `egpu shim`: it answers kubelet and has the executors, as it is told."
         ),
     ] = False,
-    hardware_metrics: Annotated[
-        bool,
-        typer.Option(
-            "--hardware-metrics",
-            help="Tell of temperature, power, load and memory of each card, too. For nodes without DCGM's exporter.",
-        ),
-    ] = False,
+    hardware_metrics: HardwareMetrics = False,
     log_level: LogLevel = "info",
 ) -> None:
     """On each GPU node: publishes its cards, and prepares for each container what it was given."""

@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import termios
+import time
 import tty
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,18 +19,21 @@ from rich.text import Text
 
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.usage import read_usage
+from egpu.api.kubernetes import Pod
 from egpu.apps.dashboard import DashboardConfig
-from egpu.apps.dashboard.knowledge import Knowledge, read_token
+from egpu.apps.dashboard.knowledge import read_token
 from egpu.cli.components import Kubeconfig
 from egpu.cli.output import console, note
-from egpu.cli.snapshot import load_from
-from egpu.cli.top_rows import Row, rows
+from egpu.cli.snapshot import load_from, reading
+from egpu.cli.top_rows import own_rows, rows
 from egpu.cli.top_screen import FOOT_LINES, HEAD_LINES, State, broken, frame, keys, plain_line, pressed, scrolled
-from egpu.core.preemption.explaining import explain_with_preemption
-from egpu.core.view import cluster_view
+from egpu.cli.top_sources import OneNamespace, Source, WholeCluster, not_listed
+from egpu.core.view import ClusterView, cluster_view
 from egpu.runtime import logs
 
 REFRESH_SECONDS = 1.0
+STALE_SECONDS = 5.0
+"""While keys come, what is shown is no older than that."""
 PIPED_COLUMNS = 120
 ALTERNATE, ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """The terminal's other screen without a cursor, and back."""
@@ -38,22 +42,72 @@ ALTERNATE, ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 def top(
     kubeconfig: Kubeconfig = None,
     search: Annotated[str, typer.Option("--filter", help="Only lines with this text, with what they belong to.")] = "",
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            help="Only its pods. Default: the whole cluster, or the kubeconfig's namespace for who may not list that.",
+        ),
+    ] = None,
     usage: Annotated[
         list[str] | None, typer.Option(metavar="URL|FILE", help="Where use is published, as for `egpu bill`.")
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="A bearer token, for agents that ask for one.")] = None,
 ) -> None:
     """Nodes, cards and slices, live: what is given, what is used, who waits. Press h for its keys."""
-    if not console.is_terminal or not sys.stdin.isatty():
-        _once(kubeconfig, search, usage or [], token_file)
+    live = console.is_terminal and sys.stdin.isatty()
+    with reading():  # what is wrong is said before the screen is taken
+        unseen = asyncio.run(_unseen(kubeconfig, live=live, namespace=namespace))
+    if not live:
+        _once(kubeconfig, search, unseen, usage or [], token_file)
         return
-    load_from(kubeconfig)  # what is wrong is said before the screen is taken
-    asyncio.run(_live(kubeconfig, State(search=search), usage or [], token_file))
+    asyncio.run(_live(kubeconfig, State(search=search), unseen, usage or [], token_file))
 
 
-def _once(kubeconfig: Path | None, search: str, usage: Sequence[str], token_file: Path | None) -> None:
+@dataclass(frozen=True)
+class _Unseen:
+    """What is shown of instead of the whole cluster, and why."""
+
+    namespace: str
+    why: str
+
+
+async def _unseen(kubeconfig: Path | None, *, live: bool, namespace: str | None) -> _Unseen | None:
+    """None: everything is shown. Raises what the API server answers to who may not list the one namespace either."""
+    async with Client.from_kubeconfig(kubeconfig) as client:
+        if namespace is not None:
+            found = _Unseen(namespace, "no others were asked for")
+        elif missing := await not_listed(client, "list", *(["watch"] if live else [])):
+            found = _Unseen(client.namespace, f"you may not list {', '.join(missing)} of the whole cluster")
+        else:
+            return None
+        await client.list(Pod, namespace=found.namespace)
+        return found
+
+
+def _once(
+    kubeconfig: Path | None, search: str, unseen: _Unseen | None, usage: Sequence[str], token_file: Path | None
+) -> None:
+    if unseen is not None:
+        found, problems = own_rows(asyncio.run(_pods_of(kubeconfig, unseen.namespace)), search=search), [unseen.why]
+    else:
+        view = _whole_view(kubeconfig, usage, token_file)
+        found, problems = rows(view, search=search), list(view.problems)
+    for row in found:
+        sys.stdout.write(f"{plain_line(row, PIPED_COLUMNS)}\n")
+    for problem in problems:
+        note(problem, label="problem:" if unseen is None else "not shown:")
+
+
+async def _pods_of(kubeconfig: Path | None, namespace: str) -> Sequence[Pod]:
+    async with Client.from_kubeconfig(kubeconfig) as client:
+        return await client.list(Pod, namespace=namespace)
+
+
+def _whole_view(kubeconfig: Path | None, usage: Sequence[str], token_file: Path | None) -> ClusterView:
     snapshot = load_from(kubeconfig)
-    view = cluster_view(
+    return cluster_view(
         snapshot.cache,
         nodes=snapshot.nodes,
         pods=snapshot.pods,
@@ -62,19 +116,21 @@ def _once(kubeconfig: Path | None, search: str, usage: Sequence[str], token_file
         usage=read_usage(usage, token=read_token(token_file)),
         now=datetime.now(UTC),
     )
-    for row in rows(view, search=search):
-        sys.stdout.write(f"{plain_line(row, PIPED_COLUMNS)}\n")
-    for problem in view.problems:
-        note(problem, label="problem:")
 
 
-async def _live(kubeconfig: Path | None, state: State, usage: Sequence[str], token_file: Path | None) -> None:
+async def _live(
+    kubeconfig: Path | None, state: State, unseen: _Unseen | None, usage: Sequence[str], token_file: Path | None
+) -> None:
     logs.configure("top", level="error")
     config = DashboardConfig(kubeconfig=kubeconfig, usage=tuple(usage), token_file=token_file)
     async with Client.from_kubeconfig(kubeconfig) as client:
-        knowledge = Knowledge(client, config)
-        following = asyncio.create_task(knowledge.run())
-        shown = asyncio.create_task(_show(knowledge, state))
+        source: Source = (
+            WholeCluster(client, config)
+            if unseen is None
+            else OneNamespace(client, unseen.namespace, unseen=unseen.why)
+        )
+        following = asyncio.create_task(source.run())
+        shown = asyncio.create_task(_show(source, state))
         try:
             await asyncio.wait([following, shown], return_when=asyncio.FIRST_COMPLETED)
             if following.done():
@@ -87,10 +143,11 @@ async def _live(kubeconfig: Path | None, state: State, usage: Sequence[str], tok
             await asyncio.gather(following, shown, return_exceptions=True)
 
 
-async def _show(knowledge: Knowledge, state: State) -> None:
-    await knowledge.caches.synced()
+async def _show(source: Source, state: State) -> None:
+    await source.synced()
     woken = asyncio.Event()
     read = bytearray()
+    refreshed = time.monotonic()
 
     def readable() -> None:
         read.extend(os.read(sys.stdin.fileno(), 1024))
@@ -102,28 +159,21 @@ async def _show(knowledge: Knowledge, state: State) -> None:
             columns, lines = os.get_terminal_size()
             pressed_keys = keys(bytes(read))
             read.clear()
+            # Somebody who scrolls need not wait while a large cluster is looked through anew.
+            if time.monotonic() - refreshed >= (STALE_SECONDS if pressed_keys else REFRESH_SECONDS):
+                source.refresh()
+                refreshed = time.monotonic()
             for key in pressed_keys:
-                state = pressed(state, key, _listed(knowledge, state), lines)
+                state = pressed(state, key, source.listed(state), lines)
                 if state.explain is not None:
-                    text = broken(_explained(knowledge, *state.explain), columns)
+                    text = broken(source.explained(*state.explain), columns)
                     state = replace(state, text=text, explain=None, top=0)
-            listed = _listed(knowledge, state)
+            listed = source.listed(state)
             if state.text is None:
                 state = scrolled(state, len(listed), max(1, lines - HEAD_LINES - FOOT_LINES))
-            _draw(frame(listed, state, totals=knowledge.view.totals, columns=columns, lines=lines))
+            _draw(frame(listed, state, summary=source.summary, columns=columns, lines=lines))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), REFRESH_SECONDS)
-
-
-def _listed(knowledge: Knowledge, state: State) -> list[Row]:
-    return rows(knowledge.view, order=state.order, search=state.search, tree=state.tree)
-
-
-def _explained(knowledge: Knowledge, namespace: str, name: str) -> list[str]:
-    pod = knowledge.pods.get(name, namespace)
-    if pod is None:
-        return [f"there is no pod {namespace}/{name} any more"]
-    return explain_with_preemption(pod, knowledge.scene()).lines()
 
 
 @contextlib.contextmanager

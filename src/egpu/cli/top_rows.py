@@ -1,10 +1,14 @@
-"""What `egpu top` lists: nodes, their cards, and whose slices are on them; then the pods that wait."""
+"""What `egpu top` lists: nodes, their cards, whose slices are on them and which processes those have; then the pods
+that wait. Who may not list all of that gets the pods of one namespace."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from egpu.api.quantities import MIB_BYTES
+from egpu.api.kubernetes import Pod
+from egpu.api.quantities import MIB_BYTES, format_mib
+from egpu.cli.views import allocation_of, asks_for_cards, gpu_containers, shares
+from egpu.core.preemption.objections import last_word
 from egpu.core.view import CardView, ClusterView, NodeView, PendingPod, SliceView
 from egpu.core.view.records import WHOLE
 
@@ -21,8 +25,8 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Row:
-    """One line. `depth`: 0 a node, 1 a card or a pod that waits, 2 a slice. `pod` is what can be explained of it,
-    `note` what there is to say beside its gauges, or in their place."""
+    """One line. `depth`: 0 a node, 1 a card or a pod that waits, 2 a slice, 3 a process. `pod` is what can be
+    explained of it, `note` what there is to say beside its gauges, or in their place."""
 
     depth: int
     name: str
@@ -84,7 +88,12 @@ def _node_row(node: NodeView) -> Row:
 def _card_rows(card: CardView, search: str, tree: bool, *, whole: bool) -> list[Row]:
     name = f"{card.card.index} {card.card.model}"
     whole = whole or _has(search, name)
-    slices = [row for row in map(_slice_row, card.slices) if whole or _has(search, row.name)]
+    slices = [
+        row
+        for rows_of_one in map(_slice_rows, card.slices)
+        if whole or _has(search, rows_of_one[0].name)
+        for row in rows_of_one
+    ]
     if not whole and not slices:
         return []
     core, memory = _used([card])
@@ -97,6 +106,16 @@ def _card_rows(card: CardView, search: str, tree: bool, *, whole: bool) -> list[
         state or ("over-committed" if card.overcommitted else card.mode.partition("/")[2]),
     )  # fmt: skip
     return [row, *(slices if tree else ())]
+
+
+def _slice_rows(one: SliceView) -> list[Row]:
+    """The slice, and the processes that it is known to have."""
+    slice_ = _slice_row(one)
+    known = () if one.used is None else one.used.processes
+    return [
+        slice_,
+        *(Row(3, f"process {each.pid}", note=format_mib(each.memory_bytes >> 20), pod=slice_.pod) for each in known),
+    ]
 
 
 def _slice_row(one: SliceView) -> Row:
@@ -118,6 +137,23 @@ def _slice_row(one: SliceView) -> Row:
 
 def _pending_row(pod: PendingPod) -> Row:
     return Row(1, f"{pod.namespace}/{pod.name}", note=f"{pod.reason}: {pod.message}", pod=(pod.namespace, pod.name))
+
+
+def own_rows(pods: Iterable[Pod], *, search: str = "", tree: bool = True) -> list[Row]:
+    """Of pods alone, as far as they say themselves: where each is and what its containers were given, or what its
+    scheduler said of it last."""
+    found = list[Row]()
+    for pod in sorted(filter(asks_for_cards, pods), key=lambda pod: pod.key):
+        if not _has(search, pod.key):
+            continue
+        key, given = (pod.namespace, pod.name), allocation_of(pod)
+        phase = pod.status.phase or "Pending"
+        where = f"on {given.node}" if given is not None else last_word(pod)
+        found.append(Row(0, pod.key, note=f"{phase}, {where}", pod=key))
+        if given is not None and tree:
+            containers = gpu_containers(pod, given)
+            found += [Row(1, name, note=shares(given.containers[name]), pod=key) for name in containers]
+    return found
 
 
 def _has(search: str, text: str) -> bool:

@@ -13,7 +13,7 @@ from egpu.core.view.records import Totals
 
 _HELP: Final = """\
 Up Down k j        the line before, the next       PgUp PgDn   a screen
-Home End g G       the first, the last             t           slices shown or not
+Home End g G       the first, the last             t           slices and processes shown or not
 , .                sort by something else          / Esc       filter, and no filter
 e Enter            explain this line's pod         h ?         this
 q Ctrl-C           leave
@@ -107,7 +107,7 @@ def scrolled(state: State, count: int, page: int) -> State:
     return replace(state, cursor=cursor, top=max(top, cursor - page + 1))
 
 
-def frame(listed: Sequence[Row], state: State, *, totals: Totals, columns: int, lines: int) -> list[Text]:
+def frame(listed: Sequence[Row], state: State, *, summary: str, columns: int, lines: int) -> list[Text]:
     """Exactly `lines` lines of at most `columns` columns. Only what is seen is made."""
     room = max(0, lines - HEAD_LINES - FOOT_LINES)
     if state.text is not None:
@@ -117,7 +117,7 @@ def frame(listed: Sequence[Row], state: State, *, totals: Totals, columns: int, 
         seen = listed[state.top : state.top + room]
         body = [_line(row, widths, chosen=state.top + at == state.cursor) for at, row in enumerate(seen)]
     body += [Text("")] * (room - len(body))
-    made = [*_head(totals, state, columns), *body, _foot(state, len(listed))]
+    made = [*_head(summary, state, columns), *body, _foot(state, len(listed))]
     for line in made:
         line.truncate(columns, overflow="ellipsis")
     return made[:lines]
@@ -144,15 +144,19 @@ def _widths(columns: int) -> tuple[int, int]:
     return columns - 2 * (bar + 11), bar
 
 
-def _head(totals: Totals, state: State, columns: int) -> list[Text]:
-    name, bar = _widths(columns)
-    summary = f"{totals.cards} cards, {totals.free_cards} free"
+def in_short(totals: Totals) -> str:
+    """The first line's words for a whole cluster."""
     given = f"compute {_percent(totals.core_given, totals.core_percent)} %"
     memory = f"memory {_percent(totals.memory_given_mib, totals.memory_mib)} % given"
+    return f"{totals.cards} cards, {totals.free_cards} free; {given}, {memory}"
+
+
+def _head(summary: str, state: State, columns: int) -> list[Text]:
+    name, bar = _widths(columns)
     chosen = f"by {state.order}" + (f", filter: {state.search}" if state.search or state.typing else "")
     columns_line = f"{'NODE, CARD, SLICE':<{name}} {'COMPUTE used/given %':<{bar + 11}}MEMORY used/given %"
     return [
-        Text(f"egpu top  {summary}; {given}, {memory}", style="bold"),
+        Text(f"egpu top  {escaped(summary)}", style="bold"),
         Text(chosen + ("▏" if state.typing else ""), style="dim"),
         Text(columns_line, style="reverse"),
     ]

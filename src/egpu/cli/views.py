@@ -92,7 +92,7 @@ def nodes(snapshot: Snapshot) -> Table:
         spare=("model",),
     )
     ledger = snapshot.cache.ledger
-    holding = Counter(pod.spec.node_name for pod in snapshot.pods if not pod.finished and _given(pod))
+    holding = Counter(pod.spec.node_name for pod in snapshot.pods if not pod.finished and allocation_of(pod))
     for node in snapshot.nodes:
         cards = ledger.cards(node.name)
         row = ledger.row(node.name)
@@ -148,7 +148,7 @@ def claims(snapshot: Snapshot, namespace: str | None) -> Table:
                 phase,
                 claim.spec.class_name or NONE,
                 allocation.node if allocation else NONE,
-                _shares(allocation.container) if allocation else NONE,
+                shares(allocation.container) if allocation else NONE,
                 ", ".join(claim.status.used_by) or NONE,
                 age(claim.metadata.creation_timestamp),
             ),
@@ -176,10 +176,10 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
         spare=("technology", "restarts", "age", "node"),
     )
     for pod in snapshot.pods:
-        if (namespace is not None and pod.namespace != namespace) or not _asks(pod):
+        if (namespace is not None and pod.namespace != namespace) or not asks_for_cards(pod):
             continue
-        allocation = _given(pod)
-        for container in _gpu_containers(pod, allocation):
+        allocation = allocation_of(pod)
+        for container in gpu_containers(pod, allocation):
             given = allocation.containers.get(container) if allocation else None
             restarts = _restarts(pod, container)
             table.add(
@@ -190,7 +190,7 @@ def pods(snapshot: Snapshot, namespace: str | None) -> Table:
                     pod.status.phase or "Pending",
                     pod.spec.node_name or NONE,
                     _short(given.provisioner) if given else NONE,
-                    _shares(given) if given else NONE,
+                    shares(given) if given else NONE,
                     str(restarts),
                     age(pod.metadata.creation_timestamp),
                 ),
@@ -239,11 +239,13 @@ def _node_status(node: Node) -> str:
     return ("Ready" if ready else "NotReady") + (",SchedulingDisabled" if node.spec.unschedulable else "")
 
 
-def _asks(pod: Pod) -> bool:
+def asks_for_cards(pod: Pod) -> bool:
+    """Whether it does, or was given any."""
     return names.DEMAND in pod.annotations or names.ALLOCATION in pod.annotations
 
 
-def _given(pod: Pod) -> PodAllocation | None:
+def allocation_of(pod: Pod) -> PodAllocation | None:
+    """What it was given; None where that is nothing, or cannot be read."""
     text = pod.annotations.get(names.ALLOCATION)
     if text is None:
         return None
@@ -253,7 +255,7 @@ def _given(pod: Pod) -> PodAllocation | None:
         return None
 
 
-def _gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
+def gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
     """In the pod's order: the containers that were given something, or that hold a slot."""
     if allocation is not None:
         return [container.name for container in pod.all_containers if container.name in allocation.containers]
@@ -264,7 +266,8 @@ def _gpu_containers(pod: Pod, allocation: PodAllocation | None) -> list[str]:
     ]
 
 
-def _shares(container: ContainerAllocation) -> str:
+def shares(container: ContainerAllocation) -> str:
+    """In words: which cards, and how much of each."""
     return _own_shares(container) + (f" of {container.server}" if container.server else "")
 
 

@@ -4,12 +4,32 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 
+from egpu.api import names
+from egpu.api.allocation import encode
 from egpu.api.kubernetes import Pod
-from egpu.cli.top_rows import Gauge, Row, rows
-from egpu.cli.top_screen import FOOT_LINES, HEAD_LINES, HELP, State, broken, frame, keys, plain_line, pressed, scrolled
-from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from egpu.cli.top_rows import Gauge, Row, own_rows, rows
+from egpu.cli.top_screen import (
+    FOOT_LINES,
+    HEAD_LINES,
+    HELP,
+    State,
+    broken,
+    frame,
+    in_short,
+    keys,
+    plain_line,
+    pressed,
+    scrolled,
+)
+from egpu.core.view import ClusterView, ProcessUsage, SliceKey, SliceUsage, cluster_view
 from support.objects import CORE, MEMORY, cluster, container, place, placed, pod
+
+
+def replace_annotations(one: Pod, annotations: dict[str, str]) -> Pod:
+    return structs.replace(one, metadata=structs.replace(one.metadata, annotations=annotations))
+
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 SIZES = [(80, 24), (200, 60)]
@@ -46,9 +66,45 @@ def test_it_sorts_the_fullest_first_and_filters_with_what_belongs_to_it(view: Cl
     assert rows(view, search="nothing") == []
 
 
+def test_processes_are_below_their_slice(view: ClusterView) -> None:
+    """They were told of with what their slice uses."""
+    (small,) = (one for one in view.slices() if one.name == "small")
+    assert small.used is not None
+    told = replace(small.used, processes=(ProcessUsage(42, 700 << 20), ProcessUsage(7, 3 << 20)))
+    nodes = tuple(
+        replace(node, cards=tuple(
+            replace(card, slices=tuple(replace(one, used=told) for one in card.slices if one.name == "small"))
+            for card in node.cards
+        ))
+        for node in view.nodes
+    )  # fmt: skip
+    listed = rows(replace(view, nodes=nodes), search="small")
+    assert [(row.depth, row.name, row.note, row.pod) for row in listed[3:]] == [
+        (3, "process 42", "700 MiB", ("default", "small")), (3, "process 7", "3 MiB", ("default", "small")),
+    ]  # fmt: skip
+    assert plain_line(listed[3], 80) == "      process 42  700 MiB"
+    assert [row.depth for row in rows(replace(view, nodes=nodes), search="small", tree=False)] == [0, 1]
+
+
+def test_who_may_list_one_namespace_gets_its_pods(view: ClusterView) -> None:
+    cache = cluster(nodes=1, cards=1)
+    runs = pod("runs", container("app", {CORE: 30, MEMORY: 16}), namespace="team")
+    runs = placed(runs, place(cache, runs, "n0"))
+    waits = pod("waits", container("app", {CORE: 30, MEMORY: 16}), namespace="team")
+    asked = replace_annotations(waits, {names.DEMAND: encode(cache.request(waits).demand)})
+    none = pod("none", container("app", {}), namespace="team")
+    listed = own_rows([none, asked, runs])
+    assert [(row.depth, row.name) for row in listed] == [(0, "team/runs"), (1, "app"), (0, "team/waits")]
+    assert listed[0].note.endswith("on n0")
+    assert listed[1].note == "card 0: 30 %, 4096 MiB"
+    assert "has said nothing of it yet" in listed[2].note
+    assert [row.name for row in own_rows([asked, runs], search="WAITS")] == ["team/waits"]
+    assert len(own_rows([runs], tree=False)) == 1
+
+
 @pytest.mark.parametrize(("columns", "lines"), SIZES)
 def test_a_frame_fills_the_terminal_and_no_more(view: ClusterView, columns: int, lines: int) -> None:
-    text = frame(rows(view), State(), totals=view.totals, columns=columns, lines=lines)
+    text = frame(rows(view), State(), summary=in_short(view.totals), columns=columns, lines=lines)
     assert len(text) == lines
     assert max(line.cell_len for line in text) <= columns
     slice_line = next(line.plain for line in text if "default/small app" in line.plain)
@@ -99,7 +155,9 @@ def test_a_long_text_is_broken_between_words_and_can_be_read_on(view: ClusterVie
     state = State(text=text, cursor=3)
 
     def shown(state: State) -> list[str]:
-        return [line.plain for line in frame([], state, totals=view.totals, columns=80, lines=24)][HEAD_LINES:-1]
+        return [line.plain for line in frame([], state, summary=in_short(view.totals), columns=80, lines=24)][
+            HEAD_LINES:-1
+        ]
 
     assert shown(state)[0].startswith("  line 0 word")
     assert shown(state)[1].startswith("      word")
@@ -113,5 +171,5 @@ def test_a_long_text_is_broken_between_words_and_can_be_read_on(view: ClusterVie
 def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
     row = Row(0, "evil\x1b[2J", note="\x07beep")
     assert plain_line(row, 80) == "evil\\x1b[2J  \\x07beep"
-    shown = frame([row], replace(State(), text=("a\x1b[2Jb",)), totals=ClusterView().totals, columns=80, lines=24)
+    shown = frame([row], replace(State(), text=("a\x1b[2Jb",)), summary="", columns=80, lines=24)
     assert not any("\x1b" in line.plain for line in shown)

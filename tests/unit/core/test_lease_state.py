@@ -20,7 +20,8 @@ def record(*shares: CardShare, part: int = 0, fit_by: float | None = None) -> Le
 
 def lease(fit_by: float | None = None, **parts: Part) -> Lease:
     return Lease(
-        id="l", holder="h", peer="p", request="r", key="k", state="active", parts=parts, expected_parts=2, deadline=0.0, since=0.0,
+        id="l", holder="h", peer="p", request="r", key="k", state="active", parts=parts, expected_parts=2,
+        deadline=0.0, since=0.0,
         fit_by=fit_by,
     )  # fmt: skip
 

@@ -19,7 +19,8 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
-from egpu.adapters.nvml import CardHardware, NvmlInventory
+from egpu.adapters.nvml import NvmlInventory
+from egpu.adapters.nvml_hardware import CardHardware, read_hardware
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.shim import ShimDirectory
@@ -77,16 +78,7 @@ class Agent:
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
         election = None if config.sharing_dir is None else SharingElection(config.sharing_dir, Rank.AGENT)
         self.compute = ComputeSharing(self.slots, election=election)
-        self.metrics = AgentMetrics(
-            node=config.node,
-            node_ip=config.node_ip,
-            slots=self.slots,
-            inventory=self.inventory,
-            demand=self.compute.demand,
-            findings=lambda: self.memory.findings,
-            served=lambda: [] if self.serving is None else self.serving.executors(),
-            hardware=hardware,
-        )
+        self.metrics = self._metrics(hardware)
         shim_directory = ShimDirectory.of(config.state_dir) if config.shim else None
         self._shim = Shim(shim_directory) if shim_directory is not None else None
         parent = self._shim or self._own_children()
@@ -135,6 +127,18 @@ class Agent:
             pods=pods,
             slot_lock=self.plugin.slot_lock,
             interval_seconds=config.sweep_seconds,
+        )
+
+    def _metrics(self, hardware: Callable[[], Mapping[str, CardHardware]] | None) -> AgentMetrics:
+        return AgentMetrics(
+            node=self.config.node,
+            node_ip=self.config.node_ip,
+            slots=self.slots,
+            inventory=self.inventory,
+            demand=self.compute.demand,
+            findings=lambda: self.memory.findings,
+            served=lambda: [] if self.serving is None else self.serving.executors(),
+            hardware=hardware,
         )
 
     def _own_children(self) -> Parent:
@@ -265,6 +269,6 @@ async def run(config: AgentConfig) -> None:
     """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
         cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE)
-        hardware = cards.hardware if config.hardware_metrics else None
+        hardware = (lambda: read_hardware(cards)) if config.hardware_metrics else None
         agent = Agent(config, client=client, cards=cards, hardware=hardware)
         await agent.run(Supervisor())

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from egpu.adapters.executors.process import Executor
-from egpu.adapters.nvml import CardHardware
+from egpu.adapters.nvml_hardware import CardHardware
 from egpu.adapters.slices.overruns import Finding
 from egpu.api.quantities import MIB_BYTES
 from egpu.apps.agent.cards.inventory import Inventory

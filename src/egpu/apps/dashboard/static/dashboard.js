@@ -19,6 +19,7 @@ document.addEventListener("htmx:beforeOnLoad", (event) => {
 
 const CHART_HEIGHT = 280;
 const CHART_MILLISECONDS = 5000;
+const CLOCK_PIXELS = 80;
 const chart = document.getElementById("chart");
 
 function colour(name) {
@@ -32,13 +33,18 @@ function line(name) {
   return name.endsWith("given") ? { label, stroke, width: 1, dash: [6, 4] } : { label, stroke, width: 2, fill: stroke + "30" };
 }
 
+// 15:04:05, whatever the browser's language.
+function clock(seconds) {
+  return new Date(1000 * seconds).toTimeString().slice(0, 8);
+}
+
 function drawn(history) {
   const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
   const options = {
     width: chart.clientWidth - 20,
     height: CHART_HEIGHT,
-    series: [{}, ...history.names.map(line)],
-    axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map((tick) => `${tick} %`) }],
+    series: [{ value: (_, seconds) => (seconds === null ? "–" : clock(seconds)) }, ...history.names.map(line)],
+    axes: [{ ...axis, space: CLOCK_PIXELS, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 60, values: (_, ticks) => ticks.map((tick) => `${tick} %`) }],
     scales: { y: { range: (_, least, most) => [0, Math.max(100, most)] } },
   };
   chart.replaceChildren();
