@@ -37,6 +37,8 @@ from support.simulated_gpu import environment, machine
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 DELAYS_US: Final = {50: 0.97, 200: 0.93}
+LIBRARY_GOAL: Final = 1.3
+"""What a library's call that returns nothing may cost, of what one of the driver's as long on the wire costs."""
 SHARE_PERCENT: Final = 30
 SHARE_GOAL_POINTS: Final = 3.0
 START_TRIPS: Final = 4
@@ -82,11 +84,12 @@ class Nothing:
 
 
 def _build(folder: Path) -> tuple[Path, Nothing]:
-    """The measuring program, and a driver that does nothing."""
+    """The measuring program, and a driver that does nothing, which is a cuBLAS that does nothing as well."""
     program, driver = folder / "remote_client", folder / "nothing/libcuda.so.1"
     driver.parent.mkdir()
     subprocess.run(["cc", "-O2", "-o", program, ROOT / "benchmarks/remote_client.c", "-ldl", "-lpthread"], check=True)
     subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", driver, ROOT / "benchmarks/remote_null.c"], check=True)
+    driver.with_name("libcublas.so.13").symlink_to(driver)
     return program, Nothing(driver.parent)
 
 
@@ -120,7 +123,8 @@ def _cases(sim: Machine, nothing: Nothing, program: Path, scale: str) -> dict[st
     def alone(transport: Any) -> Callable[[Path], Figures]:
         def once(folder: Path) -> Figures:
             with remote(nothing, folder, transport) as (client, _, _):
-                return _measure(program, "calls", environment(client), scale)
+                env = environment(client)
+                return _measure(program, "calls", env, scale) | _measure(program, "library", env, scale)
 
         return once
 
@@ -281,6 +285,9 @@ def _rows(report: Report, found: Mapping[str, list[Figures]]) -> list[tuple[str,
         bare = f"bare {name}"
         row(f"{name}, no driver", "asynchronous call", "async_ns", bare, "async_ns", "ns", goal)
         row(f"{name}, no driver", "synchronous call", "sync_ns", bare, "sync_ns", "ns", 1.15)
+        alone = f"{name}, no driver"
+        row(alone, "library call that returns nothing", "library_ns", alone, "beside_ns", "ns", LIBRARY_GOAL)
+        row(alone, "cublasSaxpy, twice as long on the wire", "axpy_ns", alone, "beside_ns", "ns")
         row(name, "asynchronous call", "async_ns", "local", "async_ns", "ns")
         row(name, "synchronous call", "sync_ns", bare, "sync_ns", "ns")
         row(name, "copy to the device, 64 MiB", "in_gbps", bare, "copy_gbps", "GB/s", 0.90)

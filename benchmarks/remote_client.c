@@ -105,6 +105,36 @@ static void calls(double scale) {
     printf("{\"async_ns\": %.1f, \"sync_ns\": %.1f}\n", async_ns, middle(each, rounds));
 }
 
+/* Calls of a library that return nothing, one as short as the driver's beside it and one with a
+ * scalar and two vectors, and calls of the driver that return nothing. */
+static void library_calls(double scale) {
+    int (*create)(void **), (*set)(void *, int),
+        (*axpy)(void *, int, const float *, void *, int, void *, int);
+    void *event, *handle;
+    open_driver();
+    OK(event_create(&event, 0));
+    library = dlopen("libcublas.so.13", RTLD_NOW);
+    if (library == NULL) exit(1);
+    find(&create, "cublasCreate_v2"), find(&set, "cublasSetMathMode");
+    find(&axpy, "cublasSaxpy_v2");
+    OK(create(&handle));
+    int rounds = (int)(200 * scale), count = 500;
+    double *each[3], t;
+    for (int i = 0; i < 3; i++) each[i] = calloc((size_t)rounds + 1, sizeof *each[i]);
+    const float alpha = 2;
+    for (int r = -FIRST_LAPS; r < rounds; r++)
+        for (int which = 0; which < 3; which++) {
+            t = now();
+            for (int i = 0; i < count && which == 0; i++) event_record(event, NULL);
+            for (int i = 0; i < count && which == 1; i++) set(handle, 0);
+            for (int i = 0; i < count && which == 2; i++) axpy(handle, 8, &alpha, NULL, 1, NULL, 1);
+            each[which][r < 0 ? 0 : r] = (now() - t) / count;
+            OK(synchronize());
+        }
+    printf("{\"beside_ns\": %.1f, \"library_ns\": %.1f, \"axpy_ns\": %.1f}\n",
+           middle(each[0], rounds), middle(each[1], rounds), middle(each[2], rounds));
+}
+
 /* Asks until the other side is dead, and says when that was known: seconds of the monotonic
  * clock. */
 static void outlive(void) {
@@ -394,6 +424,8 @@ int main(int argc, char **argv) {
         client(scale);
     else if (strcmp(what, "calls") == 0)
         calls(scale);
+    else if (strcmp(what, "library") == 0)
+        library_calls(scale);
     else if (strcmp(what, "outlive") == 0)
         outlive();
     else if (strcmp(what, "start") == 0)

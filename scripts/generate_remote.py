@@ -58,6 +58,7 @@ def libraries(found: list[library_table.Library]) -> dict[str, str]:
     for library in found:
         stem = library.name.lower()
         files[f"native/libraries/{stem}_stubs.c"] = client.source(library, noted)
+        files[f"native/libraries/exports_{stem}.h"] = client.exports(library)
         files[f"native/libraries/{library.soname}.map"] = client.version_script(library)
         files[f"native/tests/libraries/recording_{stem}.h"] = recording.source(library, noted)
     return files

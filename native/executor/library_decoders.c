@@ -4868,6 +4868,7 @@ static CUresult decode_cublasLtMatmulDescSetAttribute(struct task *task) {
     const void *sent_buf = library_get_host(task, &bytes_buf);
     uint64_t sizeInBytes = 0;
     get_bytes(&task->in, &sizeInBytes, sizeof sizeInBytes);
+    if (attr >= 38 || attr < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
     library_check_host(task, sent_buf, bytes_buf, sizeInBytes);
     REFUSE(cublasLt);
     int said = real(matmulDesc, attr, sent_buf, sizeInBytes);
@@ -4908,6 +4909,7 @@ static CUresult decode_cublasLtMatmulPreferenceSetAttribute(struct task *task) {
     const void *sent_buf = library_get_host(task, &bytes_buf);
     uint64_t sizeInBytes = 0;
     get_bytes(&task->in, &sizeInBytes, sizeof sizeInBytes);
+    if (attr >= 16 || attr < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
     library_check_host(task, sent_buf, bytes_buf, sizeInBytes);
     REFUSE(cublasLt);
     int said = real(pref, attr, sent_buf, sizeInBytes);
@@ -4956,6 +4958,7 @@ static CUresult decode_cublasLtMatrixLayoutSetAttribute(struct task *task) {
     const void *sent_buf = library_get_host(task, &bytes_buf);
     uint64_t sizeInBytes = 0;
     get_bytes(&task->in, &sizeInBytes, sizeof sizeInBytes);
+    if (attr >= 9 || attr < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;
     library_check_host(task, sent_buf, bytes_buf, sizeInBytes);
     REFUSE(cublasLt);
     int said = real(matLayout, attr, sent_buf, sizeInBytes);

@@ -68,6 +68,8 @@ void cublasLtMatmulDescSetAttribute_noted(struct library_object *object, int att
     if (remote->info((uint64_t)(uintptr_t)name) == NULL) return library.statuses.not_initialized
 #define STREAM(name) OBJECT(stream, name)
 #define NOT_BELOW_ZERO(name) INVALID_IF(name < 0)
+#define BELOW(name, end) \
+    if (name < 0 || name >= end) return library.statuses.not_supported
 #define NOT_NULL(name) INVALID_IF(name == NULL)
 #define HOST(name, expression)            \
     uint64_t bytes_##name = (expression); \

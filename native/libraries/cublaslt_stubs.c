@@ -207,6 +207,7 @@ API int cublasLtMatmulDescSetAttribute(void *matmulDesc, int attr, const void *b
                                        uint64_t sizeInBytes) {
     CALL(cublasLtMatmulDescSetAttribute);
     OBJECT(cublaslt_matmul, matmulDesc);
+    BELOW(attr, 38);
     HOST(buf, sizeInBytes);
     BEGIN(8 + 8 + 8 + padded(bytes_buf) + 8, false);
     put_word(&call.out, wire_matmulDesc);
@@ -243,6 +244,7 @@ API int cublasLtMatmulPreferenceSetAttribute(void *pref, int attr, const void *b
                                              uint64_t sizeInBytes) {
     CALL(cublasLtMatmulPreferenceSetAttribute);
     OBJECT(cublaslt_preference, pref);
+    BELOW(attr, 16);
     HOST(buf, sizeInBytes);
     BEGIN(8 + 8 + 8 + padded(bytes_buf) + 8, false);
     put_word(&call.out, wire_pref);
@@ -283,6 +285,7 @@ API int cublasLtMatrixLayoutSetAttribute(void *matLayout, int attr, const void *
                                          uint64_t sizeInBytes) {
     CALL(cublasLtMatrixLayoutSetAttribute);
     OBJECT(cublaslt_layout, matLayout);
+    BELOW(attr, 9);
     HOST(buf, sizeInBytes);
     BEGIN(8 + 8 + 8 + padded(bytes_buf) + 8, false);
     put_word(&call.out, wire_matLayout);

@@ -1,9 +1,9 @@
 /* Calls of forwarded libraries, beyond what their tables say (native/libraries): how scalars and
- * host memory are written, and what both sides compute of a library's own constants. Source of
- * those: the public headers library_types.h, cublas_api.h and cublasLt.h. */
+ * host memory are written, and how errors are named. */
 #ifndef EGPU_WIRE_LIBRARIES_H
 #define EGPU_WIRE_LIBRARIES_H
 
+#include "scalars.h"
 #include "wire.h"
 
 #define LIBRARY_MOST_BYTES (64u << 10) /* of host memory that goes along with one call */
@@ -24,45 +24,5 @@ struct library_facts {
     const char *soname;
     struct library_statuses statuses;
 };
-
-/* Whether scalars are in host memory. Mode 0: all; 4 (cuBLASLt): the last one, beta. */
-static inline bool scalar_on_host(int mode, bool last) { return mode == 0 || (mode == 4 && last); }
-
-/* Bytes of one element of a cudaDataType. What is not listed has 16, the most. */
-static inline size_t type_bytes(int type) {
-    switch (type) {
-    case 3:  /* CUDA_R_8I */
-    case 8:  /* CUDA_R_8U */
-    case 28: /* CUDA_R_8F_E4M3 */
-    case 29: /* CUDA_R_8F_E5M2 */ return 1;
-    case 2:  /* CUDA_R_16F */
-    case 14: /* CUDA_R_16BF */
-    case 7: /* CUDA_C_8I */ return 2;
-    case 0:  /* CUDA_R_32F */
-    case 10: /* CUDA_R_32I */
-    case 12: /* CUDA_R_32U */
-    case 6:  /* CUDA_C_16F */
-    case 15: /* CUDA_C_16BF */ return 4;
-    case 1:  /* CUDA_R_64F */
-    case 4:  /* CUDA_C_32F */
-    case 11: /* CUDA_C_32I */
-    case 24: /* CUDA_R_64I */ return 8;
-    default: return 16;
-    }
-}
-
-/* Bytes of alpha and beta of a product that is computed as `compute` (cublasComputeType_t) into
- * elements of `type`. */
-static inline size_t scale_bytes(int compute, int type) {
-    bool complex = type == 4 || type == 5;
-    switch (compute) {
-    case 64: /* CUBLAS_COMPUTE_16F */
-    case 65: return 2;
-    case 70: /* CUBLAS_COMPUTE_64F */
-    case 71:
-    case 79: return complex ? 16 : 8;
-    default: return complex ? 8 : 4;
-    }
-}
 
 #endif

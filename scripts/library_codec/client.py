@@ -29,6 +29,8 @@ def _checked(function: Function) -> list[str]:
                 lines.append(f"    STREAM({p.name});")
             case "count":
                 lines.append(f"    NOT_BELOW_ZERO({p.name});")
+            case "below":
+                lines.append(f"    BELOW({p.name}, {p.detail});")
             case "create":
                 lines.append(f"    NOT_NULL({p.name});")
             case "in" | "inout" | "out":
@@ -129,3 +131,8 @@ def version_script(library: Library) -> str:
     """native/libraries/<soname>.map: the exports and the one version node that the original has."""
     names = "\n".join(f"    {name};" for name in library.exports)
     return f"{MARK}{library.soname} {{\n  global:\n{names}\n  local:\n    *;\n}};\n"
+
+
+def exports(library: Library) -> str:
+    """native/libraries/exports_<library>.h: EXPORTED(symbol) for each export."""
+    return MARK + "".join(f"EXPORTED({name})\n" for name in library.exports)

@@ -42,6 +42,8 @@ def _prepared(p: Parameter) -> list[str]:
                 f"void *{n} = library_room(task, sent_{n} != NULL, {p.detail});",
                 f"if ({n} != NULL && sent_{n} != NULL) memcpy({n}, sent_{n}, bytes_{n});",
             ]
+        case "below":
+            return [f"if ({n} >= {p.detail} || {n} < 0) task->bad = CUDA_ERROR_NOT_SUPPORTED;"]
         case "out":
             return [f"void *{n} = library_room(task, wanted_{n}, {p.detail});"]
         case _:

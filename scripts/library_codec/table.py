@@ -4,6 +4,7 @@ A function is `NAME: [waits;|gives size;] FORM NAME, …` in the order of its pa
 
     int, long, size       a value of 4, 8 and 8 bytes
     count                 an int that the library refuses below 0, and so does the client
+    below N               an int that is refused from N on: a later version's attribute, which may be an address
     device                an address of the card
     stream                a stream of the driver's
     use|create|destroy K  an object of the library, of the kind K on the wire
@@ -24,7 +25,7 @@ from typing import Any, Final
 
 import yaml
 
-VALUES: Final = {"int": "int", "count": "int", "keep": "int", "long": "int64_t", "size": "uint64_t"}
+VALUES: Final = {"int": "int", "count": "int", "below": "int", "keep": "int", "long": "int64_t", "size": "uint64_t"}
 """Forms that are a value, and their C types."""
 BY_MODE: Final = frozenset({"scalar", "result", "both"})
 """Forms whose pointer is the host's or the card's, as the pointer mode says."""

@@ -86,6 +86,7 @@ class Call:
             "device": lambda i: ADDRESS + i,
             "stream": lambda _: 0,
             "keep": lambda _: mode,
+            "below": lambda _: 5,
         }
         self.values = {
             p.name: types.get(p.name, forms.get(p.form, lambda i: INT + i)(i))

@@ -10,7 +10,8 @@ A machine is one sparse file in /dev/shm (layout: native/sim/sim_machine.h) and 
       driver/                   the *driver directory*; programs run with LD_LIBRARY_PATH=DIRECTORY/driver
         libcuda.so.1            ┐
         libnvidia-ml.so.1       │ links to the libraries
-        libcudart.so.12, .13    ┘
+        libcudart.so.12, .13    │
+        libcublas.so.13, …      ┘ small simulated ones
         machine                 link to the file in /dev/shm
         dev                     link to DIRECTORY/devices
 
@@ -59,7 +60,7 @@ __all__ = [
     "use_our_libraries",
 ]
 
-LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcublas.so.13", "libcublasLt.so.13")
 
 _MOST_KEPT_MIB: Final = 4096
 _GPU_INSTANCES: Final = 15

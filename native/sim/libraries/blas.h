@@ -1,0 +1,82 @@
+/* Simulated cuBLAS and cuBLASLt: right answers over the simulated driver, for tests and for trying
+ * programs, computed by this machine's processor in the order of the stream. They are small: what
+ * is not here says its name. Elements are read into double and rounded once, so results are at
+ * least as exact as a card's.
+ *
+ *   work.c      what is queued in a stream, and elements of every type
+ *   product.c   matrix products
+ *   cublas.c, cublaslt.c   the interfaces
+ */
+#ifndef EGPU_SIM_BLAS_H
+#define EGPU_SIM_BLAS_H
+
+#include <cuda.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scalars.h"
+
+#pragma GCC visibility push(hidden)
+
+#define API __attribute__((visibility("default")))
+
+/* cublasStatus_t, cudaDataType, cublasOperation_t: the few that are used. */
+enum { OK = 0, NOT_INITIALIZED = 1, NO_MEMORY = 3, INVALID = 7, FAILED = 13, NOT_SUPPORTED = 15 };
+enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 };
+enum { PLAIN = 0, TRANSPOSED = 1 };
+
+/* ---- work.c ---- */
+
+static inline bool known_type(int type) {
+    return type == R_32F || type == R_64F || type == R_16F || type == R_16BF;
+}
+double element(int type, const void *base, int64_t index);
+void set_element(int type, void *base, int64_t index, double value);
+
+/* A factor: its value, or where on the card it will be when the work is done. */
+struct factor {
+    int type;
+    double value;
+    const void *card; /* NULL: `value` */
+};
+struct factor factor_of(int type, const void *at, bool host);
+static inline double factor_now(const struct factor *factor) {
+    return factor->card == NULL ? factor->value : element(factor->type, factor->card, 0);
+}
+
+/* Whether all of these bytes are memory of the card: what is not would end this process. */
+bool on_card(const void *at, int64_t bytes);
+
+/* Queues `run` with a copy of `what`. */
+int queue(CUstream stream, void (*run)(void *), const void *what, size_t bytes);
+
+/* ---- product.c ---- */
+
+struct matrix {
+    int type;
+    bool transposed;
+    void *at;
+    int64_t rows, columns; /* as stored */
+    int64_t pitch, stride; /* in elements: to the next column, to the next of a batch */
+};
+
+enum { EPILOGUE_RELU = 2, EPILOGUE_BIAS = 4, EPILOGUE_GELU = 32 };
+
+/* d = alpha a b + beta c, m × n, k terms each. */
+struct product {
+    int m, n, k, count;
+    struct matrix a, b, c, d;
+    struct factor alpha, beta;
+    int epilogue;
+    int bias_type;
+    void *bias; /* m elements, one for each row */
+};
+
+int queue_product(CUstream stream, const struct product *product);
+
+#pragma GCC visibility pop
+#endif

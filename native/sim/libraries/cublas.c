@@ -1,0 +1,299 @@
+/* The interface of cuBLAS, as far as a small network uses it. */
+#include "blas.h"
+
+#include "libraries/cublas_copies.h"
+#include "libraries/cublas_status.h"
+
+#define WORKSPACE_BYTES (4u << 20) /* the original has some, too */
+#define VERSION 130400
+
+struct handle {
+    CUstream stream;
+    int pointer_mode, math_mode;
+    CUdeviceptr workspace;
+};
+
+API int cublasCreate_v2(struct handle **out) {
+    CUcontext context = NULL;
+    if (out == NULL) return INVALID;
+    if (cuInit(0) != CUDA_SUCCESS || cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+        return NOT_INITIALIZED;
+    if (context == NULL && (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+                            cuCtxSetCurrent(context) != CUDA_SUCCESS))
+        return NOT_INITIALIZED;
+    struct handle *handle = calloc(1, sizeof *handle);
+    if (handle == NULL || cuMemAlloc(&handle->workspace, WORKSPACE_BYTES) != CUDA_SUCCESS) {
+        free(handle);
+        return NO_MEMORY;
+    }
+    *out = handle;
+    return OK;
+}
+
+API int cublasDestroy_v2(struct handle *handle) {
+    if (handle == NULL) return NOT_INITIALIZED;
+    cuCtxSynchronize();
+    cuMemFree(handle->workspace);
+    free(handle);
+    return OK;
+}
+
+#define SETS(symbol, type, field)                       \
+    API int symbol(struct handle *handle, type value) { \
+        if (handle == NULL) return NOT_INITIALIZED;     \
+        handle->field = value;                          \
+        return OK;                                      \
+    }
+#define GETS(symbol, type, field)                        \
+    API int symbol(struct handle *handle, type *value) { \
+        if (handle == NULL) return NOT_INITIALIZED;      \
+        if (value == NULL) return INVALID;               \
+        *value = handle->field;                          \
+        return OK;                                       \
+    }
+SETS(cublasSetStream_v2, CUstream, stream)
+GETS(cublasGetStream_v2, CUstream, stream)
+SETS(cublasSetPointerMode_v2, int, pointer_mode)
+GETS(cublasGetPointerMode_v2, int, pointer_mode)
+SETS(cublasSetMathMode, int, math_mode)
+GETS(cublasGetMathMode, int, math_mode)
+
+API int cublasSetWorkspace_v2(struct handle *handle, void *workspace, size_t bytes) {
+    if (handle == NULL) return NOT_INITIALIZED;
+    return on_card(workspace, (int64_t)bytes) ? OK : INVALID;
+}
+
+API int cublasGetVersion_v2(struct handle *handle, int *version) {
+    (void)handle;
+    *version = VERSION;
+    return OK;
+}
+
+API const char *cublasGetStatusName(int status) { return cublas_status_name(status); }
+API const char *cublasGetStatusString(int status) { return cublas_status_name(status); }
+
+static int copy_rows(const char *function, const CUDA_MEMCPY2D *plan, CUstream stream) {
+    (void)function;
+    return cuMemcpy2DAsync(plan, stream) == CUDA_SUCCESS ? OK : FAILED;
+}
+
+/* ---- matrices ---- */
+
+static int multiply(struct handle *handle, int factors, int transa, int transb, struct product p,
+                    const void *alpha, const void *beta) {
+    if (handle == NULL) return NOT_INITIALIZED;
+    if (alpha == NULL || beta == NULL || transa < 0 || transa > 2 || transb < 0 || transb > 2)
+        return INVALID;
+    bool host = handle->pointer_mode == 0;
+    p.a.transposed = transa != PLAIN; /* of real elements, both kinds of transposition are one */
+    p.b.transposed = transb != PLAIN;
+    p.alpha = factor_of(factors, alpha, host);
+    p.beta = factor_of(factors, beta, host);
+    p.d = p.c;
+    return queue_product(handle->stream, &p);
+}
+
+static struct matrix matrix(int type, const void *at, int64_t pitch, int64_t stride) {
+    return (struct matrix){
+        .type = type, .at = (void *)(uintptr_t)at, .pitch = pitch, .stride = stride};
+}
+
+#define PRODUCTS(letter, real, type)                                                              \
+    API int cublas##letter##gemmStridedBatched(                                                   \
+        struct handle *handle, int transa, int transb, int m, int n, int k, const real *alpha,    \
+        const real *a, int lda, long long stride_a, const real *b, int ldb, long long stride_b,   \
+        const real *beta, real *c, int ldc, long long stride_c, int count) {                      \
+        struct product p = {.m = m,                                                               \
+                            .n = n,                                                               \
+                            .k = k,                                                               \
+                            .count = count,                                                       \
+                            .a = matrix(type, a, lda, stride_a),                                  \
+                            .b = matrix(type, b, ldb, stride_b),                                  \
+                            .c = matrix(type, c, ldc, stride_c)};                                 \
+        return multiply(handle, type, transa, transb, p, alpha, beta);                            \
+    }                                                                                             \
+    API int cublas##letter##gemm_v2(struct handle *handle, int transa, int transb, int m, int n,  \
+                                    int k, const real *alpha, const real *a, int lda,             \
+                                    const real *b, int ldb, const real *beta, real *c, int ldc) { \
+        return cublas##letter##gemmStridedBatched(handle, transa, transb, m, n, k, alpha, a, lda, \
+                                                  0, b, ldb, 0, beta, c, ldc, 0, 1);              \
+    }                                                                                             \
+    /* A product with one column. */                                                              \
+    API int cublas##letter##gemv_v2(struct handle *handle, int trans, int m, int n,               \
+                                    const real *alpha, const real *a, int lda, const real *x,     \
+                                    int incx, const real *beta, real *y, int incy) {              \
+        if (incx <= 0 || incy <= 0) return incx == 0 || incy == 0 ? INVALID : NOT_SUPPORTED;      \
+        struct product p = {.m = trans == PLAIN ? m : n,                                          \
+                            .n = 1,                                                               \
+                            .k = trans == PLAIN ? n : m,                                          \
+                            .count = 1,                                                           \
+                            .a = matrix(type, a, lda, 0)};                                        \
+        /* steps between elements are those between columns of their transposes */                \
+        p.b = matrix(type, x, incx, 0);                                                           \
+        p.c = matrix(type, y, incy, 0);                                                           \
+        p.c.transposed = true;                                                                    \
+        return multiply(handle, type, trans, TRANSPOSED, p, alpha, beta);                         \
+    }                                                                                             \
+    /* a += alpha x y, of all pairs */                                                            \
+    API int cublas##letter##ger_v2(struct handle *handle, int m, int n, const real *alpha,        \
+                                   const real *x, int incx, const real *y, int incy, real *a,     \
+                                   int lda) {                                                     \
+        static const real one = 1;                                                                \
+        if (incx <= 0 || incy <= 0) return incx == 0 || incy == 0 ? INVALID : NOT_SUPPORTED;      \
+        if (handle == NULL) return NOT_INITIALIZED;                                               \
+        if (handle->pointer_mode != 0) return NOT_SUPPORTED;                                      \
+        struct product p = {.m = m,                                                               \
+                            .n = n,                                                               \
+                            .k = 1,                                                               \
+                            .count = 1,                                                           \
+                            .a = matrix(type, x, incx, 0),                                        \
+                            .b = matrix(type, y, incy, 0),                                        \
+                            .c = matrix(type, a, lda, 0)};                                        \
+        return multiply(handle, type, TRANSPOSED, PLAIN, p, alpha, &one);                         \
+    }
+PRODUCTS(S, float, R_32F)
+PRODUCTS(D, double, R_64F)
+
+/* The type of alpha and beta; -1: none that is here. */
+static int factor_type(int compute) {
+    switch (scale_bytes(compute, R_32F)) {
+    case 8: return R_64F;
+    case 2: return R_16F;
+    default: return compute == 72 || compute == 73 ? -1 : R_32F; /* not of integers */
+    }
+}
+
+API int cublasGemmStridedBatchedEx(struct handle *handle, int transa, int transb, int m, int n,
+                                   int k, const void *alpha, const void *a, int type_a, int lda,
+                                   long long stride_a, const void *b, int type_b, int ldb,
+                                   long long stride_b, const void *beta, void *c, int type_c,
+                                   int ldc, long long stride_c, int count, int compute, int algo) {
+    (void)algo;
+    if (factor_type(compute) < 0) return NOT_SUPPORTED;
+    struct product p = {.m = m,
+                        .n = n,
+                        .k = k,
+                        .count = count,
+                        .a = matrix(type_a, a, lda, stride_a),
+                        .b = matrix(type_b, b, ldb, stride_b),
+                        .c = matrix(type_c, c, ldc, stride_c)};
+    return multiply(handle, factor_type(compute), transa, transb, p, alpha, beta);
+}
+
+API int cublasGemmEx(struct handle *handle, int transa, int transb, int m, int n, int k,
+                     const void *alpha, const void *a, int type_a, int lda, const void *b,
+                     int type_b, int ldb, const void *beta, void *c, int type_c, int ldc,
+                     int compute, int algo) {
+    return cublasGemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, a, type_a, lda, 0, b,
+                                      type_b, ldb, 0, beta, c, type_c, ldc, 0, 1, compute, algo);
+}
+
+/* ---- vectors ---- */
+
+enum vector_operation { AXPY, COPY, SCAL, SWAP, DOT, NRM2, ASUM, IAMAX };
+
+struct vectors {
+    enum vector_operation is;
+    int type, n;
+    int64_t incx, incy;
+    void *x, *y, *result;
+    struct factor alpha;
+};
+
+static void reduce(const struct vectors *v) {
+    double total = 0, most = -1;
+    int at = 0;
+    for (int i = 0; i < v->n; i++) {
+        double x = element(v->type, v->x, i * v->incx);
+        if (v->is == DOT) total += x * element(v->type, v->y, i * v->incy);
+        if (v->is == NRM2) total += x * x;
+        if (v->is == ASUM) total += fabs(x);
+        if (v->is == IAMAX && fabs(x) > most) {
+            most = fabs(x);
+            at = i + 1; /* counted from 1 */
+        }
+    }
+    if (v->is == IAMAX)
+        *(int *)v->result = at;
+    else
+        set_element(v->type, v->result, 0, v->is == NRM2 ? sqrt(total) : total);
+}
+
+static void transform(void *data) {
+    const struct vectors *v = data;
+    if (v->is >= DOT) {
+        reduce(v);
+        return;
+    }
+    double alpha = v->is == AXPY || v->is == SCAL ? factor_now(&v->alpha) : 1;
+    for (int i = 0; i < v->n; i++) {
+        int64_t x_at = i * v->incx, y_at = i * v->incy;
+        double x = element(v->type, v->x, x_at), y = 0;
+        if (v->is == AXPY || v->is == SWAP) y = element(v->type, v->y, y_at);
+        if (v->is == SCAL) set_element(v->type, v->x, x_at, alpha * x);
+        if (v->is == SWAP) set_element(v->type, v->x, x_at, y);
+        if (v->is != SCAL) set_element(v->type, v->y, y_at, v->is == AXPY ? alpha * x + y : x);
+    }
+}
+
+static int vectors(struct handle *handle, struct vectors v, const void *alpha) {
+    if (handle == NULL) return NOT_INITIALIZED;
+    bool gives = v.is >= DOT, two = v.y != NULL, host = handle->pointer_mode == 0;
+    if ((gives && v.result == NULL) || ((v.is == AXPY || v.is == SCAL) && alpha == NULL))
+        return INVALID;
+    if (v.incx < 0 || v.incy < 0) return NOT_SUPPORTED;
+    int64_t bytes = (int64_t)type_bytes(v.type);
+    if (v.n > 0 && (!on_card(v.x, ((v.n - 1) * v.incx + 1) * bytes) ||
+                    (two && !on_card(v.y, ((v.n - 1) * v.incy + 1) * bytes))))
+        return FAILED;
+    if (gives && !host && !on_card(v.result, v.is == IAMAX ? 4 : bytes)) return FAILED;
+    if (alpha != NULL) v.alpha = factor_of(v.type, alpha, host);
+    int status = queue(handle->stream, transform, &v, sizeof v);
+    if (status == OK && gives && host && cuStreamSynchronize(handle->stream) != CUDA_SUCCESS)
+        return FAILED;
+    return status;
+}
+
+#define VECTOR(factor, ...)                                                                 \
+    vectors(handle,                                                                         \
+            (struct vectors){.n = n, .incx = incx, .x = (void *)(uintptr_t)x, __VA_ARGS__}, \
+            factor)
+#define OF_TWO .incy = incy, .y = (void *)(uintptr_t)y
+#define VECTORS(letter, real, kind)                                                           \
+    API int cublas##letter##axpy_v2(struct handle *handle, int n, const real *alpha,          \
+                                    const real *x, int incx, real *y, int incy) {             \
+        return VECTOR(alpha, .is = AXPY, .type = kind, OF_TWO);                               \
+    }                                                                                         \
+    API int cublas##letter##copy_v2(struct handle *handle, int n, const real *x, int incx,    \
+                                    real *y, int incy) {                                      \
+        return VECTOR(NULL, .is = COPY, .type = kind, OF_TWO);                                \
+    }                                                                                         \
+    API int cublas##letter##swap_v2(struct handle *handle, int n, real *x, int incx, real *y, \
+                                    int incy) {                                               \
+        return VECTOR(NULL, .is = SWAP, .type = kind, OF_TWO);                                \
+    }                                                                                         \
+    API int cublas##letter##scal_v2(struct handle *handle, int n, const real *alpha, real *x, \
+                                    int incx) {                                               \
+        return VECTOR(alpha, .is = SCAL, .type = kind);                                       \
+    }                                                                                         \
+    API int cublas##letter##dot_v2(struct handle *handle, int n, const real *x, int incx,     \
+                                   const real *y, int incy, real *result) {                   \
+        return VECTOR(NULL, .is = DOT, .type = kind, OF_TWO, .result = result);               \
+    }                                                                                         \
+    API int cublas##letter##nrm2_v2(struct handle *handle, int n, const real *x, int incx,    \
+                                    real *result) {                                           \
+        return VECTOR(NULL, .is = NRM2, .type = kind, .result = result);                      \
+    }                                                                                         \
+    API int cublas##letter##asum_v2(struct handle *handle, int n, const real *x, int incx,    \
+                                    real *result) {                                           \
+        return VECTOR(NULL, .is = ASUM, .type = kind, .result = result);                      \
+    }
+VECTORS(S, float, R_32F)
+VECTORS(D, double, R_64F)
+
+API int cublasIsamax_v2(struct handle *handle, int n, const float *x, int incx, int *result) {
+    return VECTOR(NULL, .is = IAMAX, .type = R_32F, .result = result);
+}
+API int cublasIdamax_v2(struct handle *handle, int n, const double *x, int incx, int *result) {
+    return VECTOR(NULL, .is = IAMAX, .type = R_64F, .result = result);
+}
