@@ -24,6 +24,7 @@
     strangers       accepting connections whose callers are not known yet
     http_protocol   HTTP as uvicorn reads it, with a bound on headers
     http_server     uvicorn with its callers counted
+    listening       addresses to listen on, and sockets there
     web             serving HTTP beside other work
     bodies          what requests' bodies take of memory, all together
     monitoring      health for anybody, metrics for whoever may read them

@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 
-from egpu.adapters import web
+from egpu.adapters import listening, web
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
@@ -46,7 +46,7 @@ class Broker:
         )
 
     @property
-    def address(self) -> web.Listen:
+    def address(self) -> listening.Listen:
         return self.listener.address
 
     async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
@@ -65,7 +65,7 @@ class Broker:
         await self.listener.open()
         log.info("broker starts", listen=str(self.address), tls=self.config.credentials.tls)
         if self.config.health:
-            sock = web.open_socket(web.Listen.parse(self.config.health))
+            sock = listening.open_socket(listening.Listen.parse(self.config.health))
             registry = CollectorRegistry(auto_describe=False)
             registry.register(PoolMetrics(self.service))
             supervisor.add("web", web.serve(Starlette(routes=web.health_routes(registry=registry)), [sock]))
