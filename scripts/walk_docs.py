@@ -150,7 +150,18 @@ def place(kind: str, scratch: Path) -> tuple[Path, Path]:
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
     if kind == "clone":
         return clone, clone / ".venv/bin"
-    subprocess.run(["make", "--silent", "wheel"], cwd=clone, check=True)
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "-qq",
+        "wheel",
+        "--no-build-isolation",
+        "--no-deps",
+    ]
+    tools = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run([*build, "--wheel-dir", clone / "dist", clone], env=tools, check=True)
     environment = scratch / "environment"
     subprocess.run([clone / "scripts/make_venv.sh", sys.executable, environment], check=True)
     pip = [environment / "bin/pip", "--disable-pip-version-check", "-qq", "install", "--require-hashes"]

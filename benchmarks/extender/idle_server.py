@@ -9,8 +9,9 @@ import uvloop
 from starlette.requests import Request
 from starlette.responses import Response
 
+from egpu.adapters.listening import Listen, bound, open_socket
 from egpu.adapters.posts import Posts
-from egpu.adapters.web import TLS, Listen, body_within, bound, open_socket, serve
+from egpu.adapters.web import TLS, body_within, serve
 from egpu.apps.extender.server import MAX_BODY_BYTES
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
-from egpu.adapters.web import Listen
+from egpu.adapters.listening import Listen
 from egpu.api import names
 from egpu.api.allocation import decode_allocation
 from egpu.api.kubernetes import Pod

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from egpu.adapters import native
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.programs import run_in_pool
 from egpu.adapters.pool.security import Credentials, create_secret
-from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
 from egpu.core.leasing.pool import TTL_SECONDS
 from egpu.core.leasing.records import LeaseRequest

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import authority, messages
 from egpu.adapters.pool.client import dial
 from egpu.adapters.pool.relay import Relay
-from egpu.adapters.web import Listen
 from egpu.errors import Refused, Unavailable
 
 HELLO = messages.Hello(role="data")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import authority, connection, listener, messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.connection import Connection
@@ -17,7 +18,6 @@ from egpu.adapters.pool.listener import Listener
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.strangers import Strangers
-from egpu.adapters.web import Listen
 from egpu.apps.broker.sessions import MAX_PENDING
 from egpu.errors import InvalidInput, Refused, Unavailable
 from support import in_process_pool

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from egpu.adapters import native
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import authority
 from egpu.adapters.pool.bridge import Bridge, fill
 from egpu.adapters.pool.lease import HeldLease
@@ -36,7 +37,6 @@ from egpu.adapters.pool.security import Credentials
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.machine import Machine
 from egpu.adapters.slices.pages import DevicePolicy, Mode, create_usage, write_policy
-from egpu.adapters.web import Listen
 from egpu.api.allocation import CardShare
 from egpu.apps.agent.slots.directories import Slots
 from egpu.core.leasing.records import LeaseRequest

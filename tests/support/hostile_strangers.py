@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.web import Listen
 from egpu.errors import ElasticGPUError, NotFound, Refused, Unavailable
 from support.raw_session import OPS, Raw
 from support.strangers import STRANGER, as_stranger

@@ -5,11 +5,11 @@ import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import PoolClient, dial
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.security import Credentials, create_secret
-from egpu.adapters.web import Listen
 from egpu.apps.broker import Broker, BrokerConfig
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.placement.ledger import Card

@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from egpu.adapters import certificate_files, certificates, http_protocol, http_server, web
+from egpu.adapters import certificate_files, certificates, http_protocol, http_server, listening, web
 from egpu.adapters.posts import Posts
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.apps.webhook import server
@@ -32,8 +32,8 @@ GO_CLIENT_IDLE_SECONDS: Final = 90
 async def test_the_client_is_the_one_who_closes_an_idle_connection() -> None:
     assert web.IDLE_SECONDS > GO_CLIENT_IDLE_SECONDS
 
-    sock = web.open_socket(web.Listen.parse("127.0.0.1:0"))
-    address = web.bound(sock)
+    sock = listening.open_socket(listening.Listen.parse("127.0.0.1:0"))
+    address = listening.bound(sock)
     before = asyncio.all_tasks()
     serving = asyncio.create_task(web.serve(Starlette(routes=web.health_routes(lambda: None)), [sock]))
     timers: list[float] = []
@@ -62,9 +62,9 @@ GET: Final = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp, tls: web.TLS | None = None) -> AsyncGenerator[web.Listen]:
-    sock = web.open_socket(web.Listen.parse("127.0.0.1:0"))
-    address = web.bound(sock)
+async def serving(app: ASGIApp, tls: web.TLS | None = None) -> AsyncGenerator[listening.Listen]:
+    sock = listening.open_socket(listening.Listen.parse("127.0.0.1:0"))
+    address = listening.bound(sock)
     running = asyncio.create_task(web.serve(app, [sock], tls=tls))
     try:
         yield address
@@ -125,7 +125,7 @@ def issued() -> certificates.Certificates:
     return certificates.issue(["127.0.0.1"], now=datetime.now(UTC), client="kube-scheduler")
 
 
-async def opened(address: web.Listen, count: int) -> list[Connection]:
+async def opened(address: listening.Listen, count: int) -> list[Connection]:
     return [await asyncio.open_connection(address.host, address.port) for _ in range(count)]
 
 
@@ -133,7 +133,7 @@ async def closed(connections: list[Connection]) -> int:
     return sum(reader.at_eof() or reader.exception() is not None for reader, _ in connections)
 
 
-async def healthy(address: web.Listen, *, tls: bool) -> bool:
+async def healthy(address: listening.Listen, *, tls: bool) -> bool:
     async with httpx2.AsyncClient(verify=False) as client:
         return (await client.get(f"{'https' if tls else 'http'}://{address}/healthz")).status_code == 200
 
@@ -236,7 +236,7 @@ async def test_one_with_a_request_in_hand_stays_and_there_are_not_too_many(monke
             writer.close()
 
 
-async def _busy(address: web.Listen) -> bool:
+async def _busy(address: listening.Listen) -> bool:
     async with httpx2.AsyncClient() as client:
         return (await client.get(f"http://{address}/healthz")).status_code == 503
 

@@ -26,6 +26,7 @@
     strangers       accepting connections whose callers are not known yet
     http_protocol   HTTP as uvicorn reads it, with a bound on headers
     http_server     uvicorn with its callers counted
+    listening       addresses to listen on, and sockets there
     web             serving HTTP beside other work
     posts           an application to which bodies are posted
     bodies          what requests' bodies take of memory, all together

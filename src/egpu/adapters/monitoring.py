@@ -21,7 +21,8 @@ from starlette.routing import BaseRoute
 from egpu.adapters.certificates import issue
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.reviews import Remembered, Reviews, bearer_token
-from egpu.adapters.web import TLS, Handler, bound, health_routes, serve
+from egpu.adapters.listening import bound
+from egpu.adapters.web import TLS, Handler, health_routes, serve
 from egpu.errors import ElasticGPUError
 
 MAX_REMEMBERED = 256

@@ -13,7 +13,8 @@ from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.cli.output import Cell, Table, gauge
 from egpu.cli.snapshot import Snapshot
 from egpu.core.links import rank
-from egpu.core.placement.ledger import Card, Holder
+from egpu.core.placement.cards import Card
+from egpu.core.placement.ledger import Holder
 from egpu.core.placement.usage import FREE, mode_name
 from egpu.errors import CorruptData
 

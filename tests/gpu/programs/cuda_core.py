@@ -1,9 +1,4 @@
-"""cuda.core: a kernel that NVRTC compiles, on memory of the device's own pool.
-
-For what: `cubin`, or the word that it is given (`ptx` for simulated cards).
-"""
-
-import sys
+"""cuda.core: a kernel that NVRTC compiles, on memory of the device's own pool."""
 
 from program import needed, right
 
@@ -12,7 +7,6 @@ np = needed("numpy")
 core = package if hasattr(package, "Device") else needed("cuda.core.experimental")
 driver = needed("cuda.bindings.driver")
 N = 100_000
-target = sys.argv[1] if len(sys.argv) > 1 else "cubin"
 SOURCE = """
 extern "C" __global__ void fill(float* x, unsigned n) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -24,7 +18,7 @@ device = core.Device()
 device.set_current()
 stream = device.create_stream()
 options = core.ProgramOptions(arch="sm_{}{}".format(*device.compute_capability))
-kernel = core.Program(SOURCE, code_type="c++", options=options).compile(target).get_kernel("fill")
+kernel = core.Program(SOURCE, code_type="c++", options=options).compile("cubin").get_kernel("fill")
 buffer = device.allocate(4 * N, stream=stream)
 core.launch(stream, core.LaunchConfig(grid=(N + 255) // 256, block=256), kernel, buffer, np.uint32(N))
 stream.sync()

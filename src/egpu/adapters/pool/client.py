@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from egpu import errors
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages, proof
 from egpu.adapters.pool.connection import MAX_HELLO_BYTES, STREAM_BYTES, Connection
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import LOCAL_PEER, Credentials, common_name
 from egpu.adapters.processes import boot_id, start_time
-from egpu.adapters.web import Listen
 from egpu.errors import CorruptData, ElasticGPUError, InvalidInput, Refused, Unavailable
 
 CONNECT_SECONDS: Final = 5.0

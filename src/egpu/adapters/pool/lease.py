@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 import structlog
 
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.bridge import Target
 from egpu.adapters.pool.client import PoolClient
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.web import Listen
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError, NotFound, Refused, RetryableError, Unavailable
 

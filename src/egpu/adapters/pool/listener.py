@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from egpu.adapters import web
+from egpu.adapters import listening
 from egpu.adapters.pool import messages, proof
 from egpu.adapters.pool.connection import CLOSE_SECONDS, MAX_HELLO_BYTES, STREAM_BYTES, Connection
 from egpu.adapters.pool.relay import Relay
@@ -43,7 +43,7 @@ class Listener:
         self, credentials: Credentials, listen: str, come_in: ComeIn, *, max_connections: int, relayed: bool = False
     ) -> None:
         self._credentials = credentials
-        self._listen = web.Listen.parse(listen)
+        self._listen = listening.Listen.parse(listen)
         self._come_in = come_in
         self._max_connections = max_connections
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,8 +65,8 @@ class Listener:
         self._credentials.check_address(self._listen)
         self._secret = self._credentials.secret()
         self._credentials.server_context()  # read anew for each caller; bad files are told now
-        sock = web.open_socket(self._listen)
-        self.address = web.bound(sock)
+        sock = listening.open_socket(self._listen)
+        self.address = listening.bound(sock)
         each = DESCRIPTORS if self._relay is None else DESCRIPTORS_RELAYED
         places = places_for(self._max_connections + MAX_STRANGERS, descriptors=each)
         self.strangers = Strangers(at_most=min(MAX_STRANGERS, places // 4))

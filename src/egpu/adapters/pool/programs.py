@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from egpu.adapters.enter import enter
+from egpu.adapters.listening import Listen
 from egpu.adapters.pool import messages, scratch
 from egpu.adapters.pool.bridge import Bridge, Target, fill
 from egpu.adapters.pool.lease import HeldLease
 from egpu.adapters.pool.security import Credentials
-from egpu.adapters.web import Listen
 from egpu.core.leasing.records import LeaseRequest
 from egpu.errors import ElasticGPUError, NotFound, Unavailable
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from egpu.errors import InvalidInput, Refused
 
 if TYPE_CHECKING:  # the web server behind it is slow to load, and every command line comes by here
-    from egpu.adapters.web import Listen
+    from egpu.adapters.listening import Listen
 
 Role = Literal["server", "client", "admin", "broker"]
 ROLES: Final[tuple[Role, ...]] = ("server", "client", "admin", "broker")

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from egpu.adapters import mounts, web
+from egpu.adapters import listening, mounts
 from egpu.adapters.executors.confinement import LAYERS, Confinement
 from egpu.adapters.executors.parents import Parent, ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
@@ -209,8 +209,8 @@ class Agent:
             await asyncio.to_thread(self.specs.open)
         if self.config.mount_usage and not await asyncio.to_thread(mounts.allowed, self.config.slots_dir):
             raise NotSupported(f"{self.config.slots_dir}: nothing can be mounted here; go without --mount-usage")
-        sock = web.open_socket(web.Listen.parse(self.config.listen))
-        address = str(web.bound(sock))
+        sock = listening.open_socket(listening.Listen.parse(self.config.listen))
+        address = str(listening.bound(sock))
         write_atomically(self.config.state_dir / ADDRESS_FILE, f"{address}\n".encode())
         log.info("agent starts", node=self.config.node, listen=address)
         shown = monitoring_app(Guard(self.client), self.not_ready, registry=self.metrics.registry)

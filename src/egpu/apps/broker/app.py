@@ -7,7 +7,7 @@ import asyncio
 import structlog
 from starlette.applications import Starlette
 
-from egpu.adapters import web
+from egpu.adapters import listening, web
 from egpu.adapters.monitoring import serve_monitoring, token_needed
 from egpu.adapters.pool import messages
 from egpu.adapters.pool.connection import Connection
@@ -45,7 +45,7 @@ class Broker:
         )
 
     @property
-    def address(self) -> web.Listen:
+    def address(self) -> listening.Listen:
         return self.listener.address
 
     async def _come_in(self, connection: Connection, hello: messages.Hello) -> None:
@@ -64,7 +64,7 @@ class Broker:
         await self.listener.open()
         log.info("broker starts", listen=str(self.address), tls=self.config.credentials.tls)
         if self.config.health:
-            sock = web.open_socket(web.Listen.parse(self.config.health))
+            sock = listening.open_socket(listening.Listen.parse(self.config.health))
             supervisor.add("web", serve_monitoring(self.monitoring_app(), sock))
         supervisor.add("listener", self.listener.serve())
         supervisor.add("clock", self._tick())

@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 
 from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.listening import Listen, bound, open_socket
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
-from egpu.adapters.web import Listen, bound, open_socket
 from egpu.apps.controller.certificates import OurCertificates
 from egpu.apps.controller.claim_controller import ClaimController
 from egpu.apps.controller.cluster_metrics import ClusterMetrics

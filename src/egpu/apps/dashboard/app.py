@@ -3,8 +3,8 @@
 import structlog
 
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.listening import Listen, bound, open_socket
 from egpu.adapters.monitoring import serve_monitoring
-from egpu.adapters.web import Listen, bound, open_socket
 from egpu.apps.dashboard.config import DashboardConfig
 from egpu.apps.dashboard.knowledge import Knowledge
 from egpu.apps.dashboard.server import DashboardServer

@@ -11,8 +11,8 @@ import structlog
 
 from egpu.adapters.kubernetes import Caches, Change, Client, Reflector
 from egpu.adapters.kubernetes.job_mix import kept_mix
+from egpu.adapters.listening import Listen
 from egpu.adapters.usage import ask_agents, read_usage
-from egpu.adapters.web import Listen
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 from egpu.apps.dashboard.advice import Advice

@@ -12,8 +12,9 @@ import structlog
 from egpu.adapters.certificate_files import FileCertificate
 from egpu.adapters.kubernetes import Client, LeaseElection
 from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.listening import Listen, bound, open_socket
 from egpu.adapters.monitoring import Guard, serve_monitoring
-from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
+from egpu.adapters.web import TLS, serve
 from egpu.apps.extender.binding import Binder
 from egpu.apps.extender.card_status import CardStatusWriter
 from egpu.apps.extender.claim_writer import ClaimWriter, ImmediateClaims

@@ -4,8 +4,9 @@ import structlog
 
 from egpu.adapters.certificate_files import FileCertificate
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.listening import Listen, bound, open_socket
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
-from egpu.adapters.web import TLS, Listen, bound, open_socket, serve
+from egpu.adapters.web import TLS, serve
 from egpu.apps.webhook.admission import Admission
 from egpu.apps.webhook.certificate import SecretCertificate
 from egpu.apps.webhook.config import WebhookConfig

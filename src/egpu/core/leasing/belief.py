@@ -17,7 +17,7 @@ from egpu.api.text import check_plain, escaped
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease, lease_name
 from egpu.core.leasing.state import Lease
 from egpu.core.leasing.table import LeaseTable
-from egpu.core.placement.ledger import Card
+from egpu.core.placement.cards import Card
 from egpu.errors import Refused
 
 MAX_CARDS: Final = 64

@@ -22,9 +22,9 @@ from egpu.core.leasing.belief import MAX_PARTS
 from egpu.core.leasing.records import LeaseRecord, LeaseRequest, Report, check_amounts
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import CONTAINER, LeaseTable
+from egpu.core.placement.cards import NodeCards
 from egpu.core.placement.fit import fits
 from egpu.core.placement.hosts import Hosts
-from egpu.core.placement.ledger import NodeCards
 from egpu.core.placement.ranking import Ranking
 from egpu.core.placement.refusal import refusal
 from egpu.core.placement.requests import Request

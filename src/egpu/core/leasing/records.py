@@ -8,7 +8,7 @@ import msgspec
 
 from egpu.api import names
 from egpu.api.allocation import CardShare
-from egpu.core.placement.ledger import Card
+from egpu.core.placement.cards import Card
 from egpu.errors import InvalidInput
 
 LEASE_NAME_DIGITS: Final = 20

@@ -11,7 +11,7 @@ from typing import Final
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
 from egpu.core.leasing.state import Lease, Part, Server
 from egpu.core.leasing.table import LeaseTable
-from egpu.core.placement.ledger import NodeCards
+from egpu.core.placement.cards import NodeCards
 from egpu.errors import Refused
 
 MAX_SERVERS: Final = 1024

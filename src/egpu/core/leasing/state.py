@@ -18,7 +18,7 @@ import msgspec
 
 from egpu.api.allocation import CardShare
 from egpu.core.leasing.records import LeaseRecord, Report, RunningLease
-from egpu.core.placement.ledger import Card
+from egpu.core.placement.cards import Card
 
 State = Literal["granted", "active", "ending"]
 

@@ -3,6 +3,7 @@
 cache         SchedulerCache: objects in, ledger and answers out
 published     what published objects say to the ledger
 published_cards  the cards that agents publish, node by node
+cards         Card, NodeCards: cards as the scheduler knows them
 ledger        who holds what, and what is left, as arrays
 node_names    the nodes that somebody asks about, looked up once
 usage         what allocations take of a card, and when it is too much

@@ -8,8 +8,8 @@ again when the card comes back.
 Not here: choosing (`egpu.core.placement.fit`) and reading objects (`egpu.core.placement.cache`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, Literal, NamedTuple
 
@@ -20,40 +20,12 @@ from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import CardKind
 from egpu.core.changes import Changes, Verdicts
 from egpu.core.links import Ranks, link_domains, ranks_of
+from egpu.core.placement.cards import Card, NodeCards
 from egpu.core.placement.node_names import Found, NodeNames
 from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, CardKey, Usage, card_usage, mode_name, overcommit
 from egpu.core.provisioners import CardTotals
 
 _FEWEST_ROWS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A card as its agent published it. `tflops` by precision; `numa` is -1 where the machine has none; `links` are the
-    kinds of connection to other cards of the node, by UUID."""
-
-    uuid: str
-    index: int
-    minor: int
-    memory_mib: int
-    model: str = ""
-    tflops: Mapping[str, float] = field(default_factory=dict[str, float])
-    numa: int = -1
-    healthy: bool = True
-    """Whether it takes new work."""
-    why_not: str = ""
-    cordoned: bool = False
-    """It takes none because people say so, and for no other reason."""
-    links: Mapping[str, str] = field(default_factory=dict[str, str])
-    compute_capability: str = ""
-
-
-@dataclass(frozen=True)
-class NodeCards:
-    """The cards of one node."""
-
-    name: str
-    cards: tuple[Card, ...]
 
 
 class Holder(NamedTuple):

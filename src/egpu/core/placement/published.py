@@ -9,7 +9,8 @@ from egpu.api import names
 from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation
 from egpu.api.kubernetes import Node
 from egpu.api.objects import ElasticGPU
-from egpu.core.placement.ledger import Card, PoolNode
+from egpu.core.placement.cards import Card
+from egpu.core.placement.ledger import PoolNode
 from egpu.core.placement.requests import CLAIM_CONTAINER
 
 CORDONED: Final = "is cordoned"

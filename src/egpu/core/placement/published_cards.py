@@ -4,7 +4,8 @@ import sys
 
 from egpu.api.objects import ElasticGPU
 from egpu.core.demand.selection import Selection
-from egpu.core.placement.ledger import Card, Ledger, NodeCards
+from egpu.core.placement.cards import Card, NodeCards
+from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.published import card_of, is_card
 
 

@@ -8,7 +8,8 @@ from egpu.api.allocation import ContainerDemand
 from egpu.api.quantities import format_mib
 from egpu.core.attributes import describe_selection, mismatch
 from egpu.core.links import WORDS, best_set
-from egpu.core.placement.ledger import Card, Ledger
+from egpu.core.placement.cards import Card
+from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.remote import servers
 from egpu.core.placement.requests import Request
 from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, card_mode, mode_name

@@ -9,7 +9,8 @@ from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, Object
 from egpu.core.placement.cache import SchedulerCache
-from egpu.core.placement.ledger import Card, Holder
+from egpu.core.placement.cards import Card
+from egpu.core.placement.ledger import Holder
 from egpu.core.placement.usage import CardKey, mode_name
 from egpu.core.view.pending import pending_pods, seconds_since
 from egpu.core.view.records import WHOLE, CardView, ClusterView, NodeView, SliceView, User

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from egpu.core.placement.ledger import Card, Holder
+from egpu.core.placement.cards import Card
+from egpu.core.placement.ledger import Holder
 from egpu.core.view.pending import PendingPod
 from egpu.core.view.usage import SliceUsage
 
