@@ -9,9 +9,10 @@ import subprocess
 import pytest
 
 from egpu.adapters import native
+from egpu.core.provisioners.preparation import REMOTE_LIBRARIES
 
 OLDEST = (2, 17)
-LIBRARIES = ("libegpu-interposer.so", "remote/libcuda.so.1", "remote/libnvidia-ml.so.1")
+LIBRARIES = ("libegpu-interposer.so", *REMOTE_LIBRARIES.values())
 PROGRAMS = ("tools/nvidia-smi",)
 
 

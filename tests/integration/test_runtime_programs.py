@@ -12,7 +12,6 @@ import pytest
 from egpu.adapters.native import path
 from egpu.adapters.pool.bridge import fill
 from egpu.adapters.simulator.machine import Machine, destroy, open_machine
-from egpu.core.provisioners.preparation import FORWARDED, REMOTE_DRIVER, RUNTIMES
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import environment, run
 from support.waiting import DEADLINE_SECONDS
@@ -155,6 +154,21 @@ def test_a_fat_binary_without_ptx_that_runs_here_is_refused(sim: Machine) -> Non
     assert run(sim, FAT_BINARY + f"    say({{{loads}}})") == dict.fromkeys(UNFIT, "NO_BINARY_FOR_GPU")
 
 
-def test_the_pool_puts_the_runtimes_beside_its_driver(tmp_path: Path) -> None:
-    assert {library.name for library in fill(tmp_path)} == set(REMOTE_DRIVER)  # what is loaded first
-    assert {link.name for link in tmp_path.iterdir()} == {*REMOTE_DRIVER, *RUNTIMES, *FORWARDED}
+def test_the_pool_loads_the_runtimes_before_those_that_a_program_brings(
+    sim: Machine, programs: Path, tmp_path: Path
+) -> None:
+    """As PyTorch's packages do. The one that this program brings has nothing in it."""
+    bundled, put = tmp_path / "bundled", tmp_path / "put"
+    bundled.mkdir()
+    put.mkdir()
+    name = "libcudart.so.13"
+    flags = ["-shared", f"-Wl,-soname,{name}", "-x", "c", "/dev/null", "-o", str(bundled / name)]
+    subprocess.run(["cc", *flags], check=True)
+    first = [put / library.name for library in fill(put)]
+    with remote(sim, tmp_path, "shm") as (client, _, _):
+        env = environment(client, {"LD_LIBRARY_PATH": f"{bundled}:{client}"})
+        command = [str(programs), "launch"]
+        alone = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert "symbol lookup error" in alone.stderr or "version" in alone.stderr
+        preload = ":".join([env.get("LD_PRELOAD", ""), *(str(client / library.name) for library in first)])
+        subprocess.run(command, env=env | {"LD_PRELOAD": preload}, check=True, timeout=DEADLINE_SECONDS)

@@ -18,7 +18,7 @@ from egpu.adapters.pool import bridge as pool
 from egpu.adapters.pool.bridge import GONE
 from egpu.adapters.pool.connection import Connection
 from egpu.adapters.pool.listener import Listener
-from egpu.core.provisioners.preparation import FORWARDED, REMOTE_DRIVER, RUNTIMES
+from egpu.core.provisioners.preparation import REMOTE_LIBRARIES
 from support.waiting import DEADLINE_SECONDS
 
 Transport = Literal["shm", "tcp", "bridge", "tls"]
@@ -181,7 +181,7 @@ class Bridge:
 def client_dir(folder: Path) -> Path:
     """A driver directory with the remote libraries in it, and no lease yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, artefact in {**REMOTE_DRIVER, **RUNTIMES, **FORWARDED}.items():
+    for name, artefact in REMOTE_LIBRARIES.items():
         shutil.copy(path(artefact).resolve(), folder / name)
     return folder
 

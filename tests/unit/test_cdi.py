@@ -15,7 +15,7 @@ from egpu.api.kubernetes import NodeSystemInfo
 from egpu.apps.agent.slots.cdi import SlotSpecs, device_name
 from egpu.apps.agent.slots.devices import CONTROL_DEVICES, DeviceFiles
 from egpu.apps.agent.slots.injection import Injection, Mode, choose
-from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_DRIVER, Preparation
+from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_LIBRARIES, Preparation
 from egpu.embedded.kubelet.cdi import resolve
 from egpu.errors import CorruptData, NotSupported, TerminalError, Unavailable
 
@@ -77,7 +77,7 @@ def test_a_container_without_cards_gets_no_device_at_all(node: Node) -> None:
     """Neither ours, nor what NVIDIA's specification has for all of its devices, nor any from NVIDIA's runtime."""
     node.directories[0].mkdir()
     (node.directories[0] / "nvidia.yaml").write_text(yaml.safe_dump(NVIDIA))
-    node.write(Preparation(libraries=REMOTE_DRIVER, executor="here"))
+    node.write(Preparation(libraries=REMOTE_LIBRARIES, executor="here"))
     edits = resolve([device_name("7")], node.directories)
     assert edits.devices == ()
     assert edits.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}

@@ -9,7 +9,7 @@ from egpu.api.kubernetes import Pod
 from egpu.core.placement.binding import binding_annotations
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.provisioners import provisioner
-from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_DRIVER, DeviceLimit, Preparation
+from egpu.core.provisioners.preparation import INTERPOSER, REMOTE_LIBRARIES, DeviceLimit, Preparation
 from egpu.errors import NotSupported, TerminalError
 from support.objects import BINPACK, claim, claim_pod, cluster, container, gpu_class, pod, slice_pod
 
@@ -56,12 +56,12 @@ def test_whole_cards_and_gpushare_give_devices_and_nothing_else() -> None:
 
 
 def test_an_executor_has_the_cards_of_qgpu_here_and_of_the_pool_anywhere() -> None:
-    near = Preparation(libraries=REMOTE_DRIVER, executor="here")
+    near = Preparation(libraries=REMOTE_LIBRARIES, executor="here")
     qgpu = given(pod("p", container("app", {names.QGPU_CORE: 10, names.QGPU_MEMORY: 4})))
     assert prepare(qgpu) == near
     pooled = replace(qgpu, provisioner=names.POOL)
     assert prepare(pooled) == near
-    assert prepare(pooled, None) == Preparation(libraries=REMOTE_DRIVER, executor="elsewhere")
+    assert prepare(pooled, None) == Preparation(libraries=REMOTE_LIBRARIES, executor="elsewhere")
     with pytest.raises(NotSupported, match="cannot use another node's cards"):
         prepare(qgpu, None)
 

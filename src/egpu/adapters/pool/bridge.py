@@ -35,7 +35,7 @@ from egpu.adapters.pool import messages
 from egpu.adapters.pool.client import dial, machine_id, parse_address
 from egpu.adapters.pool.relay import Relay
 from egpu.adapters.pool.security import Credentials
-from egpu.core.provisioners.preparation import FORWARDED, REMOTE_DRIVER, RUNTIMES
+from egpu.core.provisioners.preparation import REMOTE_LIBRARIES
 from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -60,11 +60,11 @@ Take = Callable[[], Awaitable[Target]]
 
 
 def fill(directory: Path) -> list[Path]:
-    """Put the remote libraries into a new directory, and what works over them, and return those that a program has to
-    load first. Raises NativeMissing when they were not built."""
-    for name, artefact in {**REMOTE_DRIVER, **RUNTIMES, **FORWARDED}.items():
+    """Put the remote libraries into a new directory and return them, for a program to load first. Raises NativeMissing
+    when they were not built."""
+    for name, artefact in REMOTE_LIBRARIES.items():
         (directory / name).symlink_to(native.path(artefact))
-    return [directory / name for name in REMOTE_DRIVER]
+    return [directory / name for name in REMOTE_LIBRARIES]
 
 
 class Bridge:

@@ -13,11 +13,6 @@ from egpu.api.quantities import MIB_BYTES
 
 INTERPOSER: Final = {"libegpu-interposer.so": "libegpu-interposer.so"}
 """The library that holds a program to its policy page: its file, and the artefact it is."""
-REMOTE_DRIVER: Final = {
-    "libcuda.so.1": "remote/libcuda.so.1",
-    "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
-}
-"""What a program without a GPU of its own loads instead of NVIDIA's, likewise."""
 RUNTIMES: Final = {
     "libcudart.so.12": "runtime/libcudart.so.12",
     "libcudart.so.13": "runtime/libcudart.so.13",
@@ -28,6 +23,14 @@ FORWARDED: Final = {
     "libcublasLt.so.13": "libraries/libcublasLt.so.13",
 }
 """Libraries over the remote driver, likewise: each carries its functions to the server's own."""
+REMOTE_LIBRARIES: Final = {
+    "libcuda.so.1": "remote/libcuda.so.1",
+    "libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
+    **RUNTIMES,
+    **FORWARDED,
+}
+"""What a program without a GPU of its own loads instead of NVIDIA's, likewise. A library that is loaded already is
+found by its name, so these come before those that the program or a package of its brings along."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ the slice, over shared memory."""
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.core.provisioners.base import Provisioner
-from egpu.core.provisioners.preparation import REMOTE_DRIVER, Preparation
+from egpu.core.provisioners.preparation import REMOTE_LIBRARIES, Preparation
 
 
 class QGPU(Provisioner):
@@ -16,4 +16,4 @@ class QGPU(Provisioner):
         return names.NO_DEVICES
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
-        return Preparation(libraries=REMOTE_DRIVER, executor="here" if minors else "elsewhere")
+        return Preparation(libraries=REMOTE_LIBRARIES, executor="here" if minors else "elsewhere")
