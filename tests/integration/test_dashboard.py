@@ -89,7 +89,7 @@ async def served(tmp_path: Path) -> AsyncGenerator[Served]:
             runs = pod(f"{namespace}-runs", container("app", {CORE: 30, MEMORY: 10}), namespace=namespace)
             runs = placed(runs, place(cache, runs, "n0"))
             cache.pod_changed(runs)
-            for one in (runs, waits(f"{namespace}-waits", namespace, 90)):
+            for one in (runs, waits(f"{namespace}-waits", namespace, 70)):
                 await plane.client.create(Pod, one, namespace=namespace)
         await everything_in(plane.client, "open", "tenant")
         listen = f"127.0.0.1:{free_port()}"
@@ -179,23 +179,28 @@ elasticgpu_container_idle_seconds{namespace="%(of)s",pod="%(of)s-runs",container
 
 
 async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
-    idle = "".join(USAGE % {"of": namespace, "idle": 7200} for namespace in ("open", "secret"))
-    served.dashboard.knowledge.usage = parse_usage(idle)
-    await until(lambda: _has(served, "/bill", "admin", "end pod open-runs"))
+    known = served.dashboard.knowledge
+    known.usage = parse_usage(USAGE % {"of": "secret", "idle": 7200})
+    await until(lambda: _has(served, "/bill?q=open-waits", "admin", "end pod secret/secret-runs, which is idle"))
+    pages = Pages(known)
+    sight = Sight("tenant", nodes=True, cards=True, pods=frozenset({"open"}), claims=frozenset({"open"}))
+    values = pages.parts["bill"](pages.looking(sight, {}))
+    assert [line.subject.name for line, _ in values["lines"]] == ["open-waits"]
+    assert "secret" not in render("parts/bill.html", values)
+
+    known.usage = parse_usage("".join(USAGE % {"of": namespace, "idle": 7200} for namespace in ("open", "secret")))
+    await until(lambda: _has(served, "/bill", "admin", "end pod open-runs: it asks nothing of its card"))
     whole = await served.text("/bill", "admin")
-    # 30 % of a card for ten hours each; 90 % for each of two that wait
-    assert re.findall(r"<td>(open|secret)</td>.*?>(\d)</td>.*?>([\d.]+)</td>.*?>([\d.]+)</td>", whole, re.DOTALL) == [
-        ("open", "2", "3.00", "28.80"), ("secret", "2", "3.00", "28.80"),
-    ]  # fmt: skip
     assert "10h" in whole, "the history"
-    await until(lambda: _has(served, "/bill?q=secret-waits", "admin", "moves or fewer would make room"))
+    row = r"<td>(open|secret)</td>.*?>(\d)</td>.*?>([\d.]+)</td>.*?>([\d.]+)</td>"
+    sums = re.findall(row, whole, re.DOTALL)
+    # 30 % of a card for ten hours each, and 70 % for each of two that wait since a moment
+    assert [(name, lines, per_day) for name, lines, _, per_day in sums] == [
+        ("open", "2", "24.00"), ("secret", "2", "24.00"),
+    ]  # fmt: skip
+    assert [float(lost) for _, _, lost, _ in sums] == [pytest.approx(3.1, abs=0.1)] * 2
     assert "GPU-hours by team" in await served.text("/bill?by=team", "admin")
     assert "GPU-hours by &lt;b&gt;" in await served.text("/bill?by=<b>", "admin")
-    sight = Sight("tenant", nodes=True, cards=True, pods=frozenset({"open"}), claims=frozenset({"open"}))
-    pages = Pages(served.dashboard.knowledge)
-    values = pages.parts["bill"](pages.looking(sight, {}))
-    assert [line.namespace for line, _ in values["lines"]] == ["open", "open"]
-    assert "secret" not in render("parts/bill.html", values)
     assert "Nothing is lost" in await served.text("/bill", "nobody")
 
 
