@@ -96,6 +96,15 @@ def test_on_a_small_terminal_no_table_breaks(shell: Shell, what: str):
     assert "█" not in " ".join(lines), "bars are for wide terminals"
 
 
+def test_on_a_small_terminal_the_bill_does_not_break_either(shell: Shell):
+    environment = shell.place.environment(KUBECONFIG=shell.kubeconfig)
+    title, heading, *lines = on_terminal("bill", environment=environment)
+    rows = lines[: next(at for at, line in enumerate(lines) if "GPU-hours are lost" in line)]
+    assert (title, heading.split()[:2]) == ("GPU-hours lost", ["NAMESPACE", "NAME"])
+    assert max(map(len, rows)) <= 80, rows
+    assert "waits" in " ".join(rows).split()
+
+
 def test_watching_shows_it_anew_until_ctrl_c(shell: Shell):
     environment = shell.place.environment(KUBECONFIG=shell.kubeconfig)
     lines = on_terminal("get", "pods", "-w", environment=environment, interrupt_at="selective")

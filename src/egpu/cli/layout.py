@@ -48,11 +48,15 @@ class Grid:
         """Whether every row has its one line."""
         return _total(self.most) <= width
 
+    def too_wide(self, width: int) -> bool:
+        """Whether the longest words leave no room for the columns."""
+        return _total(self.least) > width
+
     def fitted(self, spare: Sequence[str], width: int) -> "Grid":
         """Without as many of its spare columns, the first first, as the longest words leave no room for."""
         grid = self
         for name in spare:
-            if _total(grid.least) <= width:
+            if not grid.too_wide(width):
                 break
             grid = grid.without(name)
         return grid
@@ -69,7 +73,7 @@ class Grid:
         """The names of the columns (without `heading` not) and all rows. Texts are broken between words only: where the
         longest words do not fit, nothing is broken, and lines go on behind the edge, as kubectl's do."""
         widths = list(self.most)
-        if _total(self.least) <= width:
+        if not self.too_wide(width):
             while _total(widths) > width:
                 slack = [each - least for each, least in zip(widths, self.least, strict=True)]
                 widths[slack.index(max(slack))] -= 1
@@ -88,6 +92,18 @@ class Grid:
             else:
                 parts = [_broken(text, each) for text, each in zip(row, widths, strict=True)]
                 yield from (line(texts, look) for texts in zip_longest(*parts, fillvalue=""))
+
+    def stacked(self, width: int, *, style: Style, heading: Style) -> Iterator[str]:
+        """Each row by itself, a line or more for each of its texts: for who has no room for the columns."""
+        names = [name.upper() for name in self.names]
+        margin = max(map(_length, names))
+        for number, row in enumerate(zip(*self.columns, strict=True)):
+            if number:
+                yield ""
+            for name, text in zip(names, row, strict=True):
+                first, *more = _broken(text, width - margin - GAP)
+                yield f"{heading(name, _pad_right(name, margin))}{' ' * GAP}{style(first, first)}"
+                yield from (" " * (margin + GAP) + part for part in more)
 
 
 def _total(widths: Sequence[int]) -> int:
@@ -108,11 +124,11 @@ def _pad_right(text: str, width: int) -> str:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """In lines of at most `width`, none of whose words is longer."""
+    """In lines of at most `width`, but for words that are longer."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if _length(longer) <= width:
+        if not lines[-1] or _length(longer) <= width:
             lines[-1] = longer
         else:
             lines.append(word)

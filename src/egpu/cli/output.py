@@ -117,7 +117,7 @@ def show(table: Table, output: Format = Format.TABLE, *, empty: str = "nothing f
     if not table.rows:
         errors.print(empty, style="dim")
     elif console.is_terminal:
-        grid = show_rows(table, spared=output is not Format.WIDE)
+        grid = show_rows(table, spared=output is not Format.WIDE, stacked=output is not Format.WIDE)
         if gone := [name for name in table.columns if name not in grid.names]:
             errors.print(f"too narrow for {', '.join(gone)}: -o wide shows all", style="dim")
     else:
@@ -183,9 +183,10 @@ def fail(message: str, *, code: int = EXIT_FAILED) -> NoReturn:
     raise typer.Exit(code)
 
 
-def show_rows(table: Table, *, spared: bool = False, above: Grid | None = None) -> Grid:
-    """Print the table as the terminal shows it; returns how. `spared`: it may do without some columns. `above`: rows
-    that were shown before, in whose columns these go on."""
+def show_rows(table: Table, *, spared: bool = False, stacked: bool = False, above: Grid | None = None) -> Grid:
+    """Print the table as the terminal shows it; returns how. `spared`: it may do without some columns. `stacked`: where
+    there is no room for the others either, each row stands by itself, with all of them. `above`: rows that were shown
+    before, in whose columns these go on."""
     width = console.width
 
     def laid_out(*, narrow: bool) -> tuple[Grid, list[str]]:
@@ -199,7 +200,11 @@ def show_rows(table: Table, *, spared: bool = False, above: Grid | None = None) 
 
     grid, lines = laid_out(narrow=width < ROOMY_COLUMNS)
     if not grid.fits(width) and width >= ROOMY_COLUMNS:
-        grid, lines = min((grid, lines), laid_out(narrow=True), key=lambda found: len(found[1]))
+        found = ((grid, lines), laid_out(narrow=True))
+        grid, lines = min(found, key=lambda each: (spared and each[0].too_wide(width), len(each[1])))
+    if stacked and grid.too_wide(width):
+        grid = Grid.of(table.columns, _shown(table, narrow=width < ROOMY_COLUMNS))
+        lines = list(grid.stacked(width, style=_coloured, heading=_bold))
     title = [table.title] if table.title and above is None else []
     console.file.write("".join(f"{line}\n" for line in (*title, *lines)))
     return grid

@@ -91,11 +91,11 @@ def shown_at(width: int, made: Table, monkeypatch: pytest.MonkeyPatch) -> str:
 POD = "pod team-with-a-long-name/training-of-the-large-model-7f9c4d5b6-x2x4z"
 
 
-def cards() -> Table:
+def cards(holder: str = POD) -> Table:
     made = Table(("node", "model", "compute", "memory", "held by", "state"))
     model = Cell("NVIDIA A100-SXM4-80GB", "A100-80GB")
     row = ("node-1", model, output.gauge(55, 100, " 55 %"), output.gauge(1, 4, "16384 of 81920 MiB"))
-    made.add((*row, f"pod a/b, {POD}", "healthy"), {})
+    made.add((*row, f"pod a/b, {holder}", "healthy"), {})
     return made
 
 
@@ -107,12 +107,19 @@ def test_no_name_is_broken_at_any_width(width: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_narrow_terminal_has_no_bars_and_short_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow, roomy = (shown_at(width, cards(), monkeypatch) for width in (119, 120))
+    narrow, roomy = (shown_at(width, cards("pod c/d"), monkeypatch) for width in (119, 120))
     assert "█" not in narrow
     assert "NVIDIA" not in narrow
     assert "A100-80GB" in narrow
     assert "█████" in roomy
     assert "NVIDIA A100-SXM4-80GB" in roomy
+
+
+def test_a_roomy_terminal_goes_without_bars_before_rows_stand_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown_at(120, cards(), monkeypatch)
+    assert text.startswith("NODE    MODEL")
+    assert max(map(len, text.splitlines())) <= 120
+    assert "█" not in text
 
 
 def test_what_fits_stays_within_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:

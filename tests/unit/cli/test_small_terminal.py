@@ -49,6 +49,22 @@ def test_wide_and_roomy_terminals_show_all(small: io.StringIO, monkeypatch: pyte
     assert "too narrow" not in small.getvalue()
 
 
+def test_a_name_too_long_for_the_columns_has_each_row_by_itself(small: io.StringIO) -> None:
+    """As pods of deployments have: a table whose lines go on behind the edge is no table."""
+    made = table()
+    made.add(("l" * 63, "more words, " * 9, "it", "big"), {})
+    made.add(("e" * 90, "short", "it", "big"), {})
+    output.show(made)
+    first, second, third = small.getvalue().split("\n\n")
+    assert first.splitlines()[0] == f"NAME   {'n' * 30}"
+    assert [line[:7] for line in second.splitlines()] == ["NAME   ", "NOTE   ", "       ", "OWNER  ", "SIZE   "]
+    assert max(map(len, second.splitlines())) <= 80
+    assert third.splitlines() == [f"NAME   {'e' * 90}", "NOTE   short", "OWNER  it", "SIZE   big"]
+    small.truncate(small.seek(0))
+    output.show(made, Format.WIDE)
+    assert small.getvalue().startswith("NAME" + " " * 86), "-o wide is for who scrolls sideways, or has a file"
+
+
 def test_findings(small: io.StringIO) -> None:
     found = Finding(
         State.WRONG, "no DaemonSet elastic-gpu-agent in namespace elastic-gpu-system", "kubectl apply -k deploy"
