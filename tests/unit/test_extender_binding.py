@@ -135,7 +135,9 @@ async def test_the_same_pod_bound_twice_at_once_is_bound_once():
 
 
 @pytest.mark.parametrize("leads", [True, False])
-async def test_while_the_lease_is_asked_for_nobody_else_is_offered_the_cards(leads: bool) -> None:
+async def test_while_the_lease_is_asked_for_nobody_else_is_offered_the_cards(
+    leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api = cluster()
     first, second = api.put("pods", pod("a")), api.put("pods", pod("b"))
     async with extender(api) as one:
@@ -150,7 +152,7 @@ async def test_while_the_lease_is_asked_for_nobody_else_is_offered_the_cards(lea
             if not leads:
                 raise LeadershipLost("lost")
 
-        one.fence.check = meanwhile  # type: ignore[method-assign]
+        monkeypatch.setattr(one.fence, "check", meanwhile)
         with contextlib.nullcontext() if leads else pytest.raises(LeadershipLost):
             await one.binder.bind(args(first))
         assert offered == [False]
