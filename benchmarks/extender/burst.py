@@ -35,8 +35,9 @@ class Burst(NamedTuple):
 
 
 def run(nodes: int, folder: Path) -> Burst:
-    """PODS of them, against an API server and an extender of their own."""
-    pods = list(arrivals(PODS, seed=2))
+    """PODS of them, against an API server and an extender of their own. For pods with several cards each there would
+    not be room in the end."""
+    pods = list(arrivals(PODS, seed=2, most_cards=1))
     names = [node_name(number) for number in range(nodes)]
     with ExitStack() as stack:
         server = stack.enter_context(said_its_port("benchmarks.extender.api_server", str(nodes), str(folder)))

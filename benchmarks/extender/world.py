@@ -86,11 +86,12 @@ class World:
         self.cards += [_card(node, at, left[at], sorted(held)) for at, held in enumerate(holders)]
 
 
-def arrivals(count: int, *, seed: int = 1) -> Iterator[Json]:
-    """Pods that wait, as the webhook left them."""
+def arrivals(count: int, *, seed: int = 1, most_cards: int = CARDS_PER_NODE) -> Iterator[Json]:
+    """Pods that wait, as the webhook left them, none of which asks for more than `most_cards`."""
     draw = random.Random(seed)
     for number in range(count):
-        kind = _drawn(draw)
+        while (kind := _drawn(draw)).cards > most_cards:
+            pass
         demand = ContainerDemand(
             provisioner=PROVISIONER,
             cards=kind.cards,

@@ -1,6 +1,7 @@
 """Bind under every race we can think of, against a pretend API server: nothing over-committed, nothing left behind."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from collections.abc import AsyncGenerator
@@ -15,8 +16,9 @@ from egpu.api.allocation import decode_allocation
 from egpu.api.extender import ExtenderBindingArgs
 from egpu.apps.extender import Extender, ExtenderConfig
 from egpu.apps.extender.fence import FENCE
+from egpu.core.placement.node_names import NodeNames
 from egpu.embedded.credentials import extender_credentials
-from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, Unavailable
+from egpu.errors import Conflict, DoesNotFit, ElasticGPUError, LeadershipLost, Unavailable
 from egpu.runtime.supervisor import Supervisor
 from support.fake_api import FakeAPI, Fault, Json, status
 from support.waiting import DEADLINE_SECONDS, until
@@ -130,6 +132,31 @@ async def test_the_same_pod_bound_twice_at_once_is_bound_once():
         await asyncio.gather(*(one.binder.bind(args(obj)) for _ in range(5)))
         assert sum(line[1].endswith("/binding") for line in api.log) == 1
         assert sum(given_out(api).values()) == 60
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_while_the_lease_is_asked_for_nobody_else_is_offered_the_cards(
+    leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = cluster()
+    first, second = api.put("pods", pod("a")), api.put("pods", pod("b"))
+    async with extender(api) as one:
+        for obj in (first, second):
+            await seen(one, obj)
+        other = one.view.pods.get("b", "ns")
+        assert other is not None
+        offered: list[bool] = []
+
+        async def meanwhile() -> None:
+            offered.extend(one.placing.filter(other, NodeNames(["n0"])).ok.tolist())
+            if not leads:
+                raise LeadershipLost("lost")
+
+        monkeypatch.setattr(one.fence, "check", meanwhile)
+        with contextlib.nullcontext() if leads else pytest.raises(LeadershipLost):
+            await one.binder.bind(args(first))
+        assert offered == [False]
+        assert one.placing.filter(other, NodeNames(["n0"])).ok.tolist() == [not leads]
 
 
 async def test_a_conflict_because_the_pod_changed_is_tried_again_with_the_new_version():

@@ -312,6 +312,37 @@ def test_a_plan_that_the_cluster_outran_is_not_confirmed():
         confirmed(wants, found, scene)
 
 
+def test_only_pods_of_nodes_where_somebody_may_go_are_read() -> None:
+    cache = cluster(3)
+    pods = [asking(f"p{at}", 60, priority=priority) for at, priority in enumerate((0, 9, 9))]
+    there = [placed(one, place(cache, one, f"n{at}")) for at, one in enumerate(pods)]
+    known = {one.uid: one for one in there}
+    nodes = {f"n{at}": node(f"n{at}") for at in range(3)}
+    read: list[str] = []
+
+    def reading(uid: str) -> Pod | None:
+        read.append(uid)
+        return known.get(uid)
+
+    population = Population(reading)
+    for one in there:
+        population.changed(one)
+    found = plan(asking("urgent", 80, priority=5), Scene(cache, nodes, population, (), BINPACK))
+    assert isinstance(found, Plan)
+    assert set(read) == {"uid-p0"}
+
+
+def test_a_population_forgets_who_has_ended_or_moved() -> None:
+    one = placed(asking("one", 60), place(cluster(1, 1), asking("one", 60)))
+    population = Population.of([one])
+    assert [pod.uid for pod in population.on("n0")] == [one.uid]
+    leaving = replace(one, metadata=replace(one.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    population.changed(leaving)
+    assert population.placed[one.uid].leaving
+    population.changed(replace(one, status=replace(one.status, phase="Failed")))
+    assert (population.on("n0"), dict(population.placed), population.lowest) == ([], {}, None)
+
+
 def replace_pods(scene: Scene, pods: Sequence[Pod]) -> Scene:
     return Scene(scene.cache, scene.nodes, Population.of(pods), scene.budgets, scene.policies)
 

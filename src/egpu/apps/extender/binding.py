@@ -96,7 +96,9 @@ class Binder:
         await self._claims.resolve_doubts()
         # As read before the fence is asked: see rule 1 there.
         read = {member.uid: member for member in self._members(pod)}
-        await self._fence.check()
+        alone = self._view.cache.gangs.of(pod) is None
+        if not alone:
+            await self._fence.check()  # the gang may change meanwhile, and is then as it is chosen for
         # From here to `_assumed` there is no await: nobody can choose between our choice and our assumption.
         chosen: list[tuple[Pod, PodAllocation, dict[str, ClaimAllocation]]] = []
         with self._view.cache.reservations.lifted(pod):
@@ -107,6 +109,8 @@ class Binder:
             self._assume(member, allocation, ())
         written: dict[str, tuple[ElasticGPUClaim, ...]] = {}
         try:
+            if alone:
+                await self._fence.check()  # whoever is looked at meanwhile is not offered the same cards
             for member, _, waiting in chosen:
                 written[member.uid] = await self._claims.bind_waiting(member, waiting)
         except BaseException:
