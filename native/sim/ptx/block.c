@@ -6,6 +6,10 @@
 
 enum { WARP_ROUNDS = 256 }; /* meetings of one warp before the others get their turn */
 
+/* Shared memory is given out in units (%total_smem_size in the PTX ISA says so), and compilers read
+ * a whole vector where less of it was asked for. This is the smallest unit of any card. */
+enum { SHARED_UNIT = 128 };
+
 struct barrier {
     uint32_t arrived;
     uint32_t expected; /* 0: every thread that still lives */
@@ -256,7 +260,7 @@ egpu_ptx_status egpu_ptx_run(const egpu_ptx_kernel *kernel, const egpu_ptx_launc
     struct exec x = {
         .kernel = kernel,
         .launch = launch,
-        .shared_bytes = shared,
+        .shared_bytes = (shared + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT,
         .fuel =
             launch->max_instructions ? launch->max_instructions : EGPU_PTX_DEFAULT_MAX_INSTRUCTIONS,
     };

@@ -102,6 +102,12 @@ static const char threads_ptx[] = HEADER
     "mov.u64 %rd2,dynamic; cvta.shared.u64 %rd2,%rd2; st.u32 [%rd2+4],77; ld.shared.u32 %r1,[dynamic+4];\n"
     "mov.u32 %r2,%dynamic_smem_size; st.global.v2.u32 [%rd1],{%r1,%r2}; ret; }\n"
 
+    ".visible .entry vector(.param .u64 out, .param .u32 at) {\n"
+    ".reg .u64 %rd<3>; .reg .u32 %r<6>; ld.param.u64 %rd1,[out]; ld.param.u32 %r1,[at];\n"
+    "cvt.u64.u32 %rd2,%r1; st.shared.u32 [dynamic+24],88;\n"
+    "ld.shared.v4.u32 {%r2,%r3,%r4,%r5},[%rd2];\n"
+    "mov.u32 %r1,%total_smem_size; st.global.v2.u32 [%rd1],{%r4,%r1}; ret; }\n"
+
     /* Elements by index, as values and as operands: of global, shared and local arrays. */
     ".visible .entry indexed(.param .u64 out) {\n"
     ".shared .align 16 .b8 bytes[64]; .local .align 8 .u64 own[4]; .shared .v2 .u32 pairs[4];\n"
@@ -198,6 +204,16 @@ static void test_results(void) {
     l.dynamic_shared_bytes = 64;
     CHECK(run_kernel(m, "window", l) == EGPU_PTX_OK && c[0][0] == 77 && c[0][1] == 64,
           "dynamic shared memory");
+    struct {
+        uint64_t out;
+        uint32_t at;
+    } vector = {out, 16};
+    egpu_ptx_launch wide = shape(1, 1, &vector, sizeof vector);
+    wide.dynamic_shared_bytes = 28; /* the last of the four words is not among them */
+    CHECK(run_kernel(m, "vector", wide) == EGPU_PTX_OK && c[0][0] == 88 && c[0][1] == 128,
+          "a vector that begins in shared memory: %u of %u", c[0][0], c[0][1]);
+    vector.at = 128;
+    CHECK(run_kernel(m, "vector", wide) == EGPU_PTX_ILLEGAL_ADDRESS, "past the unit of its end");
     l.dynamic_shared_bytes = 0;
     CHECK(run_kernel(m, "indexed", l) == EGPU_PTX_OK, "elements by index");
     static const uint32_t elements[] = {30, 40, 8, 7, 5, 4};
