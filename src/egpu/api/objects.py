@@ -147,8 +147,8 @@ class Slice(Wire, frozen=True, kw_only=True):
     """Of the card."""
     class_name: str = ""
     """The class of its claim."""
-    equal_size: str = ""
-    """The one size that all slices of its card have; empty: sizes mix there."""
+    alike: str = ""
+    """What all slices of its card have in common beside their technology, in its words; empty: nothing."""
 
 
 ReclaimPolicy = Literal["Retain", "Delete"]

@@ -88,6 +88,6 @@ def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
         model=source.model,
     )
     container = ContainerAllocation(
-        provisioner=source.provisioner, mode=source.mode, equal_size=source.equal_size, cards=(share,)
+        provisioner=source.provisioner, mode=source.mode, alike=source.alike, cards=(share,)
     )
     return PodAllocation(node=gpu.spec.node_name, containers={CLAIM_CONTAINER: container})

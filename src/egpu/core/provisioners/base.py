@@ -157,6 +157,11 @@ class Provisioner:
         """What NVIDIA's container runtime is told to give a container of this technology: the cards, by UUID."""
         return ",".join(share.uuid for share in allocation.cards)
 
+    def time_slice(self, allocation: ContainerAllocation) -> str:
+        """How long a program keeps the cards while others wait for them, as `nvidia-smi compute-policy` calls it; empty
+        where that is left as it is."""
+        return ""
+
     def capacity(self, node: NodeTotals) -> dict[str, int]:
         """What a node publishes for this technology: all it has, under each of its vocabularies."""
         published: dict[str, int] = {}
