@@ -232,7 +232,8 @@ struct sim_process {
     uint32_t pid;           /* as its own pid namespace counts */
     uint64_t start_ticks;   /* field 22 of /proc/pid/stat */
     uint64_t pid_namespace; /* inode */
-    char name[104];
+    uint64_t group;         /* its control group, by inode; 0: none */
+    char name[96];
     /* the last one: of its instance (CUDA sees no more than one) */
     struct sim_usage cards[SIM_MAX_CARDS + 1];
 };

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.memory_limits import pod_group
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.embedded import manifests
@@ -118,3 +119,30 @@ async def test_sizes_with_names_of_a_class(running: Cluster, client: Client, dir
     seen = program.seen()
     assert seen is not None
     assert seen.total_mib == 2048
+
+
+async def test_the_driver_holds_a_pod_to_its_memory(running: Cluster, client: Client, directory: Path) -> None:
+    klass = a_class("held", names.VCUDA, parameters={"memoryIsolation": "driver"})
+    claims = [a_claim("one", "held", core=20, memory_mib=1024), a_claim("two", "held", core=20, memory_mib=1024)]
+    await manifests.create(client, [klass, *claims, sample("sample", {}, using("one"))])
+    await answers_rightly(client, "sample")
+    program = Program(directory, "held")
+    await holds(client, program, program.pod({}, using("two")), 8)
+    pod = await client.get(Pod, "held", namespace="default")
+    container = await given(client, "held")
+    assert container is not None
+    assert container.memory_isolation == "driver"
+    groups = running.node_dir(running.node_names[0]) / "kubelet" / "cgroup"
+    limit = pod_group(groups, pod.uid)
+    assert limit is not None
+    (written,) = limit.glob("dmem.*")
+    assert written.name.removeprefix("dmem.") == container.cards[0].uuid
+    assert written.read_text().split() == ["0", str(1024 << 20)]
+    # With another limit than the interposer's: who refuses is the driver.
+    written.write_text(f"0 {640 << 20}\n")
+    program.hold(16)
+    await until(lambda: (seen := program.seen()) and seen.pieces, "it goes on", seconds=30)
+    most = 640 // 64
+    await until(lambda: (seen := program.seen()) is not None and 8 < seen.pieces <= most, "it takes more", seconds=30)
+    await clear(client)
+    await until(lambda: pod_group(groups, pod.uid) is None, "its group goes", seconds=30)

@@ -3,6 +3,7 @@
     kubernetes      the API server: client, reflector, election
     kubelet         kubelet's gRPC APIs: device plugin, pod-resources
     nvml            the cards of this machine
+    memory_limits   memory of cards, limited by the driver by control group
     compute_policy  what nvidia-smi alone can set of them
     slices          the two files of a slice: what may be used, and what is
     executors       processes that have a card for programs that have none

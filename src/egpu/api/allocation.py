@@ -75,6 +75,8 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     """The UID of its claim where several pods may use that: they have one slice together; else empty."""
     alike: str = ""
     """What all slices of its cards have in common beside their technology, in its words; empty: nothing."""
+    memory_isolation: str = ""
+    """ "driver" where the driver holds it to its memory, by the control group of its pod; else empty."""
     cards: tuple[CardShare, ...]
     """What of which cards."""
     revision: int = 0
@@ -136,6 +138,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     two of several cards, at the least ("": anything, the faster the better): see `egpu.core.links`. `select` is what
     each card must be, `prefer` which of those that fit are taken: "strongest", "weakest" or whichever the policy likes.
     `alike` is what all slices of its cards must have in common beside their technology, in its words; empty: nothing.
+    `memory_isolation` is "driver" where the driver has to hold it to its memory.
     """
 
     provisioner: str
@@ -156,6 +159,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     select: tuple[CardRequirement, ...] = ()
     prefer: str = ""
     alike: str = ""
+    memory_isolation: str = ""
 
 
 class PodDemand(_Strict, frozen=True, kw_only=True):

@@ -124,6 +124,8 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """NUMA node, -1 when the machine has none."""
     links: list[Link] = []
     """To the other cards of the node."""
+    memory_isolation: str = ""
+    """ "driver" where the driver limits memory by control group; else empty."""
 
 
 class Slice(Wire, frozen=True, kw_only=True):

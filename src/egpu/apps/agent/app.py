@@ -20,6 +20,7 @@ from egpu.adapters.kubelet.registrar import Registrar
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
+from egpu.adapters.memory_limits import MemoryLimits
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
@@ -31,6 +32,7 @@ from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.limits.compute import ComputeSharing
+from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.limits.ended import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
@@ -165,6 +167,7 @@ class Agent:
                 specs=self.specs,
                 injection=self.injection,
                 time_slices=self.time_slices,
+                driver_limits=DriverLimits(self.slots, config.cgroup_root, MemoryLimits(config.nvml_library).set),
             ),
             metrics=self.metrics,
             specs=self.specs,

@@ -342,6 +342,7 @@ def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tup
         core_limit=demand.core_limit,
         memory_limit_percent=demand.memory_limit_percent,
         alike=demand.alike,
+        memory_isolation=demand.memory_isolation,
         vocabulary=demand.vocabulary,
         cards=tuple(
             CardShare(

@@ -56,6 +56,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         why_not=reason,
         cordoned=reason == CORDONED,
         compute_capability=sys.intern(physical.compute_capability),
+        memory_isolation=sys.intern(physical.memory_isolation),
         links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
     )
 

@@ -4,6 +4,7 @@
     preparation       what a node agent sets up, as values
     oversubscription  how much more than its share a class lets programs allocate
     sharing           whether several pods may use one claim of a class
+    isolation         whether the driver holds programs to their memory
     physical          whole cards
     gpushare          memory shared by agreement, and what Aliyun's tools read
     vcuda             a library in the process holds it to its slice

@@ -94,6 +94,8 @@ class Provisioner:
     """Whether a slice can change its size while it runs."""
     shareable: ClassVar[bool] = False
     """Whether several pods of one node can have one slice together."""
+    driver_limits: ClassVar[bool] = False
+    """Whether the driver can hold its programs to their memory, where the driver has limits by control group."""
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Parameters of a class that only this technology knows, and their values."""
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC
