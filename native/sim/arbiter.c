@@ -46,6 +46,15 @@ void machine_count_runnable(struct machine *machine, struct sim_card *card, int 
     atomic_fetch_add(&machine_usage(machine, machine->slot, card)->runnable, (uint32_t)change);
 }
 
+static uint64_t slice_length(const struct sim_card *card) {
+    switch (atomic_load_explicit(&card->timeslice, memory_order_relaxed)) {
+    case SIM_TIMESLICE_SHORT: return card->timeslice_ns / 2;
+    case SIM_TIMESLICE_MEDIUM: return card->timeslice_ns * 2;
+    case SIM_TIMESLICE_LONG: return card->timeslice_ns * 8;
+    default: return card->timeslice_ns;
+    }
+}
+
 static uint64_t slice_word(int slot, uint64_t began) {
     return (uint64_t)(slot + 1) << SLICE_SHIFT |
            ((began >> SLICE_UNIT_SHIFT) & ((UINT64_C(1) << SLICE_SHIFT) - 1));
@@ -78,7 +87,7 @@ static void nap(uint64_t until, uint64_t now) {
  * the card). */
 static void wait_for_slice(struct machine *machine, struct sim_card *card, uint64_t earliest,
                            uint64_t *until_ns) {
-    const uint64_t length = card->timeslice_ns;
+    const uint64_t length = slice_length(card);
     for (;;) {
         uint64_t word = atomic_load(&card->slice);
         int holder = (int)(word >> SLICE_SHIFT) - 1;
@@ -118,7 +127,8 @@ uint64_t machine_take_time(struct machine *machine, struct sim_card *card, uint6
     uint64_t slice_end = UINT64_MAX;
     if (sliced) {
         wait_for_slice(machine, card, earliest_ns, &slice_end);
-        if (*duration_ns > card->timeslice_ns) *duration_ns = card->timeslice_ns;
+        const uint64_t length = slice_length(card);
+        if (*duration_ns > length) *duration_ns = length;
     }
     uint64_t until = atomic_load(&card->busy_until_ns);
     uint64_t start;

@@ -14,7 +14,9 @@ API CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
     NEED(free_bytes && total);
     struct sim_card *card = context->device->card;
     *free_bytes = (size_t)machine_free_chunks(&engine.machine, card) * SIM_CHUNK_BYTES;
-    *total = card->memory_bytes;
+    uint32_t limit = machine_limit_chunks(&engine.machine, card);
+    *total =
+        limit < card->chunk_count ? (size_t)limit * SIM_CHUNK_BYTES : (size_t)card->memory_bytes;
     return CUDA_SUCCESS;
 }
 

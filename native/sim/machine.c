@@ -315,6 +315,7 @@ int machine_join(struct machine *machine, const struct sim_card *instance) {
         process->pid = (uint32_t)getpid();
         process->start_ticks = start_ticks_of(process->pid);
         process->pid_namespace = machine->pid_namespace;
+        process->group = machine_own_group(machine);
         ssize_t got = readlink("/proc/self/exe", process->name, sizeof process->name - 1);
         if (got < 0) process->name[0] = '\0';
         atomic_store(&machine->header->process_state[chosen], SIM_PROCESS_LIVE);
@@ -345,7 +346,11 @@ static uint32_t count_free(struct sim_card *card) {
 
 uint32_t machine_free_chunks(struct machine *machine, struct sim_card *card) {
     machine_reap(machine);
-    if (!atomic_load(&card->mig_enabled)) return count_free(machine_memory_of(machine, card));
+    if (!atomic_load(&card->mig_enabled)) {
+        uint32_t room = machine_group_room(machine, card);
+        uint32_t all = count_free(machine_memory_of(machine, card));
+        return room < all ? room : all;
+    }
     uint32_t used = 0; /* a card in MIG mode has what its instances have */
     for (unsigned place = 0; place < SIM_MAX_INSTANCES; place++) {
         const struct sim_card *instance = machine_instance(machine, card, SIM_INSTANCE_GPU, place);
@@ -430,6 +435,13 @@ void machine_drop_evictable(struct machine *machine, struct sim_card *card, uint
     machine_table_unlock(machine);
 }
 
+/* With the table locked; the dead of its group are buried before it is refused anything. */
+static bool group_has_room(struct machine *machine, struct sim_card *card, uint32_t count) {
+    if (machine_group_room(machine, card) >= count) return true;
+    reap_locked(machine);
+    return machine_group_room(machine, card) >= count;
+}
+
 int machine_take_chunks(struct machine *machine, struct sim_card *card, uint32_t count,
                         struct chunk_run **runs, size_t *run_count) {
     card = machine_memory_of(machine, card);
@@ -443,7 +455,7 @@ int machine_take_chunks(struct machine *machine, struct sim_card *card, uint32_t
     machine_table_lock(machine);
     if (count_free(card) < count) reap_locked(machine);
     if (count_free(card) < count) evict(machine, card, count - count_free(card));
-    if (count_free(card) < count) error = ENOMEM;
+    if (count_free(card) < count || !group_has_room(machine, card, count)) error = ENOMEM;
     for (uint32_t i = error ? card->chunk_count : first_fit(owners, card->chunk_count, count);
          i < card->chunk_count && taken < count; i++) {
         if (atomic_load_explicit(&owners[i], memory_order_relaxed) != 0) continue;

@@ -66,6 +66,23 @@ void machine_give_chunks(struct machine *machine, struct sim_card *card,
 
 uint32_t machine_free_chunks(struct machine *machine, struct sim_card *card);
 
+/* ---- limits of control groups (limits.c): by the path of a group, of a card ---- */
+#define SIM_NO_LIMIT UINT64_MAX
+struct sim_limits {
+    uint64_t soft, hard; /* bytes */
+};
+/* 0, or an errno: it is no directory. `group` is how processes are told apart by it. */
+int limits_group(const char *path, uint64_t *group);
+/* 0, ENOENT (none is set), or another errno. */
+int limits_read(const char *group, const struct sim_card *card, struct sim_limits *limits);
+/* Soft 0 and hard SIM_NO_LIMIT: none any more. */
+int limits_write(const char *group, const struct sim_card *card, const struct sim_limits *limits);
+/* What the processes of a group hold of a card. */
+uint32_t machine_group_chunks(struct machine *machine, const struct sim_card *card, uint64_t group);
+/* Of this process's own group: what it may hold in all (chunk_count: no limit), and more. */
+uint32_t machine_limit_chunks(const struct machine *machine, const struct sim_card *card);
+uint32_t machine_group_room(struct machine *machine, const struct sim_card *card);
+
 /* Managed memory: chunks that whoever needs them takes away. Returns how many of `want` there
  * were. */
 uint32_t machine_hold_evictable(struct machine *machine, struct sim_card *card, uint32_t want);

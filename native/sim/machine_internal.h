@@ -1,4 +1,5 @@
-/* Between the files that make up the shared machine: machine.c, shared.c, mig.c, arbiter.c. */
+/* Between the files that make up the shared machine: machine.c, shared.c, mig.c, limits.c,
+ * arbiter.c. */
 #ifndef EGPU_SIM_MACHINE_INTERNAL_H
 #define EGPU_SIM_MACHINE_INTERNAL_H
 
@@ -19,6 +20,8 @@ struct sim_usage *machine_usage(struct machine *machine, int slot, const struct 
  * that was the last one. */
 struct sim_card *machine_next_memory(struct machine *machine, const struct sim_card *after);
 void machine_reap_locked(struct machine *machine);
+/* Of this process; 0: none. */
+uint64_t machine_own_group(const struct machine *machine);
 
 /* Which process a chunk with this owner is charged to; -1: none. */
 int machine_charged_slot(struct machine *machine, uint32_t owner);

@@ -342,7 +342,10 @@ API nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t
 
 static void memory_of(struct sim_card *card, unsigned long long *total,
                       unsigned long long *free_bytes) {
-    *total = card->memory_bytes + card->driver_bytes;
+    uint32_t limit = machine_limit_chunks(&machine, card);
+    *total = limit < card->chunk_count ? (unsigned long long)limit * SIM_CHUNK_BYTES
+                                       : card->memory_bytes;
+    *total += card->driver_bytes;
     *free_bytes = (unsigned long long)machine_free_chunks(&machine, card) * SIM_CHUNK_BYTES;
 }
 

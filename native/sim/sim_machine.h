@@ -127,6 +127,15 @@ struct sim_mig_profile {
     uint32_t pad[2];
 };
 
+/* How long a process keeps the card, as `nvidia-smi compute-policy` counts: sim_card.timeslice_ns,
+ * half of it, twice, eight times. */
+enum sim_timeslice {
+    SIM_TIMESLICE_DEFAULT = 0,
+    SIM_TIMESLICE_SHORT = 1,
+    SIM_TIMESLICE_MEDIUM = 2,
+    SIM_TIMESLICE_LONG = 3
+};
+
 enum sim_instance_kind { SIM_INSTANCE_NONE = 0, SIM_INSTANCE_GPU = 1, SIM_INSTANCE_COMPUTE = 2 };
 
 /* A card. A MIG instance is one as well: its window of the card's memory and chunk table, and time
@@ -187,7 +196,7 @@ struct sim_card {
     /* dynamic */
     _Atomic uint64_t busy_until_ns; /* CLOCK_MONOTONIC; the card's time is given away up to here */
     _Atomic uint32_t used_chunks;   /* derived from the chunk table, recounted after a death */
-    uint32_t pad2;
+    _Atomic uint32_t timeslice;     /* enum sim_timeslice */
     struct sim_busy busy;
     _Atomic uint64_t slice; /* who has the card and since when: see arbiter.c */
     _Atomic uint32_t lost;  /* it fell off the bus */
@@ -229,7 +238,8 @@ struct sim_process {
     uint32_t pid;           /* as its own pid namespace counts */
     uint64_t start_ticks;   /* field 22 of /proc/pid/stat */
     uint64_t pid_namespace; /* inode */
-    char name[104];
+    uint64_t group;         /* its control group, by inode; 0: none */
+    char name[96];
     /* the last one: of its instance (CUDA sees no more than one) */
     struct sim_usage cards[SIM_MAX_CARDS + 1];
 };

@@ -32,8 +32,9 @@ static const char HELP[] =
     "  nvidia-smi --query-compute-apps=FIELD,... --format=csv[,noheader][,nounits]\n"
     "  --help-query-gpu, --help-query-compute-apps   the fields\n"
     "  -i, --id=CARD            one card only: its index, UUID or bus id\n"
-    "  -l, --loop=SECONDS       again and again, until Ctrl-C\n\n"
-    "It changes no setting, and has none of NVIDIA's other commands.\n";
+    "  -l, --loop=SECONDS       again and again, until Ctrl-C\n"
+    "  nvidia-smi compute-policy --set-timeslice=N or --list, of simulated cards\n\n"
+    "It changes no other setting, and has none of NVIDIA's other commands.\n";
 
 static _Noreturn void refuse(const char *format, const char *what) {
     fprintf(stderr, "nvidia-smi: ");
@@ -169,6 +170,7 @@ static void print_list(const struct cards *cards) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "compute-policy") == 0) return policy_main(argc - 1, argv + 1);
     struct options options = read_options(argc, argv);
     struct query query = {0};
     if (options.what == QUERY) query = read_query(&options);

@@ -19,39 +19,45 @@ enum {
     EXIT_OTHER = 255
 };
 
-#define NVML_FUNCTIONS(F)                  \
-    F(nvmlInit_v2)                         \
-    F(nvmlErrorString)                     \
-    F(nvmlSystemGetDriverVersion)          \
-    F(nvmlSystemGetCudaDriverVersion_v2)   \
-    F(nvmlSystemGetProcessName)            \
-    F(nvmlDeviceGetCount_v2)               \
-    F(nvmlDeviceGetHandleByIndex_v2)       \
-    F(nvmlDeviceGetHandleByUUID)           \
-    F(nvmlDeviceGetHandleByPciBusId_v2)    \
-    F(nvmlDeviceGetIndex)                  \
-    F(nvmlDeviceGetName)                   \
-    F(nvmlDeviceGetUUID)                   \
-    F(nvmlDeviceGetSerial)                 \
-    F(nvmlDeviceGetPciInfo_v3)             \
-    F(nvmlDeviceGetCudaComputeCapability)  \
-    F(nvmlDeviceGetMemoryInfo)             \
-    F(nvmlDeviceGetMemoryInfo_v2)          \
-    F(nvmlDeviceGetUtilizationRates)       \
-    F(nvmlDeviceGetTemperature)            \
-    F(nvmlDeviceGetPerformanceState)       \
-    F(nvmlDeviceGetPowerUsage)             \
-    F(nvmlDeviceGetEnforcedPowerLimit)     \
-    F(nvmlDeviceGetFanSpeed)               \
-    F(nvmlDeviceGetClockInfo)              \
-    F(nvmlDeviceGetMaxClockInfo)           \
-    F(nvmlDeviceGetPersistenceMode)        \
-    F(nvmlDeviceGetComputeMode)            \
-    F(nvmlDeviceGetEccMode)                \
-    F(nvmlDeviceGetMigMode)                \
-    F(nvmlDeviceGetMaxMigDeviceCount)      \
-    F(nvmlDeviceGetMigDeviceHandleByIndex) \
-    F(nvmlDeviceGetComputeRunningProcesses_v3)
+#define NVML_FUNCTIONS(F)                      \
+    F(nvmlInit_v2)                             \
+    F(nvmlErrorString)                         \
+    F(nvmlSystemGetDriverVersion)              \
+    F(nvmlSystemGetCudaDriverVersion_v2)       \
+    F(nvmlSystemGetProcessName)                \
+    F(nvmlDeviceGetCount_v2)                   \
+    F(nvmlDeviceGetHandleByIndex_v2)           \
+    F(nvmlDeviceGetHandleByUUID)               \
+    F(nvmlDeviceGetHandleByPciBusId_v2)        \
+    F(nvmlDeviceGetIndex)                      \
+    F(nvmlDeviceGetName)                       \
+    F(nvmlDeviceGetUUID)                       \
+    F(nvmlDeviceGetSerial)                     \
+    F(nvmlDeviceGetPciInfo_v3)                 \
+    F(nvmlDeviceGetCudaComputeCapability)      \
+    F(nvmlDeviceGetMemoryInfo)                 \
+    F(nvmlDeviceGetMemoryInfo_v2)              \
+    F(nvmlDeviceGetUtilizationRates)           \
+    F(nvmlDeviceGetTemperature)                \
+    F(nvmlDeviceGetPerformanceState)           \
+    F(nvmlDeviceGetPowerUsage)                 \
+    F(nvmlDeviceGetEnforcedPowerLimit)         \
+    F(nvmlDeviceGetFanSpeed)                   \
+    F(nvmlDeviceGetClockInfo)                  \
+    F(nvmlDeviceGetMaxClockInfo)               \
+    F(nvmlDeviceGetPersistenceMode)            \
+    F(nvmlDeviceGetComputeMode)                \
+    F(nvmlDeviceGetEccMode)                    \
+    F(nvmlDeviceGetMigMode)                    \
+    F(nvmlDeviceGetMaxMigDeviceCount)          \
+    F(nvmlDeviceGetMigDeviceHandleByIndex)     \
+    F(nvmlDeviceGetComputeRunningProcesses_v3) \
+    F(egpuSimSetTimeslice)                     \
+    F(egpuSimGetTimeslice)
+
+/* Of the simulated NVML, which has them where NVIDIA's has nothing that is public. */
+nvmlReturn_t egpuSimSetTimeslice(nvmlDevice_t device, unsigned length);
+nvmlReturn_t egpuSimGetTimeslice(nvmlDevice_t device, unsigned *length);
 
 /* NVML's functions; a null pointer where this library has none of that name. */
 struct nvml {
@@ -103,5 +109,8 @@ void field_text(enum field_kind kind, const char *name, nvmlDevice_t card,
 /* For people. */
 void page_print(const struct cards *cards);
 void page_details(const struct cards *cards);
+
+/* The command compute-policy; its exit code. */
+int policy_main(int argc, char **argv);
 
 #endif

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from egpu.adapters.compute_policy import set_time_slice
 from egpu.adapters.simulator.clock import Clock
 from egpu.adapters.simulator.machine import Machine, profiles
 from support.simulated_gpu import Program, machine, run
@@ -110,6 +111,22 @@ def test_a_short_kernel_that_comes_during_a_long_one(
         held.begin({"long": long, "short": short})
         held.pass_busily(21 * MS)
         assert [short.hear(), long.hear()] == [short_ms, long_ms]
+
+
+@pytest.mark.parametrize(("length", "short_ms"), [("short", 2), ("medium", 5), ("long", 17)])
+def test_a_short_kernel_waits_for_the_time_slice_that_its_card_was_set_to(
+    tmp_path: Path, length: str, short_ms: float
+) -> None:
+    """Of 2 ms: half, twice and eight times."""
+    with (
+        reins(tmp_path) as held,
+        Program(held.machine, kernels(20_000, 1)) as long,
+        Program(held.machine, kernels(1000, 1)) as short,
+    ):
+        set_time_slice(held.machine.cards[0].uuid, length, held.machine.driver_dir / "libnvidia-ml.so.1")
+        held.begin({"long": long, "short": short})
+        held.pass_busily(21 * MS)
+        assert short.hear() == short_ms
 
 
 def test_processes_that_contend_have_equal_time_whatever_their_kernels(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from egpu.adapters import native
+from egpu.adapters.compute_policy import set_time_slice
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.machine import Machine
+from egpu.errors import NotSupported
 from support.simulated_gpu import Program, environment, machine
 
 MODEL = "NVIDIA A100-SXM4-80GB"
@@ -124,3 +126,16 @@ def test_a_simulated_slice_has_it_on_its_path_with_the_samples(tmp_path: Path) -
     total, spin = done.stdout.splitlines()
     assert total == "2048 MiB"
     assert Path(spin).samefile(native.path("samples/egpu-sample-spin"))
+
+
+def test_time_slices_are_set_of_simulated_cards(two: Machine) -> None:
+    uuid = two.cards[1].uuid
+    assert printed(two, "compute-policy", "-i", uuid, "--set-timeslice=3") == [f"Timeslice set to LONG for GPU {uuid}"]
+    listed = [f"GPU {two.cards[0].uuid}: Timeslice DEFAULT", f"GPU {uuid}: Timeslice LONG"]
+    assert printed(two, "compute-policy", "--list") == listed
+    set_time_slice(uuid, "default", two.driver_dir / "libnvidia-ml.so.1")
+    assert printed(two, "compute-policy", "-l", "-i", "1") == [f"GPU {uuid}: Timeslice DEFAULT"]
+    with pytest.raises(NotSupported, match="no GPU GPU-none here"):
+        set_time_slice("GPU-none", "long", two.driver_dir / "libnvidia-ml.so.1")
+    for wrong in ("--set-timeslice=4", "--set-timeslice=long", "", "--list --set-timeslice=1", "--list x"):
+        assert smi(two, "compute-policy", *wrong.split()).returncode == 2

@@ -37,7 +37,14 @@ CORE, MEMORY = names.DOCKER_VCUDA_CORE, names.DOCKER_VCUDA_MEMORY
 
 
 def card(
-    node: str, index: int, *, memory_mib: int = 16384, healthy: bool = True, tflops: float = 8.0, model: str = "T4"
+    node: str,
+    index: int,
+    *,
+    memory_mib: int = 16384,
+    healthy: bool = True,
+    tflops: float = 8.0,
+    model: str = "T4",
+    memory_isolation: str = "",
 ) -> ElasticGPU:
     return ElasticGPU(
         metadata=ObjectMeta(name=f"{node}-card{index}"),
@@ -50,6 +57,7 @@ def card(
                 model=model,
                 memory_mib=memory_mib,
                 tflops={"fp32": tflops},
+                memory_isolation=memory_isolation,
             ),
         ),
         status=ElasticGPUStatus(phase="Available", healthy=healthy),

@@ -4,6 +4,8 @@
     kubelet         kubelet's gRPC APIs: device plugin, pod-resources
     nvml            the cards of this machine
     nvml_hardware   their temperature, power and load
+    memory_limits   memory of cards, limited by the driver by control group
+    compute_policy  what nvidia-smi alone can set of them
     slices          the two files of a slice: what may be used, and what is
     executors       processes that have a card for programs that have none
     shim            what a node's agent and its shim say to each other

@@ -53,6 +53,7 @@ class CardReading:
     tflops: float | None = None
     numa: int | None = None
     bus_id: str = ""
+    memory_isolation: str = ""  # "driver": it limits memory by control group (egpu.adapters.memory_limits)
     links: tuple[tuple[str, str], ...] = ()  # (other card's UUID, kind of connection), nearest kind only
     healthy: bool = True
     reason: str = ""
@@ -223,6 +224,7 @@ class NvmlInventory:
             tflops=_tflops(handle),
             numa=_numa(handle),
             bus_id=_text(pci.busId) if pci is not None else "",
+            memory_isolation="driver" if limits_memory(handle) else "",
             reason=_memory_fault(handle) or _cut_up(handle),
         )
 
@@ -306,6 +308,13 @@ def _processes(handle: Any) -> tuple[CardProcess, ...] | None:
 def _used_bytes(handle: Any) -> int | None:
     memory = quiet(nvml.nvmlDeviceGetMemoryInfo, handle)
     return None if memory is None else int(memory.used)
+def limits_memory(handle: Any) -> bool:
+    """Whether the driver has limits by control group for this card: of the root there are none, which it says then."""
+    try:
+        nvml.nvmlDeviceGetMemoryLimits_v1(handle, nvml.c_nvmlGetMemoryLimits_v1_t(b"/sys/fs/cgroup"))
+    except nvml.NVMLError as error:
+        return getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND
+    return True
 
 
 def _memory_mib(handle: Any) -> int:

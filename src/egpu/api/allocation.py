@@ -73,8 +73,10 @@ class ContainerAllocation(_Strict, frozen=True, kw_only=True):
     """The node that has the cards; empty: the pod's own."""
     shared_claim: str = ""
     """The UID of its claim where several pods may use that: they have one slice together; else empty."""
-    equal_size: str = ""
-    """The one size that all slices of its cards have; empty: sizes mix there."""
+    alike: str = ""
+    """What all slices of its cards have in common beside their technology, in its words; empty: nothing."""
+    memory_isolation: str = ""
+    """ "driver" where the driver holds it to its memory, by the control group of its pod; else empty."""
     cards: tuple[CardShare, ...]
     """What of which cards."""
     revision: int = 0
@@ -135,7 +137,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     demand takes whole cards; its `memory_mib` is then only the least that a card must have. `links` is what joins every
     two of several cards, at the least ("": anything, the faster the better): see `egpu.core.links`. `select` is what
     each card must be, `prefer` which of those that fit are taken: "strongest", "weakest" or whichever the policy likes.
-    `equal_size` is the one size that all slices of its cards have; empty: sizes mix there.
+    `alike` is what all slices of its cards must have in common beside their technology, in its words; empty: nothing.
+    `memory_isolation` is "driver" where the driver has to hold it to its memory.
     """
 
     provisioner: str
@@ -155,7 +158,8 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     links: str = ""
     select: tuple[CardRequirement, ...] = ()
     prefer: str = ""
-    equal_size: str = ""
+    alike: str = ""
+    memory_isolation: str = ""
 
 
 class PodDemand(_Strict, frozen=True, kw_only=True):
@@ -184,7 +188,7 @@ def _with_shared_names(container: ContainerAllocation) -> ContainerAllocation:
         class_name=sys.intern(container.class_name),
         vocabulary=sys.intern(container.vocabulary),
         server=sys.intern(container.server),
-        equal_size=sys.intern(container.equal_size),
+        alike=sys.intern(container.alike),
         cards=tuple(replace(share, model=sys.intern(share.model)) for share in container.cards),
     )
 

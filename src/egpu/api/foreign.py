@@ -48,7 +48,6 @@ def _unknown(beginning: str, *vocabularies: Vocabulary) -> Foreign:
 
 FOREIGN: Final = (
     Foreign("nvidia.com/mig-", "a MIG profile of NVIDIA's device plugin", _SLICE, prefix=True),
-    Foreign("nvidia.com/gpu.shared", "a time slice of NVIDIA's device plugin", _SLICE),
     Foreign("nvidia.com/gpu", "a share of a card under a name that is not known here", _SLICE, prefix=True),
     Foreign("nvidia.com/priority", "HAMi's task priority", "name a PriorityClass in spec.priorityClassName"),
     Foreign("volcano.sh/gpu-memory", "Volcano's older GPU sharing", f"write {names.VOLCANO_MEMORY} (MiB)"),

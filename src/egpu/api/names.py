@@ -30,6 +30,9 @@ POOL_ADDRESS: Final = f"{GROUP}/pool-address"
 POOL_LINK: Final = f"{GROUP}/pool-link-mbps"
 """On such a node: how fast its network is, 0 where its kernel does not say."""
 
+ISOLATION: Final = f"{GROUP}/isolation"
+"""On a pod, written by the Binding: which of its containers nothing holds to what they were given, and why."""
+
 INJECTION: Final = f"{GROUP}/injection"
 """On a node, written by its agent: how slots reach containers there, and why."""
 
@@ -63,6 +66,7 @@ CLAIM_FINALIZER: Final = f"{GROUP}/claim-protection"
 
 # --- resources a pod or claim may name ------------------------------------------------------------------------------
 NVIDIA_GPU: Final = "nvidia.com/gpu"
+NVIDIA_GPU_SHARED: Final = "nvidia.com/gpu.shared"
 HAMI_MEMORY: Final = "nvidia.com/gpumem"
 HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
 HAMI_CORES: Final = "nvidia.com/gpucores"
@@ -98,6 +102,7 @@ GPUSHARE: Final = f"{GROUP}/gpushare"
 VCUDA: Final = f"{GROUP}/vcuda"
 QGPU: Final = f"{GROUP}/qgpu"
 VGPU: Final = f"{GROUP}/vgpu"
+TIMESLICE: Final = f"{GROUP}/timeslice"
 POOL: Final = f"{GROUP}/pool"
 
 # --- bounds: what no pod of this world asks for, so that a typing error is refused rather than pending forever -------

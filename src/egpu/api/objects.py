@@ -124,6 +124,8 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """NUMA node, -1 when the machine has none."""
     links: list[Link] = []
     """To the other cards of the node."""
+    memory_isolation: str = ""
+    """ "driver" where the driver limits memory by control group; else empty."""
 
 
 class Slice(Wire, frozen=True, kw_only=True):
@@ -147,8 +149,8 @@ class Slice(Wire, frozen=True, kw_only=True):
     """Of the card."""
     class_name: str = ""
     """The class of its claim."""
-    equal_size: str = ""
-    """The one size that all slices of its card have; empty: sizes mix there."""
+    alike: str = ""
+    """What all slices of its card have in common beside their technology, in its words; empty: nothing."""
 
 
 ReclaimPolicy = Literal["Retain", "Delete"]

@@ -132,6 +132,16 @@ VGPUS: Final = tuple(
 VGPU_PROFILES: Final = Vocabulary(name="vgpu", provisioner=names.VGPU)
 """The profiles that a class names itself: only its claims know them, so pods have no names in it."""
 
+REPLICAS: Final = 4
+"""How many containers share a card by time slicing, where no class says otherwise."""
+TIMESLICE: Final = Vocabulary(
+    name="timeslice",
+    provisioner=names.TIMESLICE,
+    cards=names.NVIDIA_GPU_SHARED,
+    slices_per_card=REPLICAS,
+    parts=REPLICAS,
+)
+
 VOCABULARIES: Final = (
     NVIDIA,
     ALIYUN,
@@ -145,6 +155,7 @@ VOCABULARIES: Final = (
     HAMI,
     *VGPUS,
     VGPU_PROFILES,
+    TIMESLICE,
 )
 """Where two have a name, the first is meant that has all the names of a container."""
 OPTIONAL: Final = tuple(vocabulary.name for vocabulary in VOCABULARIES if vocabulary.optional)

@@ -75,6 +75,15 @@ CdiDir = Annotated[
     list[Path] | None,
     typer.Option(help="Where CDI devices are; ours go into the last. Default: /etc/cdi and /var/run/cdi."),
 ]
+CgroupRoot = Annotated[Path, typer.Option(help="Where kubelet's control groups are.")]
+MountUsage = Annotated[
+    bool,
+    typer.Option(
+        "--mount-usage",
+        help="Mount each container's usage file, so that it cannot grow; kubelet has to see the mount "
+        "(mountPropagation: Bidirectional).",
+    ),
+]
 
 NAMESPACE = "elastic-gpu-system"
 
@@ -154,6 +163,7 @@ def agent(
     ),
     device_root: Annotated[Path, typer.Option(help="Where nvidia0, nvidia1, … are.")] = Path("/dev"),
     nvml_library: Annotated[Path | None, typer.Option(help="NVML to use. Default: the system's.")] = None,
+    cgroup_root: CgroupRoot = Path("/sys/fs/cgroup"),
     node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
     listen: Listen = "127.0.0.1:0",
     slots_per_card: Annotated[int, typer.Option("--tokens-per-card", min=1, help="Slots per card.")] = 48,
@@ -198,6 +208,7 @@ def agent(
         state_dir=state_dir,
         device_root=device_root,
         nvml_library=nvml_library,
+        cgroup_root=cgroup_root,
         node_ip=node_ip,
         listen=listen,
         slots_per_card=slots_per_card,

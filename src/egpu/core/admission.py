@@ -33,6 +33,7 @@ from egpu.core.gangs.membership import disagreement
 from egpu.core.policies.registry import CLUSTER_NAMES
 from egpu.core.provisioners import PROVISIONERS, CardTotals, provisioner
 from egpu.core.provisioners.base import Variable
+from egpu.core.provisioners.isolation import memory_isolation
 from egpu.core.provisioners.oversubscription import memory_limit_percent
 from egpu.core.provisioners.sharing import is_shareable
 from egpu.core.resizing import check_edit, refused_size, unsized
@@ -340,7 +341,7 @@ def validate_class(klass: ElasticGPUClass, old: ElasticGPUClass | None) -> list[
         value = (klass.parameters or {}).get(parameter)
         if value is not None and value not in allowed:
             found.append(Violation(f"parameters[{parameter}]", f"{value!r} is not one of {', '.join(allowed)}"))
-    for check in (memory_limit_percent, is_shareable, class_bounds, class_selector, class_profiles):
+    for check in (memory_limit_percent, is_shareable, memory_isolation, class_bounds, class_selector, class_profiles):
         try:
             check(klass)
         except InvalidDemand as error:

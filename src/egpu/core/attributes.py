@@ -33,6 +33,8 @@ class CardKind(NamedTuple):
     tflops: tuple[tuple[str, float], ...] = ()
     numa: int = -1
     link_domain: int = -1
+    memory_isolation: str = ""
+    """ "driver" where the driver limits memory by control group."""
 
     @property
     def strength(self) -> tuple[float, int, float]:
@@ -78,7 +80,12 @@ _NUMBERS: Final[Mapping[str, _Attribute]] = {
     "numa": _Attribute(lambda kind: _there(kind.numa), _number, "0"),
     "linkDomain": _Attribute(lambda kind: _there(kind.link_domain), _number, "0"),
 }
-KEYS: Final = (MODEL, *_NUMBERS, _TFLOPS, f"{_TFLOPS}.PRECISION")
+MEMORY_ISOLATION: Final = "memoryIsolation"
+_WORDS: Final[Mapping[str, Callable[[CardKind], str]]] = {
+    MODEL: lambda kind: kind.model,
+    MEMORY_ISOLATION: lambda kind: kind.memory_isolation,
+}
+KEYS: Final = (MODEL, *_NUMBERS, MEMORY_ISOLATION, _TFLOPS, f"{_TFLOPS}.PRECISION")
 
 
 def _attribute(key: str) -> _Attribute | None:
@@ -91,7 +98,7 @@ def _attribute(key: str) -> _Attribute | None:
 def requirement(key: str, operator: str, values: Sequence[str], *, field: str) -> CardRequirement:
     """A requirement that can be asked of any card. Raises InvalidDemand naming `field`."""
     attribute = _attribute(key)
-    if attribute is None and key != MODEL:
+    if attribute is None and key not in _WORDS:
         raise InvalidDemand(field, f"cards have no attribute {key!r}; they have {', '.join(KEYS)}")
     match operator:
         case "Exists" | "DoesNotExist":
@@ -164,7 +171,8 @@ def selects(select: Select, kind: CardKind) -> bool:
 def _meets(kind: CardKind, one: CardRequirement) -> bool:
     attribute = _attribute(one.key)
     if attribute is None:
-        has, among = bool(kind.model), any(_is_model(kind.model, value) for value in one.values)
+        words = _WORDS[one.key](kind)
+        has, among = bool(words), any(_is_model(words, value) for value in one.values)
         above = below = False
     else:
         number = attribute.of(kind)

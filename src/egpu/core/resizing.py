@@ -126,6 +126,8 @@ def check_resizable(container: ContainerAllocation) -> None:
         raise NotSupported("it has whole cards, whose size is what it is")
     if not provisioner(container.provisioner).resizable:
         raise NotSupported(f"{container.provisioner} gives slices of fixed sizes")
+    if container.memory_isolation:
+        raise NotSupported("the driver holds it to its memory, and keeps the limit that it started with")
 
 
 def check_same_cards(container: ContainerAllocation, demand: ContainerDemand) -> None:

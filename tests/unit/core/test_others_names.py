@@ -91,7 +91,6 @@ def test_hami_is_off_until_somebody_turns_it_on() -> None:
     ("resource", "instead"),
     [
         ("nvidia.com/mig-1g.5gb", "elasticgpu.io/gpu-core"),
-        ("nvidia.com/gpu.shared", "elasticgpu.io/gpu-core"),
         ("nvidia.com/priority", "PriorityClass"),
         ("volcano.sh/gpu-memory", "volcano.sh/vgpu-memory"),
         ("volcano.sh/gpu-number", "volcano.sh/vgpu-number"),

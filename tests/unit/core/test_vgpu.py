@@ -152,9 +152,9 @@ def test_a_card_in_equal_size_mode_takes_its_size_only() -> None:
     for name, asked in (("q", QUARTER), ("r", QUARTER), ("h", HALF), ("s", SMALL)):
         cache.claim_changed(claim(name, {asked: 1}, "e"))
     place(cache, claim_pod("a", "q"))
-    assert f"is shared by {names.VGPU} in equal sizes of 1/4" in why_not(cache, claim_pod("b", "h"))
-    assert "in equal sizes of 1/4" in why_not(cache, claim_pod("c", "s"))
-    assert "in equal sizes of 1/4" in why_not(cache, profile_pod("d", QUARTER))
+    assert f"is shared by {names.VGPU} (1/4 only)" in why_not(cache, claim_pod("b", "h"))
+    assert "(1/4 only)" in why_not(cache, claim_pod("c", "s"))
+    assert "(1/4 only)" in why_not(cache, profile_pod("d", QUARTER))
     place(cache, claim_pod("e", "r"))
     cache.pod_deleted("uid-a")
     cache.claim_deleted("uid-q")

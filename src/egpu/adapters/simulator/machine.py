@@ -15,7 +15,8 @@ A machine is one sparse file in /dev/shm (layout: native/sim/sim_machine.h) and 
         machine                 link to the file in /dev/shm
         dev                     link to DIRECTORY/devices
 
-A container gets a driver directory of its own (`make_driver_dir`) whose `dev` holds only the cards it was granted.
+A container gets a driver directory of its own (`make_driver_dir`) whose `dev` holds only the cards it was granted. A
+link `cgroup` in it leads to the directory that stands for the container's control group: what NVML limits by that.
 """
 
 import os
@@ -227,15 +228,17 @@ def _libraries() -> dict[str, Path]:
     return {name: native.path(artefact) for name, artefact in artefacts.items()}
 
 
-def make_driver_dir(machine: Machine, directory: Path, device_dir: Path) -> Path:
+def make_driver_dir(machine: Machine, directory: Path, device_dir: Path, *, group: Path | None = None) -> Path:
     """Make a driver directory for a container: the machine's libraries and state, and the given device files.
 
     Device files are found as ``device_dir/nvidia<minor>``; a card without one there does not exist for the container,
-    nor does an instance of MIG without its two in ``device_dir/nvidia-caps``.
+    nor does an instance of MIG without its two in ``device_dir/nvidia-caps``. `group` is the directory that stands for
+    its control group, by which NVML limits memory.
     Returns the absolute directory.
     """
     directory = directory.absolute()
-    _link_driver(machine, directory, device_dir.absolute(), _libraries())
+    groups = {} if group is None else {"cgroup": group.absolute()}
+    _link_driver(machine, directory, device_dir.absolute(), _libraries() | groups)
     return directory
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
 
 from egpu.adapters import listening, mounts
+from egpu.adapters.compute_policy import set_time_slice
 from egpu.adapters.executors.confinement import LAYERS, Confinement
 from egpu.adapters.executors.parents import Parent, ThisProcess
 from egpu.adapters.executors.supervisor import ExecutorSupervisor
@@ -18,6 +20,7 @@ from egpu.adapters.kubelet.registrar import Registrar
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
+from egpu.adapters.memory_limits import MemoryLimits
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.nvml_hardware import CardHardware, read_hardware
@@ -27,8 +30,10 @@ from egpu.adapters.shim import ShimDirectory
 from egpu.adapters.shim.orders import Shim
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
+from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.config import AgentConfig
 from egpu.apps.agent.limits.compute import ComputeSharing
+from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.limits.ended import EndedPrograms
 from egpu.apps.agent.limits.memory import MemoryReconciler
 from egpu.apps.agent.metrics import AgentMetrics
@@ -103,6 +108,8 @@ class Agent:
         events = EventRecorder(client, component="elastic-gpu-agent")
         self.memory = MemoryReconciler(self.slots, cards, watched, events=events)
         self.ended = EndedPrograms(self.slots)
+        set_length = partial(set_time_slice, nvml_library=config.nvml_library)
+        self.time_slices = TimeSlices(self.slots, config.state_dir / "time-slices", set_length)
         kubelet = PodResources(config.kubelet_dir)
         self.plugin = self._plugin(kubelet, pods)
         self.registrar: Registrar | Offering = (
@@ -172,6 +179,8 @@ class Agent:
                 bridges=self.bridges,
                 specs=self.specs,
                 injection=self.injection,
+                time_slices=self.time_slices,
+                driver_limits=DriverLimits(self.slots, config.cgroup_root, MemoryLimits(config.nvml_library).set),
             ),
             metrics=self.metrics,
             specs=self.specs,
@@ -230,6 +239,7 @@ class Agent:
         supervisor.add("memory", self.memory.run())
         supervisor.add("ended", self.ended.run())
         supervisor.add("metrics", self.metrics.run())
+        supervisor.add("time-slices", self.time_slices.run())
         supervisor.add("executors", self.executors.run())
         if self.serving is not None and self.bridges is not None:
             supervisor.add("listener", self.serving.listener.serve())

@@ -19,7 +19,8 @@ class AgentConfig:
     """`kubeconfig` None means in-cluster or the user's own. Directories are made when missing.
 
     `device_root` is where `nvidia<minor>` live; a simulated node has its own directory, and `nvml_library` its own
-    NVML. `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one. `pool_pki` holds ca.crt,
+    NVML. `cgroup_root` is where kubelet's control groups are, by which a driver may limit memory.
+    `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one. `pool_pki` holds ca.crt,
     server-NODE.crt and server-NODE.key, as `egpu certificate server NODE` writes them, and makes the node take part in
     the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
     listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface. `mount_usage`: what containers may
@@ -38,6 +39,7 @@ class AgentConfig:
     state_dir: Path = Path("/var/lib/elasticgpu")
     device_root: Path = Path("/dev")
     nvml_library: Path | None = None
+    cgroup_root: Path = Path("/sys/fs/cgroup")
     node_ip: str = ""
     listen: str = "127.0.0.1:0"
     slots_per_card: int = SLOTS_PER_CARD

@@ -274,7 +274,7 @@ def _shares(claim: ElasticGPUClaim) -> dict[str, Slice]:
             memory_mib=share.memory_mib,
             model=share.model,
             class_name=container.class_name,
-            equal_size=container.equal_size,
+            alike=container.alike,
         )
         for name, share in zip(slice_names(claim), container.cards, strict=True)
     }

@@ -13,11 +13,11 @@ from egpu.api.allocation import ContainerDemand
 from egpu.api.objects import ElasticGPUClaim, ElasticGPUClass
 from egpu.api.quantities import Quantity, parse_claim_memory, parse_count
 from egpu.api.vocabularies import BY_RESOURCE, VGPU_PROFILES
-from egpu.core.attributes import PREFERENCES, Select, parse_selector, requirement
+from egpu.core.attributes import MEMORY_ISOLATION, PREFERENCES, Select, parse_selector, requirement
 from egpu.core.demand.amounts import normalise, one_vocabulary
 from egpu.core.demand.bounds import check_bounds, class_bounds
 from egpu.core.links import LEAST
-from egpu.core.provisioners import PROVISIONERS, Profile, provisioner
+from egpu.core.provisioners import PROVISIONERS, Profile, isolation, provisioner
 from egpu.core.provisioners.oversubscription import MEMORY_OVERSUBSCRIPTION, memory_limit_percent
 from egpu.core.provisioners.sharing import SHAREABLE, VALUES, is_shareable
 from egpu.errors import InvalidDemand, InvalidQuantity, UnknownProvisioner
@@ -47,6 +47,7 @@ def parameter_values() -> dict[str, tuple[str, ...]]:
         LINKS: tuple(LEAST),
         CARD_PREFERENCE: PREFERENCES,
         SHAREABLE: VALUES,
+        MEMORY_ISOLATION: isolation.VALUES,
     }
     for technology in PROVISIONERS.values():
         own |= technology.parameters
@@ -76,6 +77,7 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
         memory_limit = memory_limit_percent(klass)
         bounds = class_bounds(klass)
         shared_claim = claim.uid if is_shareable(klass) else ""
+        isolated = isolation.memory_isolation(klass)
     except (UnknownProvisioner, InvalidDemand) as error:
         raise InvalidDemand("spec." + _class_field(claim), f"class {klass.name}: {error}") from error
     requests, limits = claim.spec.resources.requests, claim.spec.resources.limits
@@ -113,7 +115,10 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
             raise InvalidDemand(path, f"class {klass.name} says {LINKS}; links are not looked at for {technology.name}")
         demand = replace(demand, links=links)
     prefer = claim.spec.card_preference or parameters.get(CARD_PREFERENCE, "")
-    return replace(demand, select=class_selector(klass) + _own_selector(claim), prefer=prefer)
+    select = class_selector(klass) + _own_selector(claim)
+    if isolated and not demand.exclusive:
+        demand, select = replace(demand, memory_isolation=isolated), (isolation.REQUIRED, *select)
+    return replace(demand, select=select, prefer=prefer)
 
 
 def class_profiles(klass: ElasticGPUClass) -> Mapping[str, Profile]:

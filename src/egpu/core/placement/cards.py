@@ -23,6 +23,7 @@ class Card:
     """It takes none because people say so, and for no other reason."""
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     compute_capability: str = ""
+    memory_isolation: str = ""
 
 
 @dataclass(frozen=True)

@@ -341,7 +341,8 @@ def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tup
         shared_claim=demand.shared_claim,
         core_limit=demand.core_limit,
         memory_limit_percent=demand.memory_limit_percent,
-        equal_size=demand.equal_size,
+        alike=demand.alike,
+        memory_isolation=demand.memory_isolation,
         vocabulary=demand.vocabulary,
         cards=tuple(
             CardShare(

@@ -246,7 +246,8 @@ class Ledger:
 
     def _known_kind(self, card: Card, domain: int) -> int:
         figures = tuple(sorted(card.tflops.items()))
-        kind = CardKind(card.model, card.memory_mib, card.compute_capability, figures, card.numa, domain)
+        known = (card.model, card.memory_mib, card.compute_capability, figures, card.numa, domain)
+        kind = CardKind(*known, card.memory_isolation)
         if kind not in self._kind_of:
             self._kind_of[kind] = len(self.kinds)
             self.kinds.append(kind)

@@ -57,6 +57,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         why_not=reason,
         cordoned=reason == CORDONED,
         compute_capability=sys.intern(physical.compute_capability),
+        memory_isolation=sys.intern(physical.memory_isolation),
         links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
     )
 
@@ -89,6 +90,6 @@ def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
         model=source.model,
     )
     container = ContainerAllocation(
-        provisioner=source.provisioner, mode=source.mode, equal_size=source.equal_size, cards=(share,)
+        provisioner=source.provisioner, mode=source.mode, alike=source.alike, cards=(share,)
     )
     return PodAllocation(node=gpu.spec.node_name, containers={CLAIM_CONTAINER: container})

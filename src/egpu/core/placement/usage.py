@@ -13,10 +13,10 @@ CONFLICT: Final = -1
 """Held in two modes at once, which only a bad write from outside can bring about; takes nothing new."""
 _FIRST_SHARED: Final = 2
 """The mode of a card that the first technology shares; those of the others follow."""
-_EQUAL_SIZE: Final = 1 << 16
-"""What is added for a card that takes slices of one size only, times the number of that size."""
-_sizes: Final[list[str]] = [""]
-"""Such sizes, in the order in which they came up: only classes have any, so they are few."""
+_ALIKE: Final = 1 << 16
+"""What is added for a card whose slices have something in common, times the number of that."""
+_in_common: Final[list[str]] = [""]
+"""Such things, in the order in which they came up: only classes have any, so they are few."""
 _MODE_NAMES: Final = {FREE: "", EXCLUSIVE: "exclusive", CONFLICT: "conflict"}
 
 
@@ -30,20 +30,21 @@ def card_mode(given: ContainerDemand | ContainerAllocation) -> int:
     if given.exclusive:
         return EXCLUSIVE
     mode = shared_mode(given.provisioner)
-    if mode == CONFLICT or not given.equal_size:
+    if mode == CONFLICT or not given.alike:
         return mode
-    if given.equal_size not in _sizes:
-        _sizes.append(given.equal_size)
-    return mode + _EQUAL_SIZE * _sizes.index(given.equal_size)
+    if given.alike not in _in_common:
+        _in_common.append(given.alike)
+    return mode + _ALIKE * _in_common.index(given.alike)
 
 
 def mode_name(mode: int) -> str:
-    """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it, and in which size alone."""
+    """ "" for a free card, "exclusive", "conflict", or the provisioner that shares it, with what its slices have in
+    common."""
     if mode in _MODE_NAMES:
         return _MODE_NAMES[mode]
-    size, technology = divmod(mode, _EQUAL_SIZE)
+    common, technology = divmod(mode, _ALIKE)
     name = list(PROVISIONERS)[technology - _FIRST_SHARED]
-    return f"{name} in equal sizes of {_sizes[size]}" if size else name
+    return f"{name} ({_in_common[common]} only)" if common else name
 
 
 class CardKey(NamedTuple):

@@ -4,12 +4,14 @@
     preparation       what a node agent sets up, as values
     oversubscription  how much more than its share a class lets programs allocate
     sharing           whether several pods may use one claim of a class
+    isolation         whether the driver holds programs to their memory
     physical          whole cards
     gpushare          memory shared by agreement, and what Aliyun's tools read
     vcuda             a library in the process holds it to its slice
     qgpu              an executor beside the program has the card
     pool              the same, on any node
     vgpu              fixed parts of a card, held to as by vcuda
+    timeslice         replicas of a card, which the driver gives to programs in turn
 
 Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node (`egpu.apps.agent.slots`).
 """
@@ -21,6 +23,7 @@ from egpu.core.provisioners.gpushare import GPUShare
 from egpu.core.provisioners.physical import Physical
 from egpu.core.provisioners.pool import Pool
 from egpu.core.provisioners.qgpu import QGPU
+from egpu.core.provisioners.timeslice import TimeSlice
 from egpu.core.provisioners.vcuda import VCUDA
 from egpu.core.provisioners.vgpu import VGPU
 from egpu.errors import UnknownProvisioner
@@ -34,6 +37,7 @@ PROVISIONERS: Final[dict[str, Provisioner]] = {
         QGPU(),
         VGPU(),
         Pool(),
+        TimeSlice(),
     )
 }
 """Every technology, by name."""

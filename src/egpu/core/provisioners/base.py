@@ -94,6 +94,8 @@ class Provisioner:
     """Whether a slice can change its size while it runs."""
     shareable: ClassVar[bool] = False
     """Whether several pods of one node can have one slice together."""
+    driver_limits: ClassVar[bool] = False
+    """Whether the driver can hold its programs to their memory, where the driver has limits by control group."""
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Parameters of a class that only this technology knows, and their values."""
     claim_vocabulary: ClassVar[Vocabulary] = ELASTIC
@@ -156,6 +158,11 @@ class Provisioner:
     def visible_devices(self, allocation: ContainerAllocation) -> str:
         """What NVIDIA's container runtime is told to give a container of this technology: the cards, by UUID."""
         return ",".join(share.uuid for share in allocation.cards)
+
+    def time_slice(self, allocation: ContainerAllocation) -> str:
+        """How long a program keeps the cards while others wait for them, as `nvidia-smi compute-policy` calls it; empty
+        where that is left as it is."""
+        return ""
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:
         """What a node publishes for this technology: all it has, under each of its vocabularies."""

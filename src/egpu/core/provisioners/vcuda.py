@@ -11,6 +11,7 @@ class VCUDA(Provisioner):
     aliases = ("vcuda.provisioner.elasticgpu.io",)
     shareable = True
     oversubscribes = True
+    driver_limits = True
 
     def _plan(self, allocation: ContainerAllocation, minors: tuple[int, ...]) -> Preparation:
         if allocation.exclusive:

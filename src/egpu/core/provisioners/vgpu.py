@@ -75,7 +75,7 @@ class VGPU(VCUDA):
         scheduler = parameters.get(SCHEDULER)
         core = 0 if scheduler == BEST_EFFORT else demand.core
         core_limit = 100 if scheduler == EQUAL_SHARE else 0 if scheduler else demand.core_limit
-        return replace(demand, core=core, core_limit=core_limit, equal_size=size)
+        return replace(demand, core=core, core_limit=core_limit, alike=size)
 
 
 def _profile(text: str) -> tuple[str, Profile]:

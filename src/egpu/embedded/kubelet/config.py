@@ -40,6 +40,15 @@ class KubeletConfig:
         return self.kubelet_dir / "run"
 
     @property
+    def cgroup_root(self) -> Path:
+        """Where directories stand for the control groups that a node's kubelet makes."""
+        return self.kubelet_dir / "cgroup"
+
+    def pod_group(self, uid: str) -> Path:
+        """Of one pod, as kubelet calls it with cgroupfs."""
+        return self.cgroup_root / "kubepods" / f"pod{uid}"
+
+    @property
     def logs_dir(self) -> Path:
         """Logs: `<namespace>_<pod>_<uid>/<container>/<restart>.log`."""
         return self.kubelet_dir / "pods"

@@ -62,7 +62,7 @@ def run_spec(
     preload = [line for path in preload_files for line in _lines(path)]
     nodes = [node for answer in given for node in answer.devices]
     if nodes and config.driver_dir is not None and env.get(names.NVIDIA_VISIBLE_DEVICES) != names.NO_DEVICES:
-        driver = driver_dir(config.driver_dir, directory, nodes)
+        driver = driver_dir(config.driver_dir, directory, nodes, group=config.pod_group(pod.uid))
         found = simulator.loader_files(driver) if private_mounts else {}
         binds += [Bind(str(file), str(path), read_only=True) for path, file in found.items()]
         if not found:
@@ -85,8 +85,9 @@ def run_spec(
     )
 
 
-def driver_dir(node_driver: Path, directory: Path, nodes: Sequence[DeviceNode]) -> Path:
-    """A driver directory of one run: the node's simulated machine with the device files as they resolve now.
+def driver_dir(node_driver: Path, directory: Path, nodes: Sequence[DeviceNode], *, group: Path) -> Path:
+    """A driver directory of one run: the node's simulated machine with the device files as they resolve now, in the
+    control group that the directory `group` stands for.
 
     A device that was not granted resolves to a file that nothing serves, and so is not there for the driver.
     """
@@ -94,7 +95,7 @@ def driver_dir(node_driver: Path, directory: Path, nodes: Sequence[DeviceNode]) 
     for node in nodes:
         (devices / Path(node.container_path).name).symlink_to(os.path.realpath(node.host_path))
     machine = simulator.open_machine(node_driver.parent)
-    return simulator.make_driver_dir(machine, _fresh(directory / "driver"), devices)
+    return simulator.make_driver_dir(machine, _fresh(directory / "driver"), devices, group=group)
 
 
 def _fresh(directory: Path) -> Path:

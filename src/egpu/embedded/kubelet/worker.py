@@ -155,6 +155,7 @@ class PodWorker:
                 log.info("not admitted yet", pod=self.pod.key, reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             else:
+                self._config.pod_group(self.pod.uid).mkdir(parents=True, exist_ok=True)
                 self._directory.mkdir(parents=True, exist_ok=True)
                 (self._directory / ADMITTED).touch()
                 self.admitted = True
@@ -297,6 +298,7 @@ class PodWorker:
 
     def _forget(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._config.pod_group(self.pod.uid), ignore_errors=True)
         shutil.rmtree(self._config.logs_dir / pod_log_name(self.pod), ignore_errors=True)
 
 

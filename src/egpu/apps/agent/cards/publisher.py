@@ -200,6 +200,7 @@ def card_object(node: str, card: CardReading, node_uid: str) -> ElasticGPU:
                 compute_capability=card.compute_capability,
                 tflops=tflops,
                 numa=-1 if card.numa is None else card.numa,
+                memory_isolation=card.memory_isolation,
                 links=[Link(uuid=uuid, kind=kind) for uuid, kind in card.links],
             ),
         ),

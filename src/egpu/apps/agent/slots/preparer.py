@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from egpu.adapters.slices import pages
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
 from egpu.apps.agent.cards.inventory import Inventory
+from egpu.apps.agent.cards.time_slices import TimeSlices
+from egpu.apps.agent.limits.driver import DriverLimits
 from egpu.apps.agent.serving import bridges
 from egpu.apps.agent.serving.bridges import SlotBridges
 from egpu.apps.agent.serving.slots import SlotExecutors, link_into
@@ -42,7 +45,8 @@ log = structlog.get_logger(__name__)
 class Preparer:
     """Fills slot directories. `state_dir` also keeps this node's copy of the interposer; `bridges` lead to executors of
     other nodes, on a node that takes part in the pool; `specs` are written while `injection` says that slots are CDI
-    devices."""
+    devices; `time_slices` change how long programs keep a card, and `driver_limits` have the driver limit memory,
+    where somebody may."""
 
     def __init__(
         self,
@@ -56,8 +60,12 @@ class Preparer:
         bridges: SlotBridges | None = None,
         specs: SlotSpecs,
         injection: Injection,
+        time_slices: TimeSlices | None = None,
+        driver_limits: DriverLimits | None = None,
     ) -> None:
         self._slots = slots
+        self._time_slices = time_slices
+        self._driver_limits = driver_limits
         self._node = node
         self._executors = executors
         self._bridges = bridges
@@ -111,7 +119,9 @@ class Preparer:
         try:
             link = await self._executor(record, plan)
             fill = partial(self._fill, plan=plan, link=link, member=member)
-            await asyncio.to_thread(self._make, record, plan, fill, by_environment=by_environment)
+            await self._limit_by_driver(where, owner)
+            async with self._time_sliced(where, record.allocation):
+                await asyncio.to_thread(self._make, record, plan, fill, by_environment=by_environment)
         except OSError as error:
             raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
         finally:
@@ -173,6 +183,20 @@ class Preparer:
         if self._executors is None:
             raise TerminalError("this agent runs no executors")
         return partial(link_into, executor=await self._executors.start(record))
+
+    async def _limit_by_driver(self, where: str, owner: Owner) -> None:
+        if owner.allocation.memory_isolation:
+            if self._driver_limits is None:
+                raise NotSupported(f"{where}: nobody has the driver limit memory here")
+            await self._driver_limits.apply(owner)
+
+    def _time_sliced(self, where: str, allocation: ContainerAllocation) -> AbstractAsyncContextManager[None]:
+        """Inside, its cards have the length that its technology wants; where that wants none they stay as they are."""
+        if not provisioner(allocation.provisioner).time_slice(allocation):
+            return nullcontext()
+        if self._time_slices is None:
+            raise NotSupported(f"{where}: nobody changes time slices here")
+        return self._time_slices.while_made(allocation)
 
     def _by_environment(self, where: str, owner: Owner, plan: Preparation) -> bool:
         """Whether the pod wants LD_PRELOAD beside /etc/ld.so.preload. Raises TerminalError where that cannot be."""

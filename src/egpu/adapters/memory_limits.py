@@ -1,0 +1,73 @@
+"""Memory of cards limited by the driver, by control group: NVML of CUDA 13.4 and newer, cgroup v2.
+
+Source: nvml.h (nvmlDeviceSetMemoryLimits_v1), https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html.
+Only the hard limit is set: a soft one has to be given back before its group goes, and a hard one goes with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from egpu.adapters.nvml import nvml
+from egpu.adapters.slices.membership import is_of_pod
+from egpu.errors import NotSupported, Unavailable
+
+_PLACES = ("kubepods*/*", "kubepods*/*/*", "kubelet*/*kubepods*/*", "kubelet*/*kubepods*/*/*")
+"""Where kubelet makes the groups of pods, with either of its drivers, and in a group of its own or not."""
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """What a group may have of a card and has, in bytes."""
+
+    hard_bytes: int
+    used_bytes: int
+
+
+def pod_group(root: Path, uid: str) -> Path | None:
+    """The control group of the pod with that UID; None while kubelet has made none."""
+    found = (each for place in _PLACES for each in root.glob(place) if is_of_pod(each.name, uid))
+    return next(found, None)
+
+
+class MemoryLimits:
+    """`library` is the NVML to load instead of the system's. Calls block, briefly."""
+
+    def __init__(self, library: Path | None = None) -> None:
+        self._library = library
+
+    def set(self, uuid: str, group: Path, hard_bytes: int) -> MemoryLimit:
+        """From now on whoever is in `group`, or below it, has at most so much of the card `uuid`; what the driver then
+        says.
+
+        Raises:
+            NotSupported: the driver cannot, or may not be asked by us.
+            Unavailable: it did not answer, or keeps another limit.
+        """
+        limits = nvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=os.fsencode(group), softLimit=0, hardLimit=hard_bytes)
+        asked = nvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
+        where = f"the memory limit of card {uuid} for {group}"
+        try:
+            self._initialise()
+            try:
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                nvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
+                nvml.nvmlDeviceGetMemoryLimits_v1(handle, asked)
+            finally:
+                nvml.nvmlShutdown()
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission, nvml.NVMLError_FunctionNotFound) as error:
+            raise NotSupported(f"{where} is not set: {error}") from error
+        except nvml.NVMLError as error:
+            raise Unavailable(f"{where} is not set: {error}") from error
+        found = MemoryLimit(int(asked.hardLimit), int(asked.currentUsed))
+        if found.hard_bytes > hard_bytes:
+            raise Unavailable(f"{where} is {found.hard_bytes} bytes, and was to be {hard_bytes}")
+        return found
+
+    def _initialise(self) -> None:
+        if self._library is not None and nvml.nvmlLib is None:
+            nvml.nvmlLib = ctypes.CDLL(str(self._library))
+        nvml.nvmlInit()

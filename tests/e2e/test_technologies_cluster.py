@@ -1,0 +1,148 @@
+"""Technologies that leave a card to its driver, on the embedded cluster: by a resource name and by a claim."""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from egpu.adapters.kubernetes import Client
+from egpu.adapters.memory_limits import pod_group
+from egpu.api import names
+from egpu.api.kubernetes import Pod
+from egpu.embedded import manifests
+from egpu.embedded.cluster import Cluster, ClusterConfig, cluster
+from support.claims import a_claim, a_class, using
+from support.clearing import clear
+from support.resizing import Program, given
+from support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CARD_MIB = 81920
+SAMPLE = ["egpu-sample-vectoradd"]
+"""Ends with 0 where every answer is right."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running() -> AsyncIterator[Cluster]:
+    async with cluster(ClusterConfig(nodes=1, cards_per_node=1)) as one:
+        yield one
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="egpu-technologies-", dir="/tmp") as root:
+        yield Path(root)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(running: Cluster, directory: Path) -> AsyncIterator[Client]:
+    """Sees to it that the test leaves no pod, claim or class; no program writes into `directory` then."""
+    _ = directory
+    async with running.client() as one:
+        yield one
+        await clear(one)
+
+
+def sample(name: str, limits: dict[str, str], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    container = {"name": "app", "image": "any", "command": SAMPLE, "resources": {"limits": limits}}
+    spec = {"containers": [container], "restartPolicy": "Never"}
+    metadata = {"name": name, "annotations": annotations or {}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def claim_of(name: str, klass: str, resource: str) -> dict[str, Any]:
+    claim = a_claim(name, klass)
+    claim["spec"]["resources"]["requests"] = {resource: 1}
+    return claim
+
+
+async def answers_rightly(client: Client, pod: str) -> None:
+    async def phase() -> str:
+        found = await client.get(Pod, pod, namespace="default")
+        return found.status.phase if found.status.phase in ("Succeeded", "Failed") else ""
+
+    assert await until(phase, f"{pod} ends", seconds=90) == "Succeeded"
+
+
+async def holds(client: Client, program: Program, document: dict[str, Any], pieces: int) -> None:
+    """Start it; it gets so many pieces of 64 MiB."""
+    await manifests.create(client, [document])
+    await until(program.seen, f"{program.name} runs", seconds=90)
+    program.hold(pieces)
+
+    def has() -> bool:
+        seen = program.seen()
+        return seen is not None and seen.pieces == pieces
+
+    await until(has, f"{program.name} has {pieces} pieces", seconds=60)
+
+
+def lengths_set(running: Cluster) -> dict[str, str]:
+    """What the node's agent wrote down of the cards whose time slices it changed."""
+    directory = running.node_dir(running.node_names[0]) / "agent" / "time-slices"
+    return {each.name: each.read_text() for each in directory.glob("[!.]*")}
+
+
+async def test_time_slices_by_name_and_by_claim(running: Cluster, client: Client, directory: Path) -> None:
+    shared = names.NVIDIA_GPU_SHARED
+    await manifests.create(client, [sample("plain", {shared: "1"})])
+    await answers_rightly(client, "plain")
+    pod = await client.get(Pod, "plain", namespace="default")
+    assert "time slices hold neither memory nor faults apart" in pod.annotations[names.ISOLATION]
+    await client.delete(Pod, "plain", namespace="default", grace_period_seconds=0)
+    klass = a_class("eight", names.TIMESLICE, parameters={"replicas": "8", "timeSlice": "long"})
+    claims = [claim_of("one", "eight", shared), claim_of("two", "eight", shared)]
+    await manifests.create(client, [klass, *claims, sample("claimed", {}, using("one"))])
+    await answers_rightly(client, "claimed")
+    whole = Program(directory, "whole")
+    document = whole.pod({}, using("two"))
+    await holds(client, whole, document, CARD_MIB // 2 // 64)  # four times its part: nobody holds it to that
+    container = await given(client, "whole")
+    assert container is not None
+    assert (container.provisioner, container.alike, container.cards[0].core) == (names.TIMESLICE, "long", 12)
+    assert lengths_set(running) == {container.cards[0].uuid: "long"}
+
+
+async def test_sizes_with_names_of_a_class(running: Cluster, client: Client, directory: Path) -> None:
+    parameters = {"vgpuProfiles": "small: 10 %, 2Gi", "vgpuMode": "equal-size"}
+    small = f"{names.VGPU}-small"
+    klass = a_class("sizes", names.VGPU, parameters=parameters)
+    claims = [claim_of("one", "sizes", small), claim_of("two", "sizes", small)]
+    await manifests.create(client, [klass, *claims, sample("sample", {}, using("one"))])
+    await answers_rightly(client, "sample")
+    program = Program(directory, "held")
+    await holds(client, program, program.pod({}, using("two")), 2048 // 64 - 16)
+    seen = program.seen()
+    assert seen is not None
+    assert seen.total_mib == 2048
+
+
+async def test_the_driver_holds_a_pod_to_its_memory(running: Cluster, client: Client, directory: Path) -> None:
+    klass = a_class("held", names.VCUDA, parameters={"memoryIsolation": "driver"})
+    claims = [a_claim("one", "held", core=20, memory_mib=1024), a_claim("two", "held", core=20, memory_mib=1024)]
+    await manifests.create(client, [klass, *claims, sample("sample", {}, using("one"))])
+    await answers_rightly(client, "sample")
+    program = Program(directory, "held")
+    await holds(client, program, program.pod({}, using("two")), 8)
+    pod = await client.get(Pod, "held", namespace="default")
+    container = await given(client, "held")
+    assert container is not None
+    assert container.memory_isolation == "driver"
+    groups = running.node_dir(running.node_names[0]) / "kubelet" / "cgroup"
+    limit = pod_group(groups, pod.uid)
+    assert limit is not None
+    (written,) = limit.glob("dmem.*")
+    assert written.name.removeprefix("dmem.") == container.cards[0].uuid
+    assert written.read_text().split() == ["0", str(1024 << 20)]
+    # With another limit than the interposer's: who refuses is the driver.
+    written.write_text(f"0 {640 << 20}\n")
+    program.hold(16)
+    await until(lambda: (seen := program.seen()) and seen.pieces, "it goes on", seconds=30)
+    most = 640 // 64
+    await until(lambda: (seen := program.seen()) is not None and 8 < seen.pieces <= most, "it takes more", seconds=30)
+    await clear(client)
+    await until(lambda: pod_group(groups, pod.uid) is None, "its group goes", seconds=30)

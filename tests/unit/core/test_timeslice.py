@@ -1,0 +1,91 @@
+"""`elasticgpu.io/timeslice`: replicas of a card, no more than asked for, of one length, and nothing held."""
+
+import pytest
+
+from egpu.api import names
+from egpu.api.kubernetes import Pod
+from egpu.core.admission import validate_claim, validate_class, validate_pod_create
+from egpu.core.placement.binding import binding_annotations
+from egpu.core.provisioners import NodeTotals, provisioner
+from egpu.core.provisioners.preparation import Preparation
+from egpu.core.provisioners.timeslice import COUNTS
+from support.objects import claim, claim_pod, cluster, container, fits, gpu_class, place, pod, slice_pod, why_not
+
+SHARED = names.NVIDIA_GPU_SHARED
+
+
+def replica(name: str, cards: int = 1) -> Pod:
+    return pod(name, container("app", {SHARED: cards}))
+
+
+def test_nvidias_name_is_a_replica_of_which_a_card_has_four() -> None:
+    cache = cluster()
+    assert validate_pod_create(replica("p"), {}, {}) == []
+    for name in "abcd":
+        given = place(cache, replica(name)).containers["app"]
+        assert (given.provisioner, given.mode, given.vocabulary) == (names.TIMESLICE, "shared", "timeslice")
+    assert fits(cache, replica("e")) == ()
+    assert cache.ledger.overcommits() == []
+
+
+def test_several_are_of_different_cards() -> None:
+    given = place(cluster(cards=2), replica("p", 2)).containers["app"]
+    assert len({share.uuid for share in given.cards}) == 2
+
+
+@pytest.mark.parametrize("replicas", COUNTS)
+@pytest.mark.parametrize("memory_mib", [8192, 16384, 81559])
+def test_a_class_says_how_many_and_a_card_has_exactly_so_many(replicas: int, memory_mib: int) -> None:
+    cache = cluster(memory_mib=memory_mib)
+    klass = gpu_class("t", names.TIMESLICE, wait=True, parameters={"replicas": str(replicas)})
+    assert validate_class(klass, None) == []
+    cache.class_changed(klass)
+    placed = 0
+    while placed <= replicas:
+        cache.claim_changed(claim(f"c{placed}", {SHARED: 1}, "t"))
+        if not fits(cache, claim_pod(f"p{placed}", f"c{placed}")):
+            break
+        place(cache, claim_pod(f"p{placed}", f"c{placed}"))
+        placed += 1
+    assert placed == replicas
+
+
+def test_programs_get_the_whole_card_and_the_pod_says_that_nothing_holds_them() -> None:
+    allocation = place(cluster(), replica("p"))
+    given = allocation.containers["app"]
+    minors = {share.uuid: share.minor for share in given.cards}
+    assert provisioner(names.TIMESLICE).prepare("app", given, minors) == Preparation(tuple(minors.values()))
+    written = binding_annotations(allocation, assume_time_ns=1)
+    assert written[names.ISOLATION] == "none of app: time slices hold neither memory nor faults apart"
+    other = binding_annotations(place(cluster(), slice_pod("q")), assume_time_ns=1)
+    assert names.ISOLATION not in other
+
+
+def test_a_card_has_one_length_of_time_slices_and_no_other_technology() -> None:
+    cache = cluster()
+    for length in ("short", "long", "default"):
+        cache.class_changed(gpu_class(length, names.TIMESLICE, wait=True, parameters={"timeSlice": length}))
+        cache.claim_changed(claim(length, {SHARED: 1}, length))
+    given = place(cache, claim_pod("a", "long")).containers["app"]
+    assert provisioner(names.TIMESLICE).time_slice(given) == "long"
+    for refused in (claim_pod("b", "short"), claim_pod("c", "default"), replica("d"), slice_pod("e")):
+        assert f"is shared by {names.TIMESLICE} (long only)" in why_not(cache, refused)
+    cache.pod_deleted("uid-a")
+    cache.claim_deleted("uid-long")
+    given = place(cache, claim_pod("c", "default")).containers["app"]
+    assert provisioner(names.TIMESLICE).time_slice(given) == ""
+    place(cache, replica("d"))
+
+
+def test_amounts_and_other_numbers_are_refused() -> None:
+    klass = gpu_class("t", names.TIMESLICE)
+    (refused,) = validate_claim(claim("c", class_name="t"), None, {"t": klass})
+    assert refused.reason == f"{names.TIMESLICE} gives out replicas of cards, not amounts; ask for {SHARED}"
+    for parameters in ({"replicas": "1"}, {"replicas": "13"}, {"timeSlice": "5ms"}):
+        (wrong,) = validate_class(gpu_class("t", names.TIMESLICE, parameters=parameters), None)
+        assert "is not one of" in wrong.reason
+
+
+def test_a_node_publishes_the_replicas_of_its_cards() -> None:
+    published = provisioner(names.TIMESLICE).capacity(NodeTotals(cards=2, memory_mib=32768, tflops=1.0))
+    assert published == {SHARED: 8}
