@@ -13,6 +13,7 @@ static _Atomic unsigned contexts_ended; /* then what other threads have made cur
 static _Thread_local unsigned ended_seen;
 
 driver_pointer driver_function(egpu_driver_id id) { return functions[id]; }
+const char *driver_path(void) { return session.settings->driver; }
 
 bool driver_load(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);

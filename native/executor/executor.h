@@ -85,6 +85,7 @@ static inline const struct operation *operation_of(uint16_t op) {
 
 typedef void (*driver_pointer)(void);
 driver_pointer driver_function(egpu_driver_id id); /* NULL: this driver has none */
+const char *driver_path(void);                     /* the file, as we were told it */
 /* The driver's function with these parameters. */
 #define DRIVER(symbol, ...) ((CUresult (*)(__VA_ARGS__))driver_function(EGPU_FN_##symbol))
 int session_run(const struct settings *settings, int control);

@@ -1,6 +1,5 @@
-/* See libraries.h. A library is found beside the driver, where a simulated machine has its own, and
- * else as the loader finds it: in LD_LIBRARY_PATH and in the system's directories, which are what
- * the sandbox shows. */
+/* See libraries.h. A library is found beside the driver, where a simulated machine has its own, or
+ * as the loader finds it, or in the toolkit's directory: all of them are what the sandbox shows. */
 #define _GNU_SOURCE
 #include "libraries.h"
 
@@ -13,18 +12,20 @@ static struct {
     void *handle;
 } loaded[LIBRARIES];
 
-static void *load(const char *soname) {
-    Dl_info driver;
+#define TOOLKIT "/usr/local/cuda/lib64/"
+
+static void *load_from(const char *folder, int length, const char *soname) {
     char path[PATH_MAX];
-    void *known = (void *)(uintptr_t)driver_function(EGPU_FN_cuInit);
-    if (known != NULL && dladdr(known, &driver) != 0) {
-        const char *slash = strrchr(driver.dli_fname, '/');
-        int folder = slash == NULL ? 0 : (int)(slash - driver.dli_fname + 1);
-        snprintf(path, sizeof path, "%.*s%s", folder, driver.dli_fname, soname);
-        void *beside = slash == NULL ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (beside != NULL) return beside;
-    }
-    void *library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+    snprintf(path, sizeof path, "%.*s%s", length, folder, soname);
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void *load(const char *soname) {
+    const char *driver = driver_path(), *slash = strrchr(driver, '/');
+    void *library = NULL;
+    if (slash != NULL) library = load_from(driver, (int)(slash - driver + 1), soname);
+    if (library == NULL) library = load_from(TOOLKIT, (int)strlen(TOOLKIT), soname);
+    if (library == NULL) library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) fprintf(stderr, "egpu-executor: %s\n", dlerror());
     return library;
 }

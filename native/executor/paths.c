@@ -12,12 +12,14 @@
 #include <unistd.h>
 
 /* The driver loads parts of itself when a program first needs them, and looks at the machine: so
- * the directories, not the files that are known today. All of it can be read by any user anyway. */
+ * the directories, not the files that are known today; likewise the toolkit's libraries. All of it
+ * can be read by any user anyway. */
 static const char *const usual[] = {
     "/lib",
     "/lib64",
     "/usr/lib",
     "/usr/lib64",
+    "/usr/local/cuda/lib64",
     "/etc/ld.so.cache",
     "/etc/nvidia",
     "/usr/share/nvidia",
@@ -74,10 +76,10 @@ static bool directory_of(const char *path, char directory[PATH_MAX]) {
     return realpath(named, directory) != NULL;
 }
 
-/* What a driver is made of: its libraries, and a simulated one's cards. */
+/* What a driver is made of: its libraries and those over it, and a simulated one's cards. */
 static bool is_drivers(const char *name) {
     return strncmp(name, "libcuda", 7) == 0 || strncmp(name, "libnvidia", 9) == 0 ||
-           strcmp(name, "dev") == 0;
+           strncmp(name, "libcublas", 9) == 0 || strcmp(name, "dev") == 0;
 }
 
 /* A driver's directory may be made of links (a simulated machine's is), and may be the system's. */

@@ -1,11 +1,16 @@
 """cuBLAS and cuBLASLt, simulated: numpy's answers, the same in this process and carried to a server."""
 
+import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from egpu.adapters.native import path
 from egpu.adapters.simulator.machine import Machine
+from egpu.adapters.slices.pages import PPM, DevicePolicy, Mode, create_usage, write_policy
 from support.remote_gpu import Transport, remote
 from support.simulated_gpu import run
 
@@ -206,17 +211,33 @@ def test_what_the_server_refuses_is_said_by_the_next_call_that_waits(sim: Machin
         assert run(client, LATE) == ["INVALID_VALUE", "SUCCESS"]
 
 
-WORKSPACE: Final = START.replace(
-    'call("cublasCreate_v2"', 'free = ok(d.cuMemGetInfo())[0]\n    call("cublasCreate_v2"'
-) + (
-    """
-    used = free - ok(d.cuMemGetInfo())[0]
-    call("cublasDestroy_v2", handle)
-    say([used, free - ok(d.cuMemGetInfo())[0]])
+HANDLES: Final = """
+    context()
+    blas = ctypes.CDLL("libcublas.so.13")
+    status = made = 0
+    while status == 0:
+        status = blas.cublasCreate_v2(ctypes.byref(ctypes.c_void_p()))
+        made += status == 0
+    say([made, status])
 """
-)
 
 
-def test_what_a_library_allocates_is_the_leases(sim: Machine, tmp_path: Path) -> None:
-    with remote(sim, tmp_path, "shm") as (client, _, _):
-        assert run(client, WORKSPACE) == [4 << 20, 0]
+def confined(sim: Machine) -> list[str]:
+    """How an executor is held as far as can be here, and still sees the machine."""
+    asked = [path("egpu-executor"), "--probe", "--driver", sim.driver_dir / "libcuda.so.1"]
+    known = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    return [*(["--landlock"] if known["landlock"] else []), "--device", str(sim.driver_dir / "machine")]
+
+
+def test_what_a_library_allocates_is_held_to_the_slice(sim: Machine, tmp_path: Path) -> None:
+    """Each handle has 4 MiB of the card. The library is found although the executor is confined."""
+    folder, card = tmp_path / "slice", sim.cards[0]
+    folder.mkdir()
+    limit = DevicePolicy(
+        uuid=card.uuid, minor=card.minor, mode=Mode.UNLIMITED, core_ppm=PPM, memory_limit_bytes=64 << 20
+    )
+    write_policy(folder / "policy", [limit])
+    create_usage(folder / "usage")
+    shutil.copy(path("libegpu-interposer.so"), folder)
+    with remote(sim, tmp_path, "shm", "--slice", str(folder), *confined(sim)) as (client, executor, _):
+        assert run(client, HANDLES) == [16, 3], executor.stderr()  # CUBLAS_STATUS_ALLOC_FAILED
