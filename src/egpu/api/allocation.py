@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from egpu.api.mig import InstancePlace
 from egpu.api.quantities import MIB_BYTES
 from egpu.api.wire import camel
 from egpu.errors import CorruptData
@@ -42,6 +43,8 @@ class CardShare(_Strict, frozen=True, kw_only=True):
     """Of the card."""
     card_memory_mib: int = 0
     """What the whole card has."""
+    instance: InstancePlace | None = None
+    """The instance of MIG that it is, where it is one."""
 
 
 class ContainerAllocation(_Strict, frozen=True, kw_only=True):
@@ -133,6 +136,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     demand takes whole cards; its `memory_mib` is then only the least that a card must have. `links` is what joins every
     two of several cards, at the least ("": anything, the faster the better): see `egpu.core.links`. `select` is what
     each card must be, `prefer` which of those that fit are taken: "strongest", "weakest" or whichever the policy likes.
+    `repartition`: whether a card may be cut anew for it, where its technology cuts cards.
     """
 
     provisioner: str
@@ -152,6 +156,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     links: str = ""
     select: tuple[CardRequirement, ...] = ()
     prefer: str = ""
+    repartition: bool = True
 
 
 class PodDemand(_Strict, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from msgspec import Meta, field
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
+from egpu.api.mig import InstancePlace, Mig
 from egpu.api.quantities import Quantity
 from egpu.api.wire import Resource, Wire
 
@@ -124,6 +125,8 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """NUMA node, -1 when the machine has none."""
     links: list[Link] = []
     """To the other cards of the node."""
+    mig: Mig | None = None
+    """What it can be cut into, and is, while it is in MIG mode; only its instances can be used then."""
 
 
 class Slice(Wire, frozen=True, kw_only=True):
@@ -147,6 +150,8 @@ class Slice(Wire, frozen=True, kw_only=True):
     """Of the card."""
     class_name: str = ""
     """The class of its claim."""
+    instance: InstancePlace | None = None
+    """The instance of MIG that it is, where it is one."""
 
 
 ReclaimPolicy = Literal["Retain", "Delete"]

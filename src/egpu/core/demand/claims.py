@@ -115,6 +115,9 @@ def claim_demand(claim: ElasticGPUClaim, klass: ElasticGPUClass) -> ContainerDem
             f"class {klass.name} has {MEMORY_OVERSUBSCRIPTION}, which whole cards have no limit for; ask for a share"
         )
         raise InvalidDemand(path, f"{reason}, or use another class")
+    if vocabulary.profile and technology.name != vocabulary.provisioner:
+        reason = f"class {klass.name} is of {technology.name}, which has no instances of MIG"
+        raise InvalidDemand(f"{path}[{vocabulary.cards}]", f"{reason}; use one of {vocabulary.provisioner}")
     if problem := technology.problem(demand):
         raise InvalidDemand(path, problem)
     demand = technology.of_class(demand, parameters)

@@ -56,6 +56,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         why_not=reason,
         cordoned=reason == CORDONED,
         compute_capability=sys.intern(physical.compute_capability),
+        mig=physical.mig,
         links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
     )
 
@@ -86,6 +87,7 @@ def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
         core=source.core,
         memory_mib=source.memory_mib,
         model=source.model,
+        instance=source.instance,
     )
     container = ContainerAllocation(provisioner=source.provisioner, mode=source.mode, cards=(share,))
     return PodAllocation(node=gpu.spec.node_name, containers={CLAIM_CONTAINER: container})

@@ -10,6 +10,7 @@
     qgpu              an executor beside the program has the card
     pool              the same, on any node
     vgpu              fixed parts of a card, held to as by vcuda
+    mig               instances that the card itself keeps apart
 
 Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node (`egpu.apps.agent.slots`).
 """
@@ -18,6 +19,7 @@ from typing import Final
 
 from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Provisioner
 from egpu.core.provisioners.gpushare import GPUShare
+from egpu.core.provisioners.mig import MIG
 from egpu.core.provisioners.physical import Physical
 from egpu.core.provisioners.pool import Pool
 from egpu.core.provisioners.qgpu import QGPU
@@ -34,6 +36,7 @@ PROVISIONERS: Final[dict[str, Provisioner]] = {
         QGPU(),
         VGPU(),
         Pool(),
+        MIG(),
     )
 }
 """Every technology, by name."""
