@@ -3,6 +3,7 @@
     kubernetes      the API server: client, reflector, election
     kubelet         kubelet's gRPC APIs: device plugin, pod-resources
     nvml            the cards of this machine
+    mig             instances that they are cut into
     slices          the two files of a slice: what may be used, and what is
     executors       processes that have a card for programs that have none
     shim            what a node's agent and its shim say to each other

@@ -18,12 +18,14 @@ from egpu.adapters.kubelet.registrar import Registrar
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
+from egpu.adapters.mig import NvmlInstances
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.shim import ShimDirectory
 from egpu.adapters.shim.orders import Shim
+from egpu.apps.agent.cards.instances import RECORD_FILE, Instances, InstanceSource
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.config import AgentConfig
@@ -45,7 +47,7 @@ from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
-from egpu.errors import InvalidInput, NotSupported
+from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -58,13 +60,16 @@ XIDS_FILE = "xids.json"
 class Agent:
     """Every part of one node's agent. `cards` and `client` come from outside, so that tests can give others."""
 
-    def __init__(self, config: AgentConfig, *, client: Client, cards: CardSource) -> None:
+    def __init__(
+        self, config: AgentConfig, *, client: Client, cards: CardSource, mig: InstanceSource | None = None
+    ) -> None:
         self.config = config
         self.client = client
         self.slots = Slots(config.slots_dir, mount_usage=config.mount_usage)
-        self.devices = DeviceFiles(config.device_root, config.state_dir)
+        self.devices = DeviceFiles(config.device_root, config.state_dir, mig_minors=config.mig_minors)
         self.specs = SlotSpecs(config.cdi_directories, self.devices)
         self.injection = Injection(config.cdi)
+        self.instances = None if mig is None else Instances(mig, config.state_dir / RECORD_FILE)
         credentials = pool_credentials(config)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
         election = None if config.sharing_dir is None else SharingElection(config.sharing_dir, Rank.AGENT)
@@ -117,6 +122,7 @@ class Agent:
             interval_seconds=config.publish_seconds,
             learn=self.injection.learn,
             vocabularies=config.vocabularies,
+            instances=self.instances,
         )
         self.resizer = self._resizer()
         self.sweeper = Sweeper(
@@ -157,6 +163,7 @@ class Agent:
                 node=config.node,
                 executors=self.executors,
                 bridges=self.bridges,
+                instances=self.instances,
                 specs=self.specs,
                 injection=self.injection,
             ),
@@ -206,6 +213,7 @@ class Agent:
             shim = await self._shim.started(retry_seconds=SHIM_RETRY_SECONDS)
             self._told(shim.held, shim.lacks)
         await self.executors.open()
+        await self._recover()
         if self.serving is not None:
             await self._join_pool(self.serving)
         supervisor.add("inventory", self.inventory.run())
@@ -222,6 +230,14 @@ class Agent:
             supervisor.add("serving", self.serving.run())
             supervisor.add("bridges", self.bridges.run())
         await supervisor.run()
+
+    async def _recover(self) -> None:
+        """A driver that does not answer now is asked again before anything is made on its cards."""
+        if self.instances is not None:
+            try:
+                await self.instances.recover()
+            except ElasticGPUError as error:
+                log.warning("what may be half made of a card's instances stays for now", reason=str(error))
 
     async def _register(self) -> None:
         """kubelet asks as soon as it knows us, and keeps what it is answered for as long as the pod is there."""
@@ -254,7 +270,6 @@ def pool_credentials(config: AgentConfig) -> Credentials | None:
 async def run(config: AgentConfig) -> None:
     """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
-        agent = Agent(
-            config, client=client, cards=NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE)
-        )
+        cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE, instances=True)
+        agent = Agent(config, client=client, cards=cards, mig=NvmlInstances(cards.on_card))
         await agent.run(Supervisor())

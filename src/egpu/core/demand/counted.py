@@ -8,6 +8,8 @@ pod from a node on which its cards are free. A pod that shares a claim takes not
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.quantities import Quantity
@@ -30,7 +32,7 @@ def counted(demand: ContainerDemand, kinds: CardTotals | None = None) -> dict[st
     core, memory = 100 if demand.exclusive else demand.core, demand.memory_mib
     relative = demand.memory_percent or profile_of(demand.vocabulary)
     if kinds is not None and (demand.tflops or relative):
-        needs = provisioner(demand.provisioner).needs(demand, kinds)
+        needs = provisioner(demand.provisioner).needs(replace(demand, select=()), kinds)
         if needs.possible.any():
             core = int(needs.core[needs.possible].min())
             memory = memory or (int(needs.memory_mib[needs.possible].min()) if relative else 0)

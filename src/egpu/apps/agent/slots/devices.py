@@ -11,10 +11,15 @@ import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from egpu.adapters.mig import FoundInstance
 from egpu.errors import NotSupported
 
 #: Files a CUDA program needs beside its card, where the node has them.
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+#: Where the driver says which device file is which instance's, and where those files are below /dev.
+MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
+CAPABILITIES = "nvidia-caps"
 
 #: Character majors that Linux leaves to local and experimental use (Documentation/admin-guide/devices.txt).
 _LOCAL_MAJORS = (*range(60, 64), *range(120, 128))
@@ -24,8 +29,16 @@ _UNSERVED_TEXT = b"This card was not granted to this container.\n"
 class DeviceFiles:
     """The device files of one node under `root`, and the file that leads nowhere, kept under `state_dir`."""
 
-    def __init__(self, root: Path, state_dir: Path, *, proc_devices: Path = Path("/proc/devices")) -> None:
+    def __init__(
+        self,
+        root: Path,
+        state_dir: Path,
+        *,
+        proc_devices: Path = Path("/proc/devices"),
+        mig_minors: Path = MIG_MINORS,
+    ) -> None:
         self._root = root
+        self._mig_minors = mig_minors
         self._nowhere = state_dir / "unserved"
         self._proc_devices = proc_devices
 
@@ -35,6 +48,24 @@ class DeviceFiles:
     def control(self) -> tuple[Path, ...]:
         """Those of CONTROL_DEVICES that this node has."""
         return tuple(path for each in CONTROL_DEVICES if (path := self._root / each).exists())
+
+    def instance(self, minor: int, found: FoundInstance) -> dict[str, Path]:
+        """What a program must open to have an instance of the card, by where it is below /dev.
+
+        Raises NotSupported where the driver does not say which files these are, or has not made them.
+        """
+        wanted = f"gpu{minor}/gi{found.gpu_id}/access", f"gpu{minor}/gi{found.gpu_id}/ci{found.compute_id}/access"
+        try:
+            numbers = dict(line.split() for line in self._mig_minors.read_text().splitlines())
+            files = [f"{CAPABILITIES}/nvidia-cap{numbers[each]}" for each in wanted]
+        except (OSError, ValueError, KeyError) as error:
+            raise NotSupported(
+                f"{self._mig_minors} does not say which device files {wanted[0]} has: {error}"
+            ) from error
+        if missing := [file for file in files if not (self._root / file).exists()]:
+            made = f"nvidia-modprobe -f {Path('/proc/driver/nvidia/capabilities') / wanted[0]}"
+            raise NotSupported(f"{self._root / missing[0]} is not there; NVIDIA's tools make it: {made}")
+        return {file: self._root / file for file in files}
 
     def links(self, granted: Collection[int], minors: Iterable[int]) -> dict[str, Path]:
         """Where each name leads in a container that was granted some of the node's minors. Without any it needs no
