@@ -301,16 +301,7 @@ class LocalNode:
             str(self.kubeconfig),
         ]
         command += ["--kubelet-dir", str(self.kubelet_dir), "--state-dir", str(self.state_dir)]
-        command += [
-            "--device-root",
-            str(machine.device_dir),
-            "--mig-minors",
-            str(machine.mig_minors),
-            "--cdi",
-            self.cdi,
-            "--cdi-dir",
-            str(self.cdi_dir),
-        ]
+        command += ["--device-root", str(machine.device_dir), "--cdi", self.cdi, "--cdi-dir", str(self.cdi_dir)]
         command += ["--nvml-library", str(machine.driver_dir / "libnvidia-ml.so.1")]
         command += ["--mount-usage"] if mounts.allowed(self.directory) else []
         with (self.directory / "agent.log").open("ab") as output:

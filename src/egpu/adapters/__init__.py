@@ -4,6 +4,7 @@
     kubelet         kubelet's gRPC APIs: device plugin, pod-resources
     nvml            the cards of this machine
     mig             instances that they are cut into
+    nvml_package    what reads both: NVIDIA's package
     slices          the two files of a slice: what may be used, and what is
     executors       processes that have a card for programs that have none
     shim            what a node's agent and its shim say to each other

@@ -8,13 +8,11 @@ NVIDIA's NVML API reference, "Multi Instance GPU Management".
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
-import pynvml as _pynvml  # pyright: ignore[reportMissingTypeStubs] - the package ships none
-
+from egpu.adapters.nvml_package import nvml
 from egpu.api.mig import InstancePlace, InstanceProfile
 
-nvml: Any = cast(Any, _pynvml)
 T = TypeVar("T")
 
 _MOST: Final = 64

@@ -14,21 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
-import pynvml as _pynvml  # pyright: ignore[reportMissingTypeStubs] - the package ships none
 import structlog
 
 from egpu.adapters import mig
 from egpu.adapters.files import write_atomically
 from egpu.adapters.mig import MigReading
+from egpu.adapters.nvml_package import nvml
 from egpu.adapters.processes import boot_id
 from egpu.errors import NativeMissing, NotSupported, Unavailable
 
 log = structlog.get_logger(__name__)
-# The package has no type information; every value that leaves this module is converted.
-nvml: Any = cast(Any, _pynvml)
 T = TypeVar("T")
 
 #: XIDs that blame the application, not the card (NVIDIA's XID catalogue; NVIDIA's device plugin ignores the same).

@@ -137,9 +137,6 @@ def agent(
         "/var/lib/elasticgpu"
     ),
     device_root: Annotated[Path, typer.Option(help="Where nvidia0, nvidia1, … are.")] = Path("/dev"),
-    mig_minors: Annotated[Path, typer.Option(help="Which device file is which MIG instance's.")] = Path(
-        "/proc/driver/nvidia-caps/mig-minors"
-    ),
     nvml_library: Annotated[Path | None, typer.Option(help="NVML to use. Default: the system's.")] = None,
     node_ip: Annotated[str, typer.Option(help="Address of this node, for metrics.", envvar="NODE_IP")] = "",
     listen: Listen = "127.0.0.1:0",
@@ -190,7 +187,6 @@ def agent(
         kubelet_dir=kubelet_dir,
         state_dir=state_dir,
         device_root=device_root,
-        mig_minors=mig_minors,
         nvml_library=nvml_library,
         node_ip=node_ip,
         listen=listen,

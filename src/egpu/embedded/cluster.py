@@ -253,8 +253,7 @@ def _specs(
             ),
             spec(f"agent-{node}", "egpu", "agent", "--shim", "--node", node, "--node-ip", "127.0.0.1",
                  "--kubelet-dir", str(home / "kubelet"), "--state-dir", str(home / "agent"),
-                 "--device-root", str(machine.device_dir), "--mig-minors", str(machine.mig_minors),
-                 "--nvml-library", str(nvml), "--cdi-dir", str(home / "cdi"),
+                 "--device-root", str(machine.device_dir), "--nvml-library", str(nvml), "--cdi-dir", str(home / "cdi"),
                  "--listen", f"127.0.0.1:{agent}", "--pool-pki", str(state_dir / PKI), *mounting,
                  "--vocabularies", ",".join(config.vocabularies)),
         ]  # fmt: skip

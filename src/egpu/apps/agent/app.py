@@ -66,7 +66,7 @@ class Agent:
         self.config = config
         self.client = client
         self.slots = Slots(config.slots_dir, mount_usage=config.mount_usage)
-        self.devices = DeviceFiles(config.device_root, config.state_dir, mig_minors=config.mig_minors)
+        self.devices = DeviceFiles(config.device_root, config.state_dir)
         self.specs = SlotSpecs(config.cdi_directories, self.devices)
         self.injection = Injection(config.cdi)
         self.instances = None if mig is None else Instances(mig, config.state_dir / RECORD_FILE)

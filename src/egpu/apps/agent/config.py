@@ -7,7 +7,6 @@ from pathlib import Path
 
 from egpu.adapters.cdi import DIRECTORIES
 from egpu.adapters.executors.confinement import UNGROUPED, ConfinementConfig
-from egpu.apps.agent.slots.devices import MIG_MINORS
 from egpu.apps.agent.slots.injection import Mode
 
 #: More containers than this never share one card. kubelet is told every slot: 64 cards of 64 stay under 200 kB.
@@ -20,8 +19,7 @@ class AgentConfig:
     """`kubeconfig` None means in-cluster or the user's own. Directories are made when missing.
 
     `device_root` is where `nvidia<minor>` live; a simulated node has its own directory, and `nvml_library` its own
-    NVML. `mig_minors` says which device file is which instance's.
-    `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one. `pool_pki` holds ca.crt,
+    NVML. `listen` serves /healthz, /readyz and /metrics; port 0 takes a free one. `pool_pki` holds ca.crt,
     server-NODE.crt and server-NODE.key, as `egpu certificate server NODE` writes them, and makes the node take part in
     the pool: other nodes' agents come in at `pool_listen`, which they know as `pool_advertise` (default: where it
     listens); `pool_link_mbps` 0 is what the kernel says of the fastest interface. `mount_usage`: what containers may
@@ -39,7 +37,6 @@ class AgentConfig:
     kubelet_dir: Path = Path("/var/lib/kubelet")
     state_dir: Path = Path("/var/lib/elasticgpu")
     device_root: Path = Path("/dev")
-    mig_minors: Path = MIG_MINORS
     nvml_library: Path | None = None
     node_ip: str = ""
     listen: str = "127.0.0.1:0"

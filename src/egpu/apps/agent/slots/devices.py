@@ -17,7 +17,8 @@ from egpu.errors import NotSupported
 #: Files a CUDA program needs beside its card, where the node has them.
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
-#: Where the driver says which device file is which instance's, and where those files are below /dev.
+#: Where the driver says which device file is which instance's (a simulated machine has it beside those files), and
+#: where those are below /dev.
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
 CAPABILITIES = "nvidia-caps"
 
@@ -29,16 +30,8 @@ _UNSERVED_TEXT = b"This card was not granted to this container.\n"
 class DeviceFiles:
     """The device files of one node under `root`, and the file that leads nowhere, kept under `state_dir`."""
 
-    def __init__(
-        self,
-        root: Path,
-        state_dir: Path,
-        *,
-        proc_devices: Path = Path("/proc/devices"),
-        mig_minors: Path = MIG_MINORS,
-    ) -> None:
+    def __init__(self, root: Path, state_dir: Path, *, proc_devices: Path = Path("/proc/devices")) -> None:
         self._root = root
-        self._mig_minors = mig_minors
         self._nowhere = state_dir / "unserved"
         self._proc_devices = proc_devices
 
@@ -55,13 +48,13 @@ class DeviceFiles:
         Raises NotSupported where the driver does not say which files these are, or has not made them.
         """
         wanted = f"gpu{minor}/gi{found.gpu_id}/access", f"gpu{minor}/gi{found.gpu_id}/ci{found.compute_id}/access"
+        own = self._root / CAPABILITIES / MIG_MINORS.name
+        minors = own if own.exists() else MIG_MINORS
         try:
-            numbers = dict(line.split() for line in self._mig_minors.read_text().splitlines())
+            numbers = dict(line.split() for line in minors.read_text().splitlines())
             files = [f"{CAPABILITIES}/nvidia-cap{numbers[each]}" for each in wanted]
         except (OSError, ValueError, KeyError) as error:
-            raise NotSupported(
-                f"{self._mig_minors} does not say which device files {wanted[0]} has: {error}"
-            ) from error
+            raise NotSupported(f"{minors} does not say which device files {wanted[0]} has: {error}") from error
         if missing := [file for file in files if not (self._root / file).exists()]:
             made = f"nvidia-modprobe -f {Path('/proc/driver/nvidia/capabilities') / wanted[0]}"
             raise NotSupported(f"{self._root / missing[0]} is not there; NVIDIA's tools make it: {made}")
