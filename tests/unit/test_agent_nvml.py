@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from egpu.adapters import mig
 from egpu.adapters import nvml as adapter
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.processes import boot_id
@@ -89,6 +90,7 @@ class FakeNVML:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNVML:
     found = FakeNVML("GPU-a", "GPU-b")
     monkeypatch.setattr(adapter, "nvml", found)
+    monkeypatch.setattr(mig, "nvml", found)
     return found
 
 

@@ -76,9 +76,11 @@ class NvmlInstances:
 
 
 def is_on(handle: Any) -> bool:
-    """Whether the card is in MIG mode."""
-    mode = _or_none(nvml.nvmlDeviceGetMigMode, handle)
-    return mode is not None and bool(mode[0])
+    """Whether the card is in MIG mode; one that does not say is not."""
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError:
+        return False
 
 
 def why_not_whole(handle: Any) -> str:
