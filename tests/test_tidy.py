@@ -178,6 +178,7 @@ MOST_FILES = {
     "a running slice gets another size": 4,
     "a call of a pooled program": 7,
     "whom a pod evicts": 4,
+    "how a card is cut with MIG": 5,
     "a new technology": 2,
     "a new vocabulary": 2,
 }

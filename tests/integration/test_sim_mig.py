@@ -498,7 +498,14 @@ def test_a_container_sees_the_instances_whose_device_files_it_has(sim: Machine, 
             uuid: [uuid[4:].replace("-", "")],
             ({big, small} - {uuid}).pop(): [],
         }
-        listed = subprocess.run([native.path("tools/nvidia-smi"), "-L"], env=environment(inside.driver_dir), capture_output=True, text=True, timeout=60, check=True)  # fmt: skip
+        listed = subprocess.run(
+            [native.path("tools/nvidia-smi"), "-L"],
+            env=environment(inside.driver_dir),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         profile = {big: "3g.20gb", small: "1g.5gb"}[uuid]
         assert listed.stdout.splitlines()[1:] == [f"  MIG {profile:<10} Device  0: (UUID: {uuid})"]
     assert nvml(container("c"), look)[0] == []

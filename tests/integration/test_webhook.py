@@ -85,7 +85,7 @@ BAD_PODS = [
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "nowhere"}), "nowhere"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "none": "c"}), "none"),
     (pod_with(annotations={names.CLAIM_PREFIXES[0] + "app": "other/c"}), "namespace"),
-    (pod_with({"nvidia.com/mig-1g.5gb": "1"}), "MIG profile"),
+    (pod_with({"nvidia.com/mig-9g.5gb": "1"}), "no profile of MIG"),
     (pod_with({"elasticgpu.io/gpu-cores": "10"}), "does not have"),
     (pod_with({names.QGPU_MEMORY: "5", "tke.cloud.tencent.com/qgpu-core-greedy": "10"}), "low priority"),
     (pod_with({names.NVIDIA_GPU: "1", names.HAMI_MEMORY: "3000"}), "not turned on"),

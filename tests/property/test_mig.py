@@ -9,26 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpu.adapters.simulator.machine import profiles as simulated
-from egpu.api.mig import InstancePlace, InstanceProfile, Mig
+from egpu.api.mig import InstancePlace, Mig
 from egpu.core.mig import WantedInstance, arrange, core_percent, in_the_way, overlapping, smallest, taken
+from support.mig import mig_profiles
 
-CARDS = {
-    name: Mig(
-        profiles=[
-            InstanceProfile(
-                name=each.name,
-                compute=each.slices,
-                memory_mib=each.memory_mib,
-                size=each.size,
-                starts=each.starts,
-                most=each.instances,
-            )
-            for each in model.mig
-        ]
-    )
-    for name, model in simulated().items()
-    if model.mig
-}
+CARDS = {name: Mig(profiles=mig_profiles(name)) for name, model in simulated().items() if model.mig}
 GEOMETRIES = {
     tuple((each.size, each.starts, each.most) for each in card.profiles): name for name, card in CARDS.items()
 }

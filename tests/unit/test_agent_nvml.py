@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from egpu.adapters import mig
 from egpu.adapters import nvml as adapter
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.nvml_hardware import CardHardware, read_hardware
@@ -102,6 +103,7 @@ class FakeNVML:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNVML:
     found = FakeNVML("GPU-a", "GPU-b")
     monkeypatch.setattr(adapter, "nvml", found)
+    monkeypatch.setattr(mig, "nvml", found)
     return found
 
 

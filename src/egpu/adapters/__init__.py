@@ -3,6 +3,8 @@
     kubernetes      the API server: client, reflector, election
     kubelet         kubelet's gRPC APIs: device plugin, pod-resources
     nvml            the cards of this machine
+    mig             instances that they are cut into
+    nvml_package    what reads both: NVIDIA's package
     nvml_hardware   their temperature, power and load
     memory_limits   memory of cards, limited by the driver by control group
     compute_policy  what nvidia-smi alone can set of them

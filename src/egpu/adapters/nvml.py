@@ -14,19 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
-import pynvml as _pynvml  # pyright: ignore[reportMissingTypeStubs] - the package ships none
 import structlog
 
+from egpu.adapters import mig
 from egpu.adapters.files import write_atomically
+from egpu.adapters.mig import MigReading
+from egpu.adapters.nvml_package import nvml
 from egpu.adapters.processes import boot_id
-from egpu.errors import NativeMissing, Unavailable
+from egpu.errors import NativeMissing, NotSupported, Unavailable
 
 log = structlog.get_logger(__name__)
-# The package has no type information; every value that leaves this module is converted.
-nvml: Any = cast(Any, _pynvml)
 T = TypeVar("T")
 
 #: XIDs that blame the application, not the card (NVIDIA's XID catalogue; NVIDIA's device plugin ignores the same).
@@ -57,6 +57,7 @@ class CardReading:
     links: tuple[tuple[str, str], ...] = ()  # (other card's UUID, kind of connection), nearest kind only
     healthy: bool = True
     reason: str = ""
+    mig: MigReading | None = None  # of a card in MIG mode, for who gives out its instances
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,11 @@ class NvmlInventory:
         clock: Callable[[], float] = time.monotonic,
         xid_quiet_seconds: float = XID_QUIET_SECONDS,
         kept: Path | None = None,
+        instances: bool = False,
     ) -> None:
-        """`kept`: a file in which critical XIDs outlive this process, though not the boot: `clock` is the machine's."""
+        """`kept`: a file in which critical XIDs outlive this process, though not the boot: `clock` is the machine's.
+        `instances`: those of MIG are given out; else cards in MIG mode are of no use."""
+        self._instances = instances
         self._library = library
         self._clock = clock
         self._xid_quiet_seconds = xid_quiet_seconds
@@ -169,6 +173,18 @@ class NvmlInventory:
         """How much memory of each card is in use; those that do not say are left out. As `ask`."""
         return self.ask(_used_bytes)
 
+    def on_card(self, uuid: str, function: Callable[..., T], *arguments: Any) -> T:
+        """`function` of NVML's handle of a card, while nobody else asks. Raises NotSupported where this driver never
+        does it, or not for us; Unavailable where it does not do it now; NativeMissing."""
+        with self._lock:
+            self._initialise()
+            try:
+                return function(nvml.nvmlDeviceGetHandleByUUID(uuid), *arguments)
+            except (nvml.NVMLError_NoPermission, nvml.NVMLError_NotSupported) as error:
+                raise NotSupported(f"card {uuid}: {error}") from error
+            except nvml.NVMLError as error:
+                raise Unavailable(f"card {uuid}: {error}") from error
+
     def close(self) -> None:
         with self._lock:
             self._close()
@@ -225,7 +241,8 @@ class NvmlInventory:
             numa=_numa(handle),
             bus_id=_text(pci.busId) if pci is not None else "",
             memory_isolation="driver" if limits_memory(handle) else "",
-            reason=_memory_fault(handle) or _cut_up(handle),
+            reason=_memory_fault(handle) or ("" if self._instances else mig.why_not_whole(handle)),
+            mig=mig.read(handle) if self._instances and mig.is_on(handle) else None,
         )
 
     def _judged(self, card: CardReading, links: tuple[tuple[str, str], ...]) -> CardReading:
@@ -308,6 +325,8 @@ def _processes(handle: Any) -> tuple[CardProcess, ...] | None:
 def _used_bytes(handle: Any) -> int | None:
     memory = quiet(nvml.nvmlDeviceGetMemoryInfo, handle)
     return None if memory is None else int(memory.used)
+
+
 def limits_memory(handle: Any) -> bool:
     """Whether the driver has limits by control group for this card: of the root there are none, which it says then."""
     try:
@@ -347,14 +366,6 @@ def _tflops(handle: Any) -> float | None:
 def _numa(handle: Any) -> int | None:
     node = quiet(nvml.nvmlDeviceGetNumaNodeId, handle)
     return None if node is None or int(node) < 0 else int(node)
-
-
-def _cut_up(handle: Any) -> str:
-    """Why a card in MIG mode cannot be given out: to CUDA it is no device, only its instances are. "" of any other."""
-    mode = quiet(nvml.nvmlDeviceGetMigMode, handle)
-    if mode is not None and mode[0]:
-        return "in MIG mode: it can be used only through its instances, and those are not given out yet"
-    return ""
 
 
 def _memory_fault(handle: Any) -> str:

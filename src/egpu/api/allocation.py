@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from egpu.api.mig import InstancePlace
 from egpu.api.quantities import MIB_BYTES
 from egpu.api.wire import camel
 from egpu.errors import CorruptData
@@ -42,6 +43,8 @@ class CardShare(_Strict, frozen=True, kw_only=True):
     """Of the card."""
     card_memory_mib: int = 0
     """What the whole card has."""
+    instance: InstancePlace | None = None
+    """The instance of MIG that it is, where it is one."""
 
 
 class ContainerAllocation(_Strict, frozen=True, kw_only=True):
@@ -139,6 +142,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     each card must be, `prefer` which of those that fit are taken: "strongest", "weakest" or whichever the policy likes.
     `alike` is what all slices of its cards must have in common beside their technology, in its words; empty: nothing.
     `memory_isolation` is "driver" where the driver has to hold it to its memory.
+    `repartition`: whether a card may be cut anew for it, where its technology cuts cards.
     """
 
     provisioner: str
@@ -160,6 +164,7 @@ class ContainerDemand(_Strict, frozen=True, kw_only=True):
     prefer: str = ""
     alike: str = ""
     memory_isolation: str = ""
+    repartition: bool = True
 
 
 class PodDemand(_Strict, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from egpu.api import allocation, names, objects
+from egpu.api import allocation, mig, names, objects
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
 
 Schema = dict[str, Any]
@@ -114,7 +114,7 @@ def _structural(node: Schema, components: dict[str, Schema]) -> Schema:
 def _field_texts(kind: str) -> dict[str, str]:
     """What is written below the fields of a class of ours, by the fields' names on the wire; `kubectl explain` shows
     it. Of a class of another module: nothing."""
-    found = next((vars(module)[kind] for module in (objects, allocation) if kind in vars(module)), None)
+    found = next((vars(module)[kind] for module in (objects, allocation, mig) if kind in vars(module)), None)
     if found is None:
         return {}
     names_on_wire = {each.name: each.encode_name for each in msgspec.structs.fields(found)}

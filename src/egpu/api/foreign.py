@@ -14,6 +14,7 @@ from egpu.api.vocabularies import (
     DOCKER,
     ELASTIC,
     GPUSHARE,
+    MIGS,
     POOL,
     QGPU,
     TENCENT,
@@ -47,7 +48,7 @@ def _unknown(beginning: str, *vocabularies: Vocabulary) -> Foreign:
 
 
 FOREIGN: Final = (
-    Foreign("nvidia.com/mig-", "a MIG profile of NVIDIA's device plugin", _SLICE, prefix=True),
+    Foreign(names.MIG_PREFIX, "no profile of MIG that is known", f"write one such as {MIGS[0].cards}", prefix=True),
     Foreign("nvidia.com/gpu", "a share of a card under a name that is not known here", _SLICE, prefix=True),
     Foreign("nvidia.com/priority", "HAMi's task priority", "name a PriorityClass in spec.priorityClassName"),
     Foreign("volcano.sh/gpu-memory", "Volcano's older GPU sharing", f"write {names.VOLCANO_MEMORY} (MiB)"),

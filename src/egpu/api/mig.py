@@ -14,7 +14,7 @@ from egpu.api.wire import Wire, camel
 
 MAX_SLICES: Final = 32
 """Memory slices of a card; those of today have 8 at most."""
-_Slice = Annotated[int, Meta(ge=0, lt=MAX_SLICES)]
+_Slice = Annotated[int, Meta(ge=0, le=MAX_SLICES - 1)]
 _Size = Annotated[int, Meta(ge=1, le=MAX_SLICES)]
 
 

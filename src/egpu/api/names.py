@@ -90,6 +90,8 @@ GPU_CORE: Final = f"{GROUP}/gpu-core"
 GPU_MEMORY: Final = f"{GROUP}/gpu-memory"
 GPU: Final = f"{GROUP}/gpu"
 TFLOPS: Final = f"{GROUP}/tflops"
+MIG_PREFIX: Final = "nvidia.com/mig-"
+"""As NVIDIA's device plugin names instances of MIG: the profile follows, "." in the place of "+"."""
 
 # --- what NVIDIA's container runtime reads ----------------------------------------------------------------------------
 NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -104,6 +106,7 @@ QGPU: Final = f"{GROUP}/qgpu"
 VGPU: Final = f"{GROUP}/vgpu"
 TIMESLICE: Final = f"{GROUP}/timeslice"
 POOL: Final = f"{GROUP}/pool"
+MIG: Final = f"{GROUP}/mig"
 
 # --- bounds: what no pod of this world asks for, so that a typing error is refused rather than pending forever -------
 MAX_CARDS_PER_CONTAINER: Final = 64

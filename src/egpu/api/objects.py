@@ -12,6 +12,7 @@ from msgspec import Meta, field
 
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
+from egpu.api.mig import InstancePlace, Mig
 from egpu.api.quantities import Quantity
 from egpu.api.wire import Resource, Wire
 
@@ -126,6 +127,8 @@ class PhysicalGPU(Wire, frozen=True, kw_only=True):
     """To the other cards of the node."""
     memory_isolation: str = ""
     """ "driver" where the driver limits memory by control group; else empty."""
+    mig: Mig | None = None
+    """What it can be cut into, and is, while it is in MIG mode; only its instances can be used then."""
 
 
 class Slice(Wire, frozen=True, kw_only=True):
@@ -151,6 +154,8 @@ class Slice(Wire, frozen=True, kw_only=True):
     """The class of its claim."""
     alike: str = ""
     """What all slices of its card have in common beside their technology, in its words; empty: nothing."""
+    instance: InstancePlace | None = None
+    """The instance of MIG that it is, where it is one."""
 
 
 ReclaimPolicy = Literal["Retain", "Delete"]

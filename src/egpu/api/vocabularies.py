@@ -39,6 +39,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """How many a card counts for in `cards` on a node: more than one where slices are counted by that name too."""
     parts: int = 0
     """Into how many equal parts a card is cut of which `cards` counts one of each card; 0: it is cut by amounts."""
+    profile: str = ""
+    """The profile of MIG of which `cards` counts instances; "": it counts something else."""
     optional: bool = False
     """Whether it is taken only where somebody turned it on: it gives another meaning to a name that others use."""
 
@@ -142,6 +144,25 @@ TIMESLICE: Final = Vocabulary(
     parts=REPLICAS,
 )
 
+_MIG_PROFILES: Final = """
+    1g.5gb 1g.5gb+me 1g.6gb 1g.6gb+me 1g.10gb 1g.10gb+me 1g.11gb 1g.12gb 1g.12gb+me 1g.18gb 1g.18gb+me 1g.20gb 1g.22gb
+    1g.23gb 1g.23gb+me 1g.24gb 1g.24gb+me 1g.34gb 1g.34gb+me 1g.35gb 1g.45gb 1g.67gb 2g.10gb 2g.12gb 2g.12gb+me 2g.20gb
+    2g.22gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb 2g.67gb 3g.20gb 3g.40gb 3g.44gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb 3g.135gb
+    4g.20gb 4g.24gb 4g.40gb 4g.44gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb 4g.135gb 7g.40gb 7g.80gb 7g.87gb 7g.94gb
+    7g.96gb 7g.141gb 7g.180gb 7g.269gb
+"""
+"""Names alone (NVIDIA's MIG user guide, "Supported MIG Profiles"): what is behind one, each card's driver says."""
+MIGS: Final = tuple(
+    Vocabulary(
+        name=f"mig-{profile}",
+        provisioner=names.MIG,
+        cards=names.MIG_PREFIX + profile.replace("+", "."),
+        profile=profile,
+    )
+    for profile in _MIG_PROFILES.split()
+)
+"""One for each profile of MIG: `nvidia.com/mig-1g.10gb` is an instance of that profile."""
+
 VOCABULARIES: Final = (
     NVIDIA,
     ALIYUN,
@@ -156,6 +177,7 @@ VOCABULARIES: Final = (
     *VGPUS,
     VGPU_PROFILES,
     TIMESLICE,
+    *MIGS,
 )
 """Where two have a name, the first is meant that has all the names of a container."""
 OPTIONAL: Final = tuple(vocabulary.name for vocabulary in VOCABULARIES if vocabulary.optional)
@@ -163,5 +185,12 @@ BY_NAME: Final = {vocabulary.name: vocabulary for vocabulary in VOCABULARIES}
 BY_RESOURCE: Final = {
     resource: vocabulary for vocabulary in reversed(VOCABULARIES) for resource in vocabulary.resources()
 }
+
+
+def profile_of(vocabulary: str) -> str:
+    """The profile of MIG that a vocabulary, by name, asks for; "" where it asks for something else."""
+    return BY_NAME[vocabulary].profile if vocabulary in BY_NAME else ""
+
+
 POD_RESOURCES: Final = tuple(BY_RESOURCE)
 """Every resource name by which a pod asks for a GPU (`elasticgpu.io/slot` is not one: the webhook adds it)."""

@@ -16,6 +16,7 @@
     watching        which of them changed
     layout          texts in columns
     cordon          a card takes nothing new, or does again
+    mig             what to cut cards in MIG mode into
     explain         why a pod is where it is, or is not
     top             nodes, cards and slices, live on a terminal
     top_rows        … what it lists

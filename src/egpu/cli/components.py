@@ -44,14 +44,6 @@ ExecutorUsers = Annotated[
     typer.Option(metavar="FIRST-LAST", help="Users of executors, one each, where the daemon is root; none: its own."),
 ]
 
-MountUsage = Annotated[
-    bool,
-    typer.Option(
-        "--mount-usage",
-        help="Mount each container's usage file, so that it cannot grow; kubelet has to see the mount "
-        "(mountPropagation: Bidirectional).",
-    ),
-]
 HardwareMetrics = Annotated[
     bool,
     typer.Option(

@@ -32,6 +32,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "version": ("egpu version -o json",),
     "cordon": ("egpu cordon node-1/0",),
     "uncordon": ("egpu uncordon node-1/0",),
+    "mig": ("egpu mig plan",),
+    "mig plan": ("egpu mig plan", "egpu mig plan --mix mix.json -o json"),
     "manifests": ("egpu manifests --image registry.example/elastic-gpu:1 | kubectl apply -f -",),
     "doctor": ("egpu doctor", "egpu doctor -o json"),
     "webhook": ("egpu webhook --webhook-listen 0.0.0.0:8443",),

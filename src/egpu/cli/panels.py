@@ -5,7 +5,7 @@ from typing import Final
 PANELS: Final = {
     "Try and use": ("demo", "up", "run", "resize", "sim", "selftest"),
     "Look": ("get", "top", "explain", "inspect", "simulate", "defrag", "bill", "export-trace", "version"),
-    "Look after a cluster": ("cordon", "uncordon"),
+    "Look after a cluster": ("cordon", "uncordon", "mig"),
     "Processes of an installation": (
         "manifests", "doctor", "webhook", "extender", "agent", "shim", "controller", "dashboard", "broker", "serve",
         "certificate",

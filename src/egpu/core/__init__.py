@@ -20,6 +20,7 @@
     provisioners  the technologies, one file each, and what a node agent prepares
     attributes    which cards a demand selects by what they are, and which it would rather have
     links         how fast the cards of a node are joined
+    mig_plan      what to cut cards into for a job mix
     mig           where instances of MIG go on a card
     changes       which rows of arrays changed, and what is kept of them
     arrays        types of arrays

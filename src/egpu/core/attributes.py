@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from egpu.api.allocation import CardRequirement
+from egpu.api.mig import InstanceProfile
 from egpu.api.quantities import parse_claim_memory
 from egpu.errors import InvalidDemand, InvalidQuantity
 
@@ -25,7 +26,8 @@ Select = tuple[CardRequirement, ...]
 
 class CardKind(NamedTuple):
     """What a card is, whoever holds it. `tflops` by precision, sorted; `numa` and `link_domain` are -1 for a card that
-    has none: a link domain is the cards of a node that NVLink joins, by the lowest index among them."""
+    has none: a link domain is the cards of a node that NVLink joins, by the lowest index among them. `profiles` are
+    what a card in MIG mode can be cut into; any other has none."""
 
     model: str
     memory_mib: int
@@ -35,6 +37,7 @@ class CardKind(NamedTuple):
     link_domain: int = -1
     memory_isolation: str = ""
     """ "driver" where the driver limits memory by control group."""
+    profiles: tuple[InstanceProfile, ...] = ()
 
     @property
     def strength(self) -> tuple[float, int, float]:

@@ -10,6 +10,7 @@ from egpu.api.quantities import MIB_BYTES, format_mib
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
 from egpu.core.links import slowest
+from egpu.core.mig import what_it_takes
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.refusal import Refusal, describe
@@ -76,7 +77,21 @@ def explain_pod(pod: Pod, cache: SchedulerCache, nodes: Sequence[str], policies:
         return Explanation(pod.key, "waiting", summary, asked, refusals)
     scored = _ranked(cache.ranking.scores(request, filtered.fits, policies, all_fit=True))
     summary = f"is not placed yet; {len(filtered.fits)} of {len(nodes)} nodes have room for it"
-    return Explanation(pod.key, "can-be-placed", summary, asked, refusals, scored)
+    details = (*asked, *_cuts(cache.ranking.choose(request, scored[0][0], policies), cache))
+    return Explanation(pod.key, "can-be-placed", summary, details, refusals, scored)
+
+
+def _cuts(allocation: PodAllocation, cache: SchedulerCache) -> list[str]:
+    """What becomes of cards in MIG mode if the pod is placed so."""
+    node = allocation.node
+    cards = {card.uuid: card for card in cache.ledger.cards(node)}
+    return [
+        f"container {name} would get {share.instance} of card {share.index} of node {node}:"
+        f" {what_it_takes(mig, share.instance)}"
+        for name, container in allocation.containers.items()
+        for share in container.cards
+        if share.instance is not None and (mig := cards[share.uuid].mig) is not None
+    ]
 
 
 def _explain_gang(
@@ -176,6 +191,8 @@ def _given(name: str, container: ContainerAllocation, allocation: PodAllocation,
             most = format_mib(container.memory_limit_bytes(share) // MIB_BYTES)
             amounts[-1] += f" (it may allocate {most}, the rest in managed memory)"
         others = len(cache.ledger.card_holders(node, share.uuid)) - 1
+        if share.instance is not None:
+            amounts[0] = f"{share.instance}, {amounts[0]}"
         company = f"; {others} more share{'s' if others == 1 else ''} it" if others > 0 else ""
         lines.append(
             f"container {name} has {' and '.join(amounts)} of {card}{source}, by {container.provisioner}{company}"

@@ -98,6 +98,14 @@ def in_the_way(mig: Mig, place: InstancePlace) -> tuple[InstancePlace, ...]:
     return tuple(one for one in mig.own if one.mask & place.mask)
 
 
+def what_it_takes(mig: Mig, place: InstancePlace) -> str:
+    """What the agent does for it, in words."""
+    if place in mig.own or place in mig.others:
+        return "it is there"
+    gone = " and ".join(map(str, in_the_way(mig, place)))
+    return f"it is made, after {gone} is destroyed" if gone else "it is made"
+
+
 def smallest(profiles: Sequence[InstanceProfile], core: int, memory_mib: int) -> InstanceProfile | None:
     """The smallest that has so many percent of the card's compute, and so many MiB; None where none has."""
     enough = [one for one in profiles if core_percent(profiles, one) >= core and one.memory_mib >= memory_mib]

@@ -90,7 +90,7 @@ def test_hami_is_off_until_somebody_turns_it_on() -> None:
 @pytest.mark.parametrize(
     ("resource", "instead"),
     [
-        ("nvidia.com/mig-1g.5gb", "elasticgpu.io/gpu-core"),
+        ("nvidia.com/mig-9g.5gb", "nvidia.com/mig-1g.5gb"),
         ("nvidia.com/priority", "PriorityClass"),
         ("volcano.sh/gpu-memory", "volcano.sh/vgpu-memory"),
         ("volcano.sh/gpu-number", "volcano.sh/vgpu-number"),
@@ -136,9 +136,9 @@ def test_what_only_nodes_have_is_refused_as_that() -> None:
 
 
 def test_init_containers_and_requests_are_looked_at_too() -> None:
-    what = pod("p", container("app"), init=[container("fetch", {"nvidia.com/mig-1g.5gb": 1})])
+    what = pod("p", container("app"), init=[container("fetch", {"nvidia.com/mig-9g.5gb": 1})])
     (found,) = validate_pod_create(what, {}, {})
-    assert found.field == "spec.initContainers[fetch].resources.limits[nvidia.com/mig-1g.5gb]"
+    assert found.field == "spec.initContainers[fetch].resources.limits[nvidia.com/mig-9g.5gb]"
 
 
 def test_a_claim_cannot_ask_for_them_either() -> None:

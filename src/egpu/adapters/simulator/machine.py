@@ -5,8 +5,8 @@ A machine is one sparse file in /dev/shm (layout: native/sim/sim_machine.h) and 
     DIRECTORY/
       machine.json              what was created, for `open_machine`
       devices/nvidia0 …         one device file per card: "EGPUSIM1 " and the card's UUID
-      devices/nvidia-caps/…     where a card can be cut up with MIG: device files of all instances that there can be
-      mig-minors                which file is whose, as NVIDIA's driver says it in /proc
+      devices/nvidia-caps/…     where a card can be cut up with MIG: device files of all instances that there can be,
+                                and mig-minors, which says what is whose, as NVIDIA's driver says it in /proc
       driver/                   the *driver directory*; programs run with LD_LIBRARY_PATH=DIRECTORY/driver
         libcuda.so.1            ┐
         libnvidia-ml.so.1       │ links to the libraries
@@ -85,7 +85,7 @@ class Machine:
     @property
     def mig_minors(self) -> Path:
         """There if a card can be cut up."""
-        return self.directory / "mig-minors"
+        return self.device_dir / "nvidia-caps" / "mig-minors"
 
 
 class _Kept(msgspec.Struct, frozen=True):

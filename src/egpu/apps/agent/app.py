@@ -21,6 +21,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.local.election import Rank, SharingElection
 from egpu.adapters.memory_limits import MemoryLimits
+from egpu.adapters.mig import NvmlInstances
 from egpu.adapters.monitoring import Guard, monitoring_app, serve_monitoring
 from egpu.adapters.nvml import NvmlInventory
 from egpu.adapters.nvml_hardware import CardHardware, read_hardware
@@ -28,6 +29,7 @@ from egpu.adapters.pool.data import fastest_link_mbps
 from egpu.adapters.pool.security import Credentials
 from egpu.adapters.shim import ShimDirectory
 from egpu.adapters.shim.orders import Shim
+from egpu.apps.agent.cards.instances import RECORD_FILE, Instances, InstanceSource
 from egpu.apps.agent.cards.inventory import CardSource, Inventory
 from egpu.apps.agent.cards.publisher import PoolMember, Publisher
 from egpu.apps.agent.cards.time_slices import TimeSlices
@@ -51,7 +53,7 @@ from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
-from egpu.errors import InvalidInput, NotSupported
+from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
 from egpu.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -70,6 +72,7 @@ class Agent:
         *,
         client: Client,
         cards: CardSource,
+        mig: InstanceSource | None = None,
         hardware: Callable[[], Mapping[str, CardHardware]] | None = None,
     ) -> None:
         """`hardware`: as of AgentMetrics."""
@@ -79,6 +82,7 @@ class Agent:
         self.devices = DeviceFiles(config.device_root, config.state_dir)
         self.specs = SlotSpecs(config.cdi_directories, self.devices)
         self.injection = Injection(config.cdi)
+        self.instances = None if mig is None else Instances(mig, config.state_dir / RECORD_FILE)
         credentials = pool_credentials(config)
         self.inventory = Inventory(cards, interval_seconds=config.inventory_seconds, driver_needed=credentials is None)
         election = None if config.sharing_dir is None else SharingElection(config.sharing_dir, Rank.AGENT)
@@ -125,6 +129,7 @@ class Agent:
             interval_seconds=config.publish_seconds,
             learn=self.injection.learn,
             vocabularies=config.vocabularies,
+            instances=self.instances,
         )
         self.resizer = self._resizer()
         self.sweeper = Sweeper(
@@ -177,6 +182,7 @@ class Agent:
                 node=config.node,
                 executors=self.executors,
                 bridges=self.bridges,
+                instances=self.instances,
                 specs=self.specs,
                 injection=self.injection,
                 time_slices=self.time_slices,
@@ -228,6 +234,7 @@ class Agent:
             shim = await self._shim.started(retry_seconds=SHIM_RETRY_SECONDS)
             self._told(shim.held, shim.lacks)
         await self.executors.open()
+        await self._recover()
         if self.serving is not None:
             await self._join_pool(self.serving)
         supervisor.add("inventory", self.inventory.run())
@@ -246,6 +253,14 @@ class Agent:
             supervisor.add("serving", self.serving.run())
             supervisor.add("bridges", self.bridges.run())
         await supervisor.run()
+
+    async def _recover(self) -> None:
+        """A driver that does not answer now is asked again before anything is made on its cards."""
+        if self.instances is not None:
+            try:
+                await self.instances.recover()
+            except ElasticGPUError as error:
+                log.warning("what may be half made of a card's instances stays for now", reason=str(error))
 
     async def _register(self) -> None:
         """kubelet asks as soon as it knows us, and keeps what it is answered for as long as the pod is there."""
@@ -278,7 +293,7 @@ def pool_credentials(config: AgentConfig) -> Credentials | None:
 async def run(config: AgentConfig) -> None:
     """Run an agent until SIGTERM or SIGINT. Raises what makes it useless to go on."""
     async with Client.from_kubeconfig(config.kubeconfig) as client:
-        cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE)
+        cards = NvmlInventory(config.nvml_library, kept=config.state_dir / XIDS_FILE, instances=True)
         hardware = (lambda: read_hardware(cards)) if config.hardware_metrics else None
-        agent = Agent(config, client=client, cards=cards, hardware=hardware)
+        agent = Agent(config, client=client, cards=cards, mig=NvmlInstances(cards.on_card), hardware=hardware)
         await agent.run(Supervisor())

@@ -6,17 +6,15 @@ import numpy as np
 
 from egpu.adapters.kubernetes import Change
 from egpu.api.objects import ElasticGPU, PhysicalGPU
+from egpu.core.attributes import CardKind
 from egpu.core.provisioners import CardTotals
-
-_Kind = tuple[int, tuple[tuple[str, float], ...]]
-"""Memory in MiB, and TFLOPS by precision."""
 
 
 class KnownCards:
     """Follows the published cards, so that a question costs the same however many there are."""
 
     def __init__(self) -> None:
-        self._count: Counter[_Kind] = Counter()
+        self._count: Counter[CardKind] = Counter()
         self._kinds: CardTotals | None = None
 
     def changed(self, change: Change[ElasticGPU]) -> None:
@@ -34,21 +32,27 @@ class KnownCards:
     @property
     def largest_mib(self) -> int | None:
         """Memory of the largest card; None while none is known."""
-        return max((memory_mib for memory_mib, _ in self._count), default=None)
+        return max((kind.memory_mib for kind in self._count), default=None)
 
     @property
     def kinds(self) -> CardTotals | None:
         """One card of each kind, arrays of shape (kinds,); None while none is known."""
         if self._kinds is None and self._count:
             known = list(self._count)
-            precisions = sorted({precision for _, tflops in known for precision, _ in tflops})
+            precisions = sorted({precision for kind in known for precision, _ in kind.tflops})
             self._kinds = CardTotals(
-                np.array([memory_mib for memory_mib, _ in known], dtype=np.int64),
-                {name: np.array([dict(tflops).get(name, 0.0) for _, tflops in known]) for name in precisions},
+                np.array([kind.memory_mib for kind in known], dtype=np.int64),
+                {name: np.array([dict(kind.tflops).get(name, 0.0) for kind in known]) for name in precisions},
+                np.arange(len(known)),
+                known,
             )
         return self._kinds
 
 
-def _kind(gpu: ElasticGPU | None) -> _Kind | None:
+def _kind(gpu: ElasticGPU | None) -> CardKind | None:
+    """What matters of a card for how much a container takes of it."""
     card: PhysicalGPU | None = None if gpu is None else gpu.spec.physical_gpu
-    return None if card is None else (card.memory_mib, tuple(sorted(card.tflops.items())))
+    if card is None:
+        return None
+    profiles = tuple(card.mig.profiles) if card.mig is not None else ()
+    return CardKind("", card.memory_mib, tflops=tuple(sorted(card.tflops.items())), profiles=profiles)

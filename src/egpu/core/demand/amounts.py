@@ -95,15 +95,15 @@ def normalise(
         raise InvalidDemand(
             field(vocabulary.core), f"with {vocabulary.cards} it is the share of each card, at most 100"
         )
-    exclusive = core >= 100 or not (core or memory or memory_percent or tflops)
+    exclusive = core >= 100 or not (core or memory or memory_percent or tflops or vocabulary.profile)
     if vocabulary.per_card and not (memory or memory_percent or exclusive):
         memory_percent = 100
     amount = cards or (core // 100 if core >= 100 else 1)
-    if amount > names.MAX_CARDS_PER_CONTAINER:
+    # A program sees one instance of MIG.
+    most, what = (1, "instances") if vocabulary.profile else (names.MAX_CARDS_PER_CONTAINER, "cards")
+    if amount > most:
         culprit = vocabulary.cards if cards else vocabulary.core
-        raise InvalidDemand(
-            field(culprit), f"{amount} cards in one container; the most is {names.MAX_CARDS_PER_CONTAINER}"
-        )
+        raise InvalidDemand(field(culprit), f"{amount} {what} in one container; the most is {most}")
     if exclusive and not cards and memory:
         memory = -(-memory // amount)
     if memory > names.MAX_MEMORY_MIB:

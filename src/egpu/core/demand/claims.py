@@ -166,6 +166,9 @@ def _of_amounts(
     if unknown := sorted(given.keys() - asked.keys()):
         raise InvalidDemand(f"{path}[{unknown[0]}]", "is not a GPU resource that this project knows")
     vocabulary = one_vocabulary(asked, path)
+    if vocabulary.profile and base.provisioner != vocabulary.provisioner:
+        reason = f"class {base.class_name} is of {base.provisioner}, which has no instances of MIG"
+        raise InvalidDemand(f"{path}[{vocabulary.cards}]", f"{reason}; use one of {vocabulary.provisioner}")
     unit = provisioner(vocabulary.provisioner).memory_unit_mib(vocabulary, parameters)
     return normalise(
         {resource: (value, f"{path}[{resource}]") for resource, value in asked.items()},

@@ -8,10 +8,12 @@ pod from a node on which its cards are free. A pod that shares a claim takes not
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand
 from egpu.api.quantities import Quantity
-from egpu.api.vocabularies import ELASTIC
+from egpu.api.vocabularies import ELASTIC, profile_of
 from egpu.core.provisioners import CardTotals, provisioner
 
 COUNTED = (ELASTIC.core, ELASTIC.memory)
@@ -21,17 +23,19 @@ def counted(demand: ContainerDemand, kinds: CardTotals | None = None) -> dict[st
     """The amounts that `demand` is counted with. What it does not name is not counted: the memory of a whole card, or
     of a compute share, which count as compute.
 
-    TFLOPS are some share of a card, and a percentage of its memory some MiB, that differ with the card: counted is the
+    TFLOPS and an instance of MIG are some share of a card, and a percentage of its memory some MiB, that differ with
+    the card: counted is the
     least that it can be of the cards that there are, one of each kind in `kinds` (shape (kinds,); None: not known).
     """
     if demand.shared_claim:
         return {}
     core, memory = 100 if demand.exclusive else demand.core, demand.memory_mib
-    if kinds is not None and (demand.tflops or demand.memory_percent):
-        needs = provisioner(demand.provisioner).needs(demand, kinds)
+    relative = demand.memory_percent or profile_of(demand.vocabulary)
+    if kinds is not None and (demand.tflops or relative):
+        needs = provisioner(demand.provisioner).needs(replace(demand, select=()), kinds)
         if needs.possible.any():
             core = int(needs.core[needs.possible].min())
-            memory = memory or (int(needs.memory_mib[needs.possible].min()) if demand.memory_percent else 0)
+            memory = memory or (int(needs.memory_mib[needs.possible].min()) if relative else 0)
     each = {ELASTIC.core: core, ELASTIC.memory: memory}
     return {resource: amount * demand.cards for resource, amount in each.items() if amount}
 

@@ -13,6 +13,7 @@ node_filters  whether a node takes a pod, cards aside: kube-scheduler's rules
 requests      from a pod or a claim to a Request
 fit           where a request fits, and which cards it gets
 candidates    cards of some nodes while containers of one pod are put on them
+instances     which instance of MIG each container takes, and where it is
 search        exactly, by bounded backtracking
 remote        cards of other nodes: the pool
 refusal       why it does not fit, in sentences

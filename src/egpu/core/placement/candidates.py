@@ -1,11 +1,14 @@
 """The cards of some nodes while containers of one pod are put on them, one after the other, without writing it down."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from egpu.api.allocation import ContainerDemand
+from egpu.api.mig import InstancePlace
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
+from egpu.core.mig import arrange
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.usage import EXCLUSIVE, FREE, card_mode
 from egpu.core.provisioners import CardTotals, Needs
@@ -31,6 +34,9 @@ class CandidateCards:
     peak_core: IntArray
     peak_memory: IntArray
     """What is left when the pod uses the most, init containers included."""
+    ledger: Ledger
+    instances: dict[tuple[int, int], tuple[InstancePlace, ...]] = field(default_factory=dict[Any, Any])
+    """What the pod's containers have taken of cards in MIG mode; nothing of it is used by one after another."""
 
     @classmethod
     def of(cls, ledger: Ledger, rows: IntArray) -> "CandidateCards":
@@ -47,6 +53,7 @@ class CandidateCards:
             init_memory=memory.copy(),
             peak_core=core.copy(),
             peak_memory=memory.copy(),
+            ledger=ledger,
         )
 
     def fullness(self, needs: Needs) -> FloatArray:
@@ -67,6 +74,8 @@ class CandidateCards:
         """Cards that can take `demand` now."""
         core, memory = (self.init_core, self.init_memory) if init else (self.core_free, self.memory_free)
         room = self.usable & needs.possible & (core >= needs.core) & (memory >= needs.memory_mib)
+        if needs.instances is not None:
+            room &= self._with_place(room, needs)
         if demand.exclusive:
             # An init container may own, for a while, a card that only its own pod uses.
             return room & (self.base_mode == FREE if init else self.mode == FREE)
@@ -76,11 +85,37 @@ class CandidateCards:
             fits_mode |= (self.mode == EXCLUSIVE) & (self.base_mode == FREE)
         return room & fits_mode
 
+    def ready(self, needs: Needs, eligible: BoolArray) -> BoolArray:
+        """Of the cards that can take a container, those that have the instance already that it would get."""
+        found: BoolArray = np.zeros_like(eligible)
+        for row, column in np.argwhere(eligible).tolist() if needs.instances is not None else ():
+            mig, _ = self.ledger.instances(int(self.rows[row]), column)
+            found[row, column] = self._place(row, column, needs)[0] in (*mig.own, *mig.others)
+        return found
+
+    def _with_place(self, room: BoolArray, needs: Needs) -> BoolArray:
+        found: BoolArray = np.zeros_like(room)
+        for row, column in np.argwhere(room).tolist():
+            found[row, column] = bool(self._place(row, column, needs))
+        return found
+
+    def _place(self, row: int, column: int, needs: Needs) -> tuple[InstancePlace, ...]:
+        """Where a card's next instance would be; nothing where there is no place."""
+        assert needs.instances is not None
+        assert self.totals.kind is not None
+        mig, held = self.ledger.instances(int(self.rows[row]), column)
+        wanted = needs.instances[int(self.totals.kind[row, column])]
+        return arrange(mig, (*held, *self.instances.get((row, column), ())), (wanted,)) or ()
+
     def take(
         self, demand: ContainerDemand, needs: Needs, at: tuple[IntArray, IntArray], *, init: bool, sidecar: bool
     ) -> None:
         """Give the cells `at` to a container."""
         core, memory = needs.core[at], needs.memory_mib[at]
+        if needs.instances is not None:
+            for row, column in zip(*(one.tolist() for one in at), strict=True):
+                place = self._place(row, column, needs)
+                self.instances[row, column] = (*self.instances.get((row, column), ()), *place)
         if init:
             self.peak_core[at] = np.minimum(self.peak_core[at], self.init_core[at] - core)
             self.peak_memory[at] = np.minimum(self.peak_memory[at], self.init_memory[at] - memory)

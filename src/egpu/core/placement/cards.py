@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from egpu.api.objects import Mig
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -24,6 +26,8 @@ class Card:
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     compute_capability: str = ""
     memory_isolation: str = ""
+    mig: Mig | None = None
+    """What it can be cut into, and is, while it is in MIG mode."""
 
 
 @dataclass(frozen=True)

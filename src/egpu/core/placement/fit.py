@@ -21,9 +21,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from egpu.api.allocation import CardShare, ContainerAllocation, ContainerDemand, PodAllocation
+from egpu.api.mig import InstancePlace
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.links import best_set
-from egpu.core.placement import search
+from egpu.core.placement import instances, search
 from egpu.core.placement.candidates import CandidateCards
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.node_names import chosen
@@ -38,6 +39,8 @@ _PREFERRED: Final = 2.0
 """Added to the fullness (up to 1) of the cards that the policy prefers."""
 _LIKED: Final = 1000.0
 """Times how much the demand would rather have a card, in steps of one kind of cards: before what the policy prefers."""
+_READY: Final = 100.0
+"""Added where an instance of MIG need not be made."""
 _OWN_CARD: Final = 10_000.0
 """Added where an init container can reuse what its pod has there anyway."""
 
@@ -96,6 +99,8 @@ def _greedy(
         ok &= eligible.sum(axis=1) >= demand.cards
         scores = state.fullness(needs)
         scores[:, list(preferred)] += _PREFERRED
+        if needs.instances is not None:
+            scores = scores + _READY * state.ready(needs, eligible)
         if init:
             reusable = (state.init_core - state.peak_core >= needs.core) & (
                 state.init_memory - state.peak_memory >= needs.memory_mib
@@ -131,6 +136,7 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
     rows = np.array([row])
     state = CandidateCards.of(ledger, rows)
     containers: list[search.ContainerNeeds] = []
+    width = state.usable.shape[1]
     for name, demand in request.local.items():
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
         containers.append(
@@ -143,10 +149,12 @@ def _exact(request: Request, ledger: Ledger, row: int) -> dict[str, tuple[int, .
                 mode=card_mode(demand),
                 init=name in request.demand.init,
                 sidecar=name in request.demand.sidecars,
+                instances=instances.wanted(needs, ledger, row, width),
                 links=demand.links,
             )
         )
-    cards = search.Cards(state.core_free[0].tolist(), state.memory_free[0].tolist(), state.base_mode[0].tolist())
+    free = state.core_free[0].tolist(), state.memory_free[0].tolist()
+    cards = search.Cards(*free, state.base_mode[0].tolist(), instances.cut_cards(ledger, row, width))
     return search.place(containers, cards, ledger.links.get(row))
 
 
@@ -283,7 +291,11 @@ def choose(request: Request, ledger: Ledger, node: str, preferred: tuple[int, ..
         for name, claim in request.bound.items()
     }
     demands = request.open
-    containers |= {name: _allocation(demands[name], ledger, node, placed) for name, placed in columns.items()} | {
+    row = ledger.row(node)
+    places = instances.placed(demands, ledger, row, columns) if row is not None else {}
+    containers |= {
+        name: _allocation(demands[name], ledger, node, placed, places.get(name)) for name, placed in columns.items()
+    } | {
         name: replace(_allocation(demands[name], ledger, choice.server, choice.columns), server=choice.server)
         for name, choice in pooled.items()
     }
@@ -328,7 +340,13 @@ def _columns_of_fit(request: Request, ledger: Ledger, row: int) -> dict[str, tup
     return _columns(placed) if placed.ok[0] else _exact(request, ledger, row)
 
 
-def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tuple[int, ...]) -> ContainerAllocation:
+def _allocation(
+    demand: ContainerDemand,
+    ledger: Ledger,
+    node: str,
+    columns: tuple[int, ...],
+    instance: InstancePlace | None = None,
+) -> ContainerAllocation:
     row = ledger.row(node)
     assert row is not None
     needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
@@ -353,6 +371,7 @@ def _allocation(demand: ContainerDemand, ledger: Ledger, node: str, columns: tup
                 memory_mib=int(needs.memory_mib[column]),
                 model=cards[column].model,
                 card_memory_mib=cards[column].memory_mib,
+                instance=instance,
             )
             for column in sorted(columns)
         ),

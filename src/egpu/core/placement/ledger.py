@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from egpu.api.allocation import PodAllocation
+from egpu.api.mig import InstancePlace, Mig
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import CardKind
 from egpu.core.changes import Changes, Verdicts
@@ -204,6 +205,19 @@ class Ledger:
         """Who holds a card, and how much of it each."""
         return dict(self._by_card.get(CardKey(node, uuid), {}))
 
+    def is_cut(self, row: int, column: int) -> bool:
+        """Whether there is a card in MIG mode."""
+        cards = self._cards[self.names[row]]
+        return column < len(cards) and cards[column].mig is not None
+
+    def instances(self, row: int, column: int) -> tuple[Mig, tuple[InstancePlace, ...]]:
+        """What a card in MIG mode can be cut into, and is; and which of its places are held."""
+        node = self.names[row]
+        card = self._cards[node][column]
+        assert card.mig is not None
+        usages = self._by_card.get(CardKey(node, card.uuid), {}).values()
+        return card.mig, tuple(dict.fromkeys(place for usage in usages for place in usage.instances))
+
     def overcommits(self) -> list[OverCommit]:
         return [OverCommit(key.node, key.uuid, reason) for key, reason in sorted(self._overcommits.items())]
 
@@ -247,7 +261,7 @@ class Ledger:
     def _known_kind(self, card: Card, domain: int) -> int:
         figures = tuple(sorted(card.tflops.items()))
         known = (card.model, card.memory_mib, card.compute_capability, figures, card.numa, domain)
-        kind = CardKind(*known, card.memory_isolation)
+        kind = CardKind(*known, card.memory_isolation, tuple(card.mig.profiles) if card.mig is not None else ())
         if kind not in self._kind_of:
             self._kind_of[kind] = len(self.kinds)
             self.kinds.append(kind)

@@ -58,6 +58,7 @@ def card_of(gpu: ElasticGPU) -> Card:
         cordoned=reason == CORDONED,
         compute_capability=sys.intern(physical.compute_capability),
         memory_isolation=sys.intern(physical.memory_isolation),
+        mig=physical.mig,
         links={link.uuid: sys.intern(link.kind) for link in physical.links} if physical.links else _NO_LINKS,
     )
 
@@ -88,6 +89,7 @@ def slice_allocation(gpu: ElasticGPU) -> PodAllocation:
         core=source.core,
         memory_mib=source.memory_mib,
         model=source.model,
+        instance=source.instance,
     )
     container = ContainerAllocation(
         provisioner=source.provisioner, mode=source.mode, alike=source.alike, cards=(share,)

@@ -6,14 +6,16 @@ from typing import Final
 
 from egpu.api.allocation import ContainerDemand
 from egpu.api.quantities import format_mib
+from egpu.api.vocabularies import profile_of
 from egpu.core.attributes import describe_selection, mismatch
 from egpu.core.links import WORDS, best_set
+from egpu.core.mig import arrange
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.remote import servers
 from egpu.core.placement.requests import Request
 from egpu.core.placement.usage import CONFLICT, EXCLUSIVE, FREE, card_mode, mode_name
-from egpu.core.provisioners import provisioner
+from egpu.core.provisioners import Needs, provisioner
 
 MAX_CARDS_IN_TEXT: Final = 8
 """Cards listed in one sentence; a scheduler's event has 1024 characters in all."""
@@ -57,6 +59,8 @@ def describe(demand: ContainerDemand) -> str:
         least = f" of at least {format_mib(demand.memory_mib)}" if demand.memory_mib else ""
         return ("1 whole card" if demand.cards == 1 else f"{demand.cards} whole cards") + least + links
     parts: list[str] = []
+    if profile := profile_of(demand.vocabulary):
+        return f"an instance {profile}" + links
     if demand.tflops:
         parts.append(f"{demand.tflops} TFLOPS ({demand.precision})")
     if demand.core:
@@ -173,7 +177,7 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
         if other is not None:
             why = other
         elif never:
-            why = _never(demand, card)
+            why = _never(demand, card, needs)
         else:
             why = _now(
                 demand,
@@ -181,15 +185,35 @@ def _card_reasons(demand: ContainerDemand, ledger: Ledger, node: str, *, init: b
                 mode=int(ledger.mode[cell]),
                 core=(int(ledger.core_free[cell]), int(needs.core[column])),
                 memory=(int(ledger.memory_free[cell]), int(needs.memory_mib[column])),
-            )
+            ) or _no_place(needs, ledger, cell)
         if why:
             reasons.append((CardReason(card.uuid, card.index, why, selected=other is None), never))
     return reasons
 
 
-def _never(demand: ContainerDemand, card: Card) -> str:
+def _no_place(needs: Needs, ledger: Ledger, cell: tuple[int, int]) -> str | None:
+    """What is in the way of an instance of MIG; None where there is a place for it, or none is asked for."""
+    if needs.instances is None:
+        return None
+    wanted = needs.instances[int(ledger.kind[cell])]
+    mig, held = ledger.instances(*cell)
+    if arrange(mig, held, (wanted,)) is not None:
+        return None
+    there = ", ".join(f"{place} in use" for place in held) or "nothing in use"
+    foreign = [place for place in mig.others if place not in held]
+    there += "".join(f", {place} of somebody else's" for place in foreign)
+    return f"has no place for {wanted.profile} ({there})" + ("" if wanted.cut else ", and may not be cut")
+
+
+def _never(demand: ContainerDemand, card: Card, needs: Needs) -> str:
     if not card.healthy:
         return card.why_not or "is unhealthy"
+    if needs.instances is None and card.mig is not None:
+        return "is in MIG mode: only its instances can be used"
+    if needs.instances is not None:
+        if card.mig is None:
+            return "is not in MIG mode"
+        return "can only be cut into " + ", ".join(one.name for one in card.mig.profiles)
     if demand.tflops:
         figure = card.tflops.get(demand.precision)
         if not figure:

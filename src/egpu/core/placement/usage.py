@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocation
+from egpu.api.mig import InstancePlace
+from egpu.core.mig import overlapping
 from egpu.core.provisioners import PROVISIONERS
 
 FREE: Final = 0
@@ -61,6 +63,8 @@ class Usage:
     core: int
     memory_mib: int
     mode: int
+    instances: tuple[InstancePlace, ...] = ()
+    """Which of a card in MIG mode."""
 
 
 def overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
@@ -75,6 +79,9 @@ def overcommit(usages: Iterable[Usage], total_mib: int | None) -> str | None:
         return "is held in several modes at once: " + ", ".join(sorted(mode_name(mode) for mode in modes))
     if modes == {EXCLUSIVE} and len(held) > 1:
         return f"is given out whole to {len(held)} holders"
+    instances = [place for usage in held for place in usage.instances]
+    if overlapping(instances):
+        return "has instances that do not fit beside each other: " + ", ".join(sorted(map(str, instances)))
     core, memory = sum(usage.core for usage in held), sum(usage.memory_mib for usage in held)
     if core > 100:
         return f"has 100 % of compute, {core} % are given out"
@@ -115,19 +122,26 @@ def _add(usages: dict[CardKey, Usage], container: ContainerAllocation, node: str
     mode = card_mode(container)
     for share in container.counted:
         key = CardKey(container.cards_node(node), share.uuid)
-        usage = Usage(share.core, share.memory_mib, mode)
+        instances = () if share.instance is None else (share.instance,)
+        usage = Usage(share.core, share.memory_mib, mode, instances)
         known = usages.get(key)
         if known is None:
             usages[key] = usage
         elif known.mode == usage.mode and mode != EXCLUSIVE:
-            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, mode)
+            usages[key] = _sum(known, usage, mode)
         else:  # two containers at once on a card that one of them owns, or that two technologies share
-            usages[key] = Usage(known.core + usage.core, known.memory_mib + usage.memory_mib, CONFLICT)
+            usages[key] = _sum(known, usage, CONFLICT)
+
+
+def _sum(one: Usage, other: Usage, mode: int) -> Usage:
+    return Usage(one.core + other.core, one.memory_mib + other.memory_mib, mode, one.instances + other.instances)
 
 
 def _larger(one: Usage, other: Usage) -> Usage:
-    """Of two that do not run at once. A card that is exclusive for a while is exclusive for the pod's whole life."""
+    """Of two that do not run at once. A card that is exclusive for a while is exclusive for the pod's whole life, and
+    an instance is kept for it as long."""
     modes = {one.mode, other.mode}
     owned = EXCLUSIVE in modes and CONFLICT not in modes
     mode = EXCLUSIVE if owned else one.mode if len(modes) == 1 else CONFLICT
-    return Usage(max(one.core, other.core), max(one.memory_mib, other.memory_mib), mode)
+    instances = tuple(dict.fromkeys(one.instances + other.instances))
+    return Usage(max(one.core, other.core), max(one.memory_mib, other.memory_mib), mode, instances)

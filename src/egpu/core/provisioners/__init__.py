@@ -11,6 +11,7 @@
     qgpu              an executor beside the program has the card
     pool              the same, on any node
     vgpu              fixed parts of a card, held to as by vcuda
+    mig               instances that the card itself keeps apart
     timeslice         replicas of a card, which the driver gives to programs in turn
 
 Not here: choosing cards (`egpu.core.placement.fit`), and doing anything on a node (`egpu.apps.agent.slots`).
@@ -20,6 +21,7 @@ from typing import Final
 
 from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Profile, Provisioner
 from egpu.core.provisioners.gpushare import GPUShare
+from egpu.core.provisioners.mig import MIG
 from egpu.core.provisioners.physical import Physical
 from egpu.core.provisioners.pool import Pool
 from egpu.core.provisioners.qgpu import QGPU
@@ -37,6 +39,7 @@ PROVISIONERS: Final[dict[str, Provisioner]] = {
         QGPU(),
         VGPU(),
         Pool(),
+        MIG(),
         TimeSlice(),
     )
 }

@@ -5,7 +5,7 @@ technology (`egpu.core.placement.ledger`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from egpu.api.allocation import ContainerAllocation, ContainerDemand, PodAllocat
 from egpu.api.vocabularies import ELASTIC, VOCABULARIES, Vocabulary
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
 from egpu.core.attributes import WEAKEST, CardKind, selects
+from egpu.core.mig import WantedInstance
 from egpu.core.provisioners.preparation import Preparation
 from egpu.errors import NotSupported, TerminalError
 
@@ -34,6 +35,12 @@ class CardTotals:
             return np.ones(self.memory_mib.shape, dtype=np.bool_)
         return np.array([selects(demand.select, kind) for kind in self.kinds], dtype=np.bool_)[self.kind]
 
+    def whole(self) -> BoolArray:
+        """Cards that are not in MIG mode: of one that is, only instances can be used."""
+        if self.kind is None or not any(kind.profiles for kind in self.kinds):
+            return np.ones(self.memory_mib.shape, dtype=np.bool_)
+        return np.array([not kind.profiles for kind in self.kinds], dtype=np.bool_)[self.kind]
+
     def liking(self, demand: ContainerDemand) -> FloatArray:
         """How much `demand` would rather have each card than others, 0..1; all 0 where it does not care."""
         if self.kind is None or not (demand.prefer and self.kinds):
@@ -50,6 +57,8 @@ class Needs:
     core: IntArray
     memory_mib: IntArray
     possible: BoolArray
+    instances: Mapping[int, WantedInstance] | None = None
+    """Where it takes an instance of MIG, of which profile on each kind of card that can be cut so."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,12 @@ class NodeTotals:
     tflops: float
     pool_slots: int = 0
     vocabularies: Collection[str] = ()
+    cut_cards: int = 0
+    """How many more it has in MIG mode, which the others do not count."""
+    cut_memory_mib: int = 0
+    """Their memory."""
+    instances: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many instances of each profile those can have at the most."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +143,7 @@ class Provisioner:
         """
         memory = cards.memory_mib
         if demand.exclusive:
-            suits = cards.selected(demand) & (memory >= max(demand.memory_mib, 1))
+            suits = cards.selected(demand) & cards.whole() & (memory >= max(demand.memory_mib, 1))
             return Needs(np.full_like(memory, 100), memory, suits)
         if demand.tflops:
             figure = cards.tflops.get(demand.precision, np.zeros(memory.shape))
@@ -143,7 +158,7 @@ class Provisioner:
             needed = np.full_like(memory, demand.memory_mib)
         else:
             needed = np.maximum(memory * (demand.memory_percent or core) // 100, 1)
-        return Needs(core, needed, possible & cards.selected(demand) & (needed <= memory))
+        return Needs(core, needed, possible & cards.selected(demand) & cards.whole() & (needed <= memory))
 
     # These three are asked of every technology for every pod: its tools read what they know, whoever serves the pod.
 

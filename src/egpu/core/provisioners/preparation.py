@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from egpu.api.allocation import CardShare, ContainerAllocation
+from egpu.api.mig import InstancePlace
 from egpu.api.quantities import MIB_BYTES
 
 INTERPOSER: Final = {"libegpu-interposer.so": "libegpu-interposer.so"}
@@ -51,17 +52,26 @@ class DeviceLimit:
 
 
 @dataclass(frozen=True)
+class CardInstance:
+    """An instance of MIG, and the card, by UUID, that it is one of."""
+
+    uuid: str
+    place: InstancePlace
+
+
+@dataclass(frozen=True)
 class Preparation:
     """Everything one container needs. `minors` are the device nodes that it may open, now: none where an executor has
     the cards. `policy` is its policy page: none where nothing in the process has to be limited (whole cards, a
     technology that trusts the program, or an executor that is limited in its place). `libraries` are preloaded: file
     beside the policy page → artefact of ours. `executor` is where a process has the cards in the container's place, if
-    one has."""
+    one has. `instance`: of the card's memory and compute it gets this instance of MIG, and sees no other."""
 
     minors: tuple[int, ...] = ()
     policy: tuple[DeviceLimit, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict[str, str])
     executor: Literal["here", "elsewhere"] | None = None
+    instance: CardInstance | None = None
 
 
 def device_limit(share: CardShare, minor: int, allocation: ContainerAllocation) -> DeviceLimit:

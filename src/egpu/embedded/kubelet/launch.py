@@ -93,7 +93,9 @@ def driver_dir(node_driver: Path, directory: Path, nodes: Sequence[DeviceNode], 
     """
     devices = _fresh(directory / "dev")
     for node in nodes:
-        (devices / Path(node.container_path).name).symlink_to(os.path.realpath(node.host_path))
+        file = devices / Path(node.container_path).relative_to("/dev")
+        file.parent.mkdir(exist_ok=True)
+        file.symlink_to(os.path.realpath(node.host_path))
     machine = simulator.open_machine(node_driver.parent)
     return simulator.make_driver_dir(machine, _fresh(directory / "driver"), devices, group=group)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.adapters.nvml import CardReading
 from egpu.api import names
 from egpu.api.kubernetes import Node, NodeSystemInfo
+from egpu.api.mig import InstancePlace, Mig
 from egpu.api.objects import (
     ElasticGPU,
     ElasticGPUSpec,
@@ -32,6 +34,7 @@ from egpu.api.objects import (
     card_name,
 )
 from egpu.api.quantities import parse_count, quantity_or_zero
+from egpu.apps.agent.cards.instances import Instances
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.core.provisioners import PROVISIONERS, NodeTotals
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
@@ -69,7 +72,9 @@ class Publisher:
         interval_seconds: float,
         learn: Callable[[NodeSystemInfo], str],
         vocabularies: Collection[str] = (),
+        instances: Instances | None = None,
     ) -> None:
+        self._instances = instances
         self.pool: PoolMember | None = None
         self._client = client
         self._node = node
@@ -119,7 +124,8 @@ class Publisher:
 
     async def _publish_card(self, card: CardReading, node: Node) -> bool:
         """Whether anything of it is given out."""
-        wanted = card_object(self._node, card, node.uid)
+        own = frozenset[InstancePlace]() if self._instances is None else self._instances.own(card.uuid)
+        wanted = card_object(self._node, card, node.uid, own)
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None:
             try:
@@ -169,6 +175,9 @@ class Publisher:
         # to be full, although its other cards are free. What is on which card, the extender knows.
         counted = [card for card in cards if card.healthy or card.uuid in in_use]
         allocatable = node_capacity(counted, pool_slots, self._vocabularies)
+        # What was published of a card that has left MIG mode; a merge patch keeps what it does not name.
+        gone = {name: "0" for name in node.status.capacity or () if name.startswith(names.MIG_PREFIX)}
+        capacity, allocatable = gone | capacity, gone | allocatable
         labels = node_labels(cards)
         annotations = {**pool_annotations(self.pool), names.INJECTION: injection}
         said = {key: node.annotations.get(key) for key in annotations}
@@ -182,8 +191,10 @@ class Publisher:
             await self._client.patch(Node, self._node, patch, subresource="status")
 
 
-def card_object(node: str, card: CardReading, node_uid: str) -> ElasticGPU:
-    """The object of one card. It goes with its node."""
+def card_object(
+    node: str, card: CardReading, node_uid: str, own: Collection[InstancePlace] = frozenset()
+) -> ElasticGPU:
+    """The object of one card. It goes with its node. `own`: which instances of MIG on it are the agent's."""
     owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=node_uid)
     tflops = {} if card.tflops is None else {"fp32": card.tflops}
     return ElasticGPU(
@@ -202,8 +213,21 @@ def card_object(node: str, card: CardReading, node_uid: str) -> ElasticGPU:
                 numa=-1 if card.numa is None else card.numa,
                 memory_isolation=card.memory_isolation,
                 links=[Link(uuid=uuid, kind=kind) for uuid, kind in card.links],
+                mig=_mig(card, own),
             ),
         ),
+    )
+
+
+def _mig(card: CardReading, own: Collection[InstancePlace]) -> Mig | None:
+    """What is half made of the agent's own is left out: it is whole or gone in a moment."""
+    if card.mig is None:
+        return None
+    found = card.mig.instances
+    return Mig(
+        profiles=list(card.mig.profiles),
+        own=[one.place for one in found if one.place in own and one.whole],
+        others=[one.published for one in found if one.place not in own],
     )
 
 
@@ -230,8 +254,21 @@ def pool_annotations(pool: PoolMember | None) -> dict[str, str | None]:
 def node_capacity(cards: Sequence[CardReading], pool_slots: int, vocabularies: Collection[str] = ()) -> dict[str, str]:
     """What a node of these cards publishes, for every technology; of what two publish, the more. `pool_slots` and
     `vocabularies` as in NodeTotals."""
-    memory_mib, tflops = sum(card.memory_mib for card in cards), sum(card.tflops or 0.0 for card in cards)
-    node = NodeTotals(len(cards), memory_mib, tflops, pool_slots, vocabularies)
+    whole, cut = [card for card in cards if card.mig is None], [card for card in cards if card.mig is not None]
+    memory_mib, tflops = sum(card.memory_mib for card in whole), sum(card.tflops or 0.0 for card in whole)
+    instances = Counter[str]()
+    for card in cut:
+        instances.update({one.name: one.most for one in (card.mig.profiles if card.mig is not None else ())})
+    node = NodeTotals(
+        cards=len(whole),
+        memory_mib=memory_mib,
+        tflops=tflops,
+        pool_slots=pool_slots,
+        vocabularies=vocabularies,
+        cut_cards=len(cut),
+        cut_memory_mib=sum(card.memory_mib for card in cut),
+        instances=instances,
+    )
     published: dict[str, int] = {}
     for technology in PROVISIONERS.values():
         for name, amount in technology.capacity(node).items():

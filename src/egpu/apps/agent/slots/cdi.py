@@ -21,6 +21,7 @@ import structlog
 
 from egpu.adapters import cdi
 from egpu.adapters.files import write_atomically
+from egpu.adapters.mig import FoundInstance
 from egpu.api import names
 from egpu.apps.agent.slots import directories as layout
 from egpu.apps.agent.slots.devices import DeviceFiles, name
@@ -62,9 +63,15 @@ class SlotSpecs:
     def remove(self, slot_id: str) -> None:
         self._file(slot_id).unlink(missing_ok=True)
 
-    def write(self, slot_id: str, plan: Preparation, *, by_environment: bool) -> None:
-        """Say what the container of this slot gets. `by_environment`: what is preloaded stands in LD_PRELOAD, too."""
-        own = cdi.ContainerEdits(env=self._env(plan, by_environment=by_environment), device_nodes=self._nodes(plan))
+    def write(
+        self, slot_id: str, plan: Preparation, *, by_environment: bool, instance: FoundInstance | None = None
+    ) -> None:
+        """Say what the container of this slot gets. `by_environment`: what is preloaded stands in LD_PRELOAD, too.
+        `instance`: of its card it gets this one. Raises NotSupported where that has no device files."""
+        env = self._env(plan, by_environment=by_environment)
+        if instance is not None:
+            env += (f"{names.NVIDIA_VISIBLE_DEVICES}={instance.uuid}",)
+        own = cdi.ContainerEdits(env=env, device_nodes=self._nodes(plan, instance))
         driver = nvidia_spec(self._directories) if plan.minors else None
         edits, version = own, cdi.VERSION
         if driver is not None:
@@ -85,15 +92,16 @@ class SlotSpecs:
             env.append("LD_PRELOAD=" + ":".join(layout.preloaded(plan)))
         return tuple(env)
 
-    def _nodes(self, plan: Preparation) -> tuple[cdi.DeviceNode, ...]:
+    def _nodes(self, plan: Preparation, instance: FoundInstance | None) -> tuple[cdi.DeviceNode, ...]:
         """The cards that were granted, and what a program needs beside them: a container without cards gets neither."""
         if not plan.minors:
             return ()
         cards = {name(minor): self._devices.card(minor) for minor in plan.minors}
         control = {path.name: path for path in self._devices.control()}
+        instances = self._devices.instance(plan.minors[0], instance) if instance is not None else {}
         return tuple(
             cdi.DeviceNode(path=f"/dev/{file}", host_path=str(path), permissions="rw")
-            for file, path in {**cards, **control}.items()
+            for file, path in {**cards, **control, **instances}.items()
         )
 
 

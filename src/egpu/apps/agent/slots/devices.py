@@ -11,10 +11,16 @@ import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from egpu.adapters.mig import FoundInstance
 from egpu.errors import NotSupported
 
 #: Files a CUDA program needs beside its card, where the node has them.
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+#: Where the driver says which device file is which instance's (a simulated machine has it beside those files), and
+#: where those are below /dev.
+MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
+CAPABILITIES = "nvidia-caps"
 
 #: Character majors that Linux leaves to local and experimental use (Documentation/admin-guide/devices.txt).
 _LOCAL_MAJORS = (*range(60, 64), *range(120, 128))
@@ -35,6 +41,24 @@ class DeviceFiles:
     def control(self) -> tuple[Path, ...]:
         """Those of CONTROL_DEVICES that this node has."""
         return tuple(path for each in CONTROL_DEVICES if (path := self._root / each).exists())
+
+    def instance(self, minor: int, found: FoundInstance) -> dict[str, Path]:
+        """What a program must open to have an instance of the card, by where it is below /dev.
+
+        Raises NotSupported where the driver does not say which files these are, or has not made them.
+        """
+        wanted = f"gpu{minor}/gi{found.gpu_id}/access", f"gpu{minor}/gi{found.gpu_id}/ci{found.compute_id}/access"
+        own = self._root / CAPABILITIES / MIG_MINORS.name
+        minors = own if own.exists() else MIG_MINORS
+        try:
+            numbers = dict(line.split() for line in minors.read_text().splitlines())
+            files = [f"{CAPABILITIES}/nvidia-cap{numbers[each]}" for each in wanted]
+        except (OSError, ValueError, KeyError) as error:
+            raise NotSupported(f"{minors} does not say which device files {wanted[0]} has: {error}") from error
+        if missing := [file for file in files if not (self._root / file).exists()]:
+            made = f"nvidia-modprobe -f {Path('/proc/driver/nvidia/capabilities') / wanted[0]}"
+            raise NotSupported(f"{self._root / missing[0]} is not there; NVIDIA's tools make it: {made}")
+        return {file: self._root / file for file in files}
 
     def links(self, granted: Collection[int], minors: Iterable[int]) -> dict[str, Path]:
         """Where each name leads in a container that was granted some of the node's minors. Without any it needs no

@@ -17,12 +17,14 @@ import structlog
 
 from egpu.adapters import native
 from egpu.adapters.files import write_atomically
+from egpu.adapters.mig import FoundInstance
 from egpu.adapters.nvml import CardReading
 from egpu.adapters.preloading import check_file_system
 from egpu.adapters.processes import boot_id, seconds_since_boot
 from egpu.adapters.slices import pages
 from egpu.api import names
 from egpu.api.allocation import ContainerAllocation
+from egpu.apps.agent.cards.instances import Instances
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.apps.agent.cards.time_slices import TimeSlices
 from egpu.apps.agent.limits.driver import DriverLimits
@@ -58,6 +60,7 @@ class Preparer:
         node: str = "",
         executors: SlotExecutors | None = None,
         bridges: SlotBridges | None = None,
+        instances: Instances | None = None,
         specs: SlotSpecs,
         injection: Injection,
         time_slices: TimeSlices | None = None,
@@ -69,6 +72,7 @@ class Preparer:
         self._node = node
         self._executors = executors
         self._bridges = bridges
+        self._instances = instances
         self._specs = specs
         self._injection = injection
         self._library_dir = state_dir / "lib"
@@ -98,6 +102,7 @@ class Preparer:
         elsewhere = server != self._node
         plan = provisioner(owner.allocation.provisioner).prepare(where, owner.allocation, None if elsewhere else minors)
         by_environment = self._by_environment(where, owner, plan)
+        instance = await self._instance(where, plan)
         # No await from here until its slice is known to be needed by this slot, too.
         member = self._member(slot_id, owner.allocation, plan)
         generation = self._slots.next_generation()
@@ -121,7 +126,9 @@ class Preparer:
             fill = partial(self._fill, plan=plan, link=link, member=member)
             await self._limit_by_driver(where, owner)
             async with self._time_sliced(where, record.allocation):
-                await asyncio.to_thread(self._make, record, plan, fill, by_environment=by_environment)
+                await asyncio.to_thread(
+                    self._make, record, plan, fill, by_environment=by_environment, instance=instance
+                )
         except OSError as error:
             raise Unavailable(f"{where}: its slot directory cannot be made: {error}") from error
         finally:
@@ -198,6 +205,16 @@ class Preparer:
             raise NotSupported(f"{where}: nobody changes time slices here")
         return self._time_slices.while_made(allocation)
 
+    async def _instance(self, where: str, plan: Preparation) -> FoundInstance | None:
+        """The instance of MIG that the container was given, made if need be; None where it was given none."""
+        if plan.instance is None:
+            return None
+        if self._instances is None or not self._injection.cdi:
+            raise TerminalError(f"{where}: an instance of MIG needs CDI, which this node has not")
+        found = await self._instances.have(plan.instance.uuid, plan.instance.place)
+        await self._inventory.refresh()
+        return found
+
     def _by_environment(self, where: str, owner: Owner, plan: Preparation) -> bool:
         """Whether the pod wants LD_PRELOAD beside /etc/ld.so.preload. Raises TerminalError where that cannot be."""
         wanted = owner.pod.annotations.get(names.PRELOAD, "")
@@ -214,11 +231,17 @@ class Preparer:
         return True
 
     def _make(
-        self, record: SlotRecord, plan: Preparation, fill: Callable[[Path], None], *, by_environment: bool
+        self,
+        record: SlotRecord,
+        plan: Preparation,
+        fill: Callable[[Path], None],
+        *,
+        by_environment: bool,
+        instance: FoundInstance | None,
     ) -> None:
         self._slots.replace(record, fill)
         if self._injection.cdi:
-            self._specs.write(record.slot_id, plan, by_environment=by_environment)
+            self._specs.write(record.slot_id, plan, by_environment=by_environment, instance=instance)
 
     def _fill(
         self, slot: Path, *, plan: Preparation, link: Callable[[Path], None] | None, member: SlotRecord | None

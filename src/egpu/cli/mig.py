@@ -1,0 +1,105 @@
+"""`egpu mig plan`: what to cut the cards in MIG mode into, for the pods and claims that there are, or a mix."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from egpu.api import names
+from egpu.api.allocation import ContainerDemand
+from egpu.api.mig import Mig
+from egpu.api.vocabularies import profile_of
+from egpu.cli.components import Kubeconfig
+from egpu.cli.examples import epilog
+from egpu.cli.output import Format, Table, note, show, show_value
+from egpu.cli.snapshot import Snapshot, load_from
+from egpu.core.mig_plan import GeometryPlan, InstanceAsked
+from egpu.core.mig_plan import plan as plan_of
+from egpu.core.placement.published import is_card
+from egpu.errors import InvalidDemand, InvalidInput
+
+MAX_ASKED = 10_000
+"""Instances of a mix."""
+
+mig = typer.Typer(no_args_is_help=True, help="Cards in MIG mode.")
+
+
+@mig.callback()
+def of_cards() -> None:
+    """Cards in MIG mode."""
+
+
+@mig.command(epilog=epilog("mig plan"))
+def plan(
+    kubeconfig: Kubeconfig = None,
+    mix: Annotated[
+        Path | None,
+        typer.Option(help='A job mix instead of the cluster\'s: a file of JSON such as {"1g.10gb": 5, "3g.40gb": 2}.'),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, json or yaml.")
+    ] = Format.TABLE,
+) -> None:
+    """Propose a geometry for each card in MIG mode that serves what pods and claims ask for, placed and waiting, as if
+    nothing were on the cards. Nothing is cut."""
+    snapshot = load_from(kubeconfig)
+    found = plan_of(cards_of(snapshot), read_mix(mix) if mix is not None else list(asked_in(snapshot)))
+    if not output.for_people:
+        show_value(msgspec.to_builtins(found), output)
+        return
+    show(_table(found), output, empty="no card is in MIG mode: nvidia-smi -i INDEX -mig 1, on its node")
+    for what, count in found.left.items():
+        note(f"no room for {count} of {what}", label="left:", style="yellow")
+
+
+def cards_of(snapshot: Snapshot) -> dict[str, Mig]:
+    """Those in MIG mode, by NODE/INDEX."""
+    cards = [gpu for gpu in snapshot.gpus if is_card(gpu)]
+    found = [(gpu.spec.node_name, gpu.spec.physical_gpu) for gpu in cards]
+    return {
+        f"{node}/{card.index}": card.mig
+        for node, card in sorted(found, key=lambda one: (one[0], one[1].index if one[1] else 0))
+        if card is not None and card.mig is not None
+    }
+
+
+def asked_in(snapshot: Snapshot) -> Iterator[InstanceAsked]:
+    """What pods that have not ended ask for by themselves, and what claims ask for."""
+    for pod in snapshot.pods:
+        if pod.finished:
+            continue
+        try:
+            demands = snapshot.cache.request(pod).demand.containers
+        except InvalidDemand:
+            continue
+        yield from (_asked(one) for one in demands.values() if one.provisioner == names.MIG and not one.claim)
+    for claim in snapshot.claims:
+        try:
+            demands = snapshot.cache.claim_request(claim).demand.containers
+        except InvalidDemand:
+            continue
+        yield from (_asked(one) for one in demands.values() if one.provisioner == names.MIG)
+
+
+def read_mix(path: Path) -> list[InstanceAsked]:
+    """A job mix: how many of each profile. Raises InvalidInput."""
+    try:
+        counts = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidInput("mix", f"{path}: {error}") from error
+    if any(count < 0 for count in counts.values()) or sum(counts.values()) > MAX_ASKED:
+        raise InvalidInput("mix", f"{path}: counts are 0 or more, and {MAX_ASKED} together at the most")
+    return [InstanceAsked(profile) for profile, count in counts.items() for _ in range(count)]
+
+
+def _asked(demand: ContainerDemand) -> InstanceAsked:
+    return InstanceAsked(profile_of(demand.vocabulary), demand.core, demand.memory_mib)
+
+
+def _table(found: GeometryPlan) -> Table:
+    table = Table(("card", "instances"))
+    for card, places in found.cards.items():
+        table.add([card, ", ".join(map(str, places)) or "none"], {"card": card, "instances": list(map(str, places))})
+    return table

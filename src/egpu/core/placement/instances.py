@@ -1,0 +1,40 @@
+"""Instances of MIG for the containers of one pod: which each takes of each card, and at last where each one is."""
+
+from collections.abc import Mapping
+
+from egpu.api.allocation import ContainerDemand
+from egpu.api.mig import InstancePlace
+from egpu.core.mig import WantedInstance, arrange
+from egpu.core.placement.ledger import Ledger
+from egpu.core.placement.search import CutCard
+from egpu.core.provisioners import Needs, provisioner
+
+
+def cut_cards(ledger: Ledger, row: int, width: int) -> list[CutCard | None]:
+    """The cards of a row that are in MIG mode, by column; None for any other."""
+    return [ledger.instances(row, column) if ledger.is_cut(row, column) else None for column in range(width)]
+
+
+def wanted(needs: Needs, ledger: Ledger, row: int, width: int) -> tuple[WantedInstance | None, ...]:
+    """Which instance a container takes of each card of a row; nothing where it takes none of any."""
+    if needs.instances is None:
+        return ()
+    return tuple(needs.instances.get(int(ledger.kind[row, column])) for column in range(width))
+
+
+def placed(
+    demands: Mapping[str, ContainerDemand], ledger: Ledger, row: int, columns: Mapping[str, tuple[int, ...]]
+) -> dict[str, InstancePlace]:
+    """Where on its card is the instance of each container that gets one; `columns` are those chosen for them."""
+    by_column: dict[int, dict[str, WantedInstance]] = {}
+    for name, chosen in columns.items():
+        instances = provisioner(demands[name].provisioner).needs(demands[name], ledger.totals(row)).instances
+        if instances is not None:
+            for column in chosen:
+                by_column.setdefault(column, {})[name] = instances[int(ledger.kind[row, column])]
+    found: dict[str, InstancePlace] = {}
+    for column, containers in by_column.items():
+        places = arrange(*ledger.instances(row, column), list(containers.values()))
+        assert places is not None, "there was a place for each when the card was chosen"
+        found |= zip(containers, places, strict=True)
+    return found
