@@ -1,4 +1,4 @@
-"""What it costs to look at a large cluster: the dashboard's first page and its updates, and a scrape of who has metrics.
+"""What it costs to look at a large cluster: the dashboard's first page, its updates, and scrapes of who has metrics.
 
     api_server  a cluster of several namespaces, in which some wait
 
@@ -59,10 +59,10 @@ def run(report: Report) -> dict[str, Any]:
         make_certificates(folder)
         report.progress(f"{nodes} nodes, {pods} pods")
         with said_its_port("benchmarks.view.api_server", str(nodes), str(pods), str(folder)) as server:
-            with component("dashboard", folder, server.port) as dashboard:
-                with Caller(server.port, folder, server.pid) as api:
-                    shown = sorted(map(node_name, range(nodes)))[:SHOWN]
-                    found["dashboard"] = _look(api, dashboard, shown)
+            shown = sorted(map(node_name, range(nodes)))[:SHOWN]
+            api = Caller(server.port, folder, server.pid)
+            with component("dashboard", folder, server.port) as dashboard, api:
+                found["dashboard"] = _look(api, dashboard, shown)
             for who in ("controller", "extender"):
                 with component(who, folder, server.port) as process:
                     found[who] = _scrape(process)
@@ -73,7 +73,7 @@ def run(report: Report) -> dict[str, Any]:
 
 def _look(api: Caller, dashboard: Process, shown: Sequence[str]) -> dict[str, Any]:
     """The first page, then updates: each after a pod was bound to a node that is shown there."""
-    get = _getter(dashboard)
+    get = _Getter(dashboard)
     first = get("/")
     pages, updates, floor = list[Got](), list[Got](), list[Got]()
     parts = _parts(get("/", compressed=False).body.decode())
@@ -108,7 +108,7 @@ def _bind(api: Caller, name: str, node: str, column: int) -> None:
 
 def _scrape(process: Process) -> dict[str, Any]:
     port = Process(process.monitoring_port, process.pid, process.monitoring_port)
-    get = _getter(port)
+    get = _Getter(port)
     scrapes = [get("/metrics", compressed=False) for _ in range(3)]
     lines = sum(not line.startswith(b"#") for line in scrapes[-1].body.splitlines())
     return {
@@ -119,7 +119,7 @@ def _scrape(process: Process) -> dict[str, Any]:
     }
 
 
-class _getter:
+class _Getter:
     """Asks one process over one connection, as a browser does."""
 
     def __init__(self, process: Process) -> None:

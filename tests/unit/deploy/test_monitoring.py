@@ -18,7 +18,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 import yaml
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from egpu.apps.controller.cluster_metrics import ClusterMetrics
 from egpu.core.view import ClusterView, cluster_view
@@ -92,9 +92,7 @@ def test_the_alerts_fire_when_they_should() -> None:
 
 
 def cluster_page() -> bytes:
-    registry = CollectorRegistry()
-    registry.register(ClusterMetrics(a_cluster))
-    return generate_latest(registry)
+    return ClusterMetrics().page(a_cluster())
 
 
 @promtool
