@@ -80,7 +80,7 @@ def main() -> None:
         assert cluster.stdout is not None
         try:
             lines = ""
-            while not lines.rstrip().endswith("}"):
+            while not lines.rstrip().endswith("\n}"):
                 lines += cluster.stdout.readline()
             facts = json.loads(lines)
             asyncio.run(_fill(facts["kubeconfig"]))
