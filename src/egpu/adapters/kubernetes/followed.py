@@ -4,6 +4,7 @@ import asyncio
 import gc
 from datetime import UTC, datetime
 
+import structlog
 from msgspec.structs import replace
 
 from egpu.adapters.kubernetes.caches import Caches
@@ -13,6 +14,8 @@ from egpu.api.kubernetes import Node, NodeStatus, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, LiveView
+
+log = structlog.get_logger(__name__)
 
 
 class FollowedCache:
@@ -87,9 +90,11 @@ class FollowedView(FollowedCache):
         await self.caches.synced()
         for _ in self.live.freshen():
             await asyncio.sleep(0)
+        first = self.view()
         gc.collect()
         gc.freeze()
         self._looked = True
+        log.info("looked", nodes=len(first.nodes), cards=first.totals.cards, namespaces=len(first.namespaces))
 
     def not_ready(self) -> str | None:
         """Why nobody should ask yet, for /readyz."""

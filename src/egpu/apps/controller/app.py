@@ -46,7 +46,7 @@ class Controller:
             return None if self.config.leader_elect else "starting"
         if not self.certificates.ready.is_set():
             return "the certificates are not in order yet"
-        return self.claims.caches.not_ready()
+        return self.claims.not_ready()
 
     def monitoring_app(self) -> Starlette:
         """Health, and metrics for those who may read them."""

@@ -63,9 +63,13 @@ class ClaimController:
         """Returns when all objects are here."""
         await self._followed.listed()
 
+    def not_ready(self) -> str | None:
+        """Why it does not do its work yet; None when it does."""
+        return self._followed.not_ready()
+
     def view(self) -> ClusterView | None:
         """The cluster by the objects seen last; None before all were listed."""
-        return None if self._followed.not_ready() is not None else self._followed.view()
+        return None if self.not_ready() is not None else self._followed.view()
 
     # ------------------------------------------------------------------ what to look at
 

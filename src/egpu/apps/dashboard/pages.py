@@ -82,7 +82,7 @@ class Pages:
         }
 
     def _map(self, one: Looking) -> Values:
-        nodes = [node for node in one.view.nodes if node.cards and one.search in node.text]
+        nodes = [node for node in one.view.nodes if node.cards and (not one.search or one.search in node.text)]
         pages = _pages(nodes)
         page = min(max(1, _number(one.query.get("page", "1"))), len(pages))
         shown = pages[page - 1]

@@ -52,7 +52,7 @@ def _seen(node: NodeView, known: tuple[NodeView, NodeView] | None, sight: Sight)
 
 
 def _card(card: CardView, sight: Sight) -> CardView:
-    if not (card.slices or card.reserved_for or card.overcommitted):
+    if not (card.reserved_for or card.overcommitted) and all(_sees(one, sight) for one in card.slices):
         return card
     return replace(
         card,
