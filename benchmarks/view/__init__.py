@@ -30,6 +30,10 @@ SHOWN: Final = 4
 """Nodes that are on the map's first page whatever its length."""
 SETTLE_SECONDS: Final = 1.2
 """A view serves everybody who asks within a second: what comes after is made anew."""
+IDLE_SECONDS: Final = 0.1
+"""A process that spends less in a second has settled …"""
+MOST_SETTLE_SECONDS: Final = 60.0
+"""… and is measured then, settled or not."""
 GOAL_PAGE_MS: Final = 300.0
 GOAL_UPDATE_MS: Final = 100.0
 GOAL_UPDATE_KB: Final = 50.0
@@ -73,6 +77,7 @@ def run(report: Report) -> dict[str, Any]:
 
 def _look(api: Caller, dashboard: Process, shown: Sequence[str]) -> dict[str, Any]:
     """The first page, then updates: each after a pod was bound to a node that is shown there."""
+    _settled(dashboard.pid)
     get = _Getter(dashboard)
     first = get("/")
     pages, updates, floor = list[Got](), list[Got](), list[Got]()
@@ -88,7 +93,7 @@ def _look(api: Caller, dashboard: Process, shown: Sequence[str]) -> dict[str, An
         parts = _parts(get("/", compressed=False).body.decode())
         floor.append(get("/login"))
     return {
-        "first_page_ms": first.seconds * 1e3,
+        "first page": _summary([first]),
         "page": _summary(pages),
         "update": _summary(updates),
         "floor": _summary(floor),
@@ -107,8 +112,8 @@ def _bind(api: Caller, name: str, node: str, column: int) -> None:
 
 
 def _scrape(process: Process) -> dict[str, Any]:
-    port = Process(process.monitoring_port, process.pid, process.monitoring_port)
-    get = _Getter(port)
+    _settled(process.pid)
+    get = _Getter(process)
     scrapes = [get("/metrics", compressed=False) for _ in range(3)]
     lines = sum(not line.startswith(b"#") for line in scrapes[-1].body.splitlines())
     return {
@@ -139,6 +144,17 @@ class _Getter:
         head = sum(len(name) + len(value) + 4 for name, value in answer.getheaders())
         cost = processor_seconds(self._process.pid) - spent
         return Got(took, cost, head + len(body), body, answer.status)
+
+
+def _settled(pid: int) -> None:
+    """Wait until a process that is ready has done what else it does when it starts: looks at every claim and card,
+    computes prices."""
+    deadline = time.monotonic() + MOST_SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        spent = processor_seconds(pid)
+        time.sleep(1)
+        if processor_seconds(pid) - spent < IDLE_SECONDS:
+            return
 
 
 def _parts(page: str) -> list[str]:
@@ -177,7 +193,7 @@ def _peak_mib(pid: int) -> float:
 def _tables(report: Report, found: dict[str, Any]) -> None:
     looked = found["dashboard"]
     columns = ("", "ms", "slowest ms", "processor ms", "kB on the wire")
-    rows = [("dashboard: " + what, *looked[what].values()) for what in ("page", "update", "floor")]
+    rows = [("dashboard: " + what, *looked[what].values()) for what in ("first page", "page", "update", "floor")]
     rows += [(f"{who}: scrape, {found[who]['series']} series", *found[who]["scrape"].values())
              for who in ("controller", "extender")]  # fmt: skip
     report.table(f"{found['nodes']} nodes of {CARDS_PER_NODE} cards, {found['pods']} pods", columns, rows)
@@ -187,7 +203,7 @@ def _tables(report: Report, found: dict[str, Any]) -> None:
 
 def _verdicts(report: Report, found: dict[str, Any]) -> None:
     looked = found["dashboard"]
-    first = looked["first_page_ms"]
+    first = looked["first page"]["ms"]
     report.verdict("first page", f"{first:.0f} ms", f"at most {GOAL_PAGE_MS:g} ms", first <= GOAL_PAGE_MS)
     took, size = looked["update"]["ms"], looked["update"]["kb"]
     report.verdict("an update", f"{took:.0f} ms", f"at most {GOAL_UPDATE_MS:g} ms", took <= GOAL_UPDATE_MS)

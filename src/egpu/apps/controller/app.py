@@ -70,6 +70,7 @@ class Controller:
             group.create_task(self.certificates.run())
             group.create_task(self.claims.caches.run())
             await self.claims.listed()  # nothing is gone before everything was listed
+            await self.series()  # all lines, so that the first scrape does not wait for them
             log.info("ready")
             for loop in (self.claims.claims, self.claims.gpus, self.claims.classes):
                 group.create_task(loop.run())
