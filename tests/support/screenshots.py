@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from egpu.adapters.kubernetes import Client
-from egpu.apps.dashboard.drawing import SETTLED_SECONDS
+from egpu.core.view.records import SETTLED_SECONDS
 from egpu.embedded import manifests
 from support.browser import Page, browser
 from support.repository import ROOT
