@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
-from prometheus_client import REGISTRY, CollectorRegistry, Metric
+from prometheus_client import REGISTRY, Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.nvml import CardProcess, CardReading
@@ -73,8 +74,7 @@ class NoCards:
 def published() -> Mapping[str, list[Metric]]:
     """What each component publishes, by the component; of ours only."""
     assert webhook.reviews
-    cluster, service = CollectorRegistry(), LeaseService(policy="default", settle_seconds=0)
-    cluster.register(ClusterMetrics(ClusterView))
+    service = LeaseService(policy="default", settle_seconds=0)
     pool = service.acquisitions.registry
     pool.register(PoolMetrics(service))
     with tempfile.TemporaryDirectory() as folder:
@@ -83,14 +83,14 @@ def published() -> Mapping[str, list[Metric]]:
             node="", node_ip="", slots=Slots(Path(folder) / "slots"), inventory=inventory, hardware=dict
         )
         extender = Metrics(View(Client(httpx2.AsyncClient())))
-        registries = {
-            "Each node's agent": agent.registry,
-            "The controller": cluster,
-            "The extender": extender.registry,
-            "The webhook": REGISTRY,
-            "The pool's broker": pool,
+        metrics = {
+            "Each node's agent": agent.registry.collect(),
+            "The controller": text_string_to_metric_families(ClusterMetrics().page(ClusterView()).decode()),
+            "The extender": extender.registry.collect(),
+            "The webhook": REGISTRY.collect(),
+            "The pool's broker": pool.collect(),
         }
-        return {who: _ours(registry.collect()) for who, registry in registries.items()}
+        return {who: _ours(found) for who, found in metrics.items()}
 
 
 def _ours(metrics: Iterable[Metric]) -> list[Metric]:

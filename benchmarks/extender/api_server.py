@@ -24,11 +24,17 @@ _WATCH: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-
 _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
+#: Whoever asks is known, and may do everything.
+REVIEWED: Final[Json] = {
+    "tokenreviews": {"authenticated": True, "user": {"username": "somebody"}},
+    "subjectaccessreviews": {"allowed": True},
+}
+
+
 class Objects:
     """What the cluster has, as JSON, by plural; and who watches."""
 
-    def __init__(self, nodes: int) -> None:
-        world = World(nodes)
+    def __init__(self, world: World) -> None:
         self.lists: dict[str, list[bytes]] = {
             "nodes": [msgspec.json.encode(one) for one in world.nodes],
             "elasticgpus": [msgspec.json.encode(one) for one in world.cards],
@@ -58,6 +64,8 @@ class Objects:
     def changed(self, method: str, path: list[str], body: bytes) -> tuple[int, bytes]:
         """Status and body of the answer to a write."""
         sent: Json = json.loads(body)
+        if path[-1] in REVIEWED:
+            return 201, msgspec.json.encode(sent | {"status": REVIEWED[path[-1]]})
         if path[-1] == "binding":
             pod = self.waiting.pop(path[-2])
             pod["spec"]["nodeName"] = sent["target"]["name"]
@@ -119,8 +127,9 @@ class _Connection(asyncio.Protocol):
         self.transport.write(head + text)
 
 
-async def _serve(nodes: int, folder: Path) -> None:
-    objects = Objects(nodes)
+async def serve(world: World, folder: Path) -> None:
+    """For ever; writes its port when it answers."""
+    objects = Objects(world)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     server = await asyncio.get_running_loop().create_server(lambda: _Connection(objects), "127.0.0.1", 0, ssl=tls)
@@ -129,4 +138,4 @@ async def _serve(nodes: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(serve(World(int(sys.argv[1])), Path(sys.argv[2])))

@@ -20,10 +20,11 @@ READY_SECONDS: Final = 300.0
 
 @dataclass(frozen=True)
 class Process:
-    """A server on loopback."""
+    """A server on loopback; `monitoring_port` has its health and its metrics."""
 
     port: int
     pid: int
+    monitoring_port: int = 0
 
 
 def make_certificates(folder: Path) -> None:
@@ -46,7 +47,8 @@ def said_its_port(*command: str) -> Generator[Process]:
 
 @contextlib.contextmanager
 def component(name: str, folder: Path, api_port: int) -> Generator[Process]:
-    """`egpu extender` or `egpu webhook` against the API server on `api_port`; ready when the block begins."""
+    """`egpu NAME` against the API server on `api_port`: an extender, a webhook, a controller or a dashboard; ready when
+    the block begins."""
     port, health = _free_port(), _free_port()
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(_kubeconfig(folder, api_port))
@@ -54,13 +56,13 @@ def component(name: str, folder: Path, api_port: int) -> Generator[Process]:
     listening = {
         "extender": ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}"],
         "webhook": ["--webhook-listen", f"127.0.0.1:{port}", "--listen", f"127.0.0.1:{health}"],
-    }[name]
-    own = ["--client-ca", str(folder / "ca.crt")] if name == "extender" else []
-    command = [sys.executable, "-m", "egpu", name, "--kubeconfig", str(kubeconfig), *listening, *tls, *own]
+    }.get(name, ["--listen", f"127.0.0.1:{health}"])
+    own = {"extender": [*tls, "--client-ca", str(folder / "ca.crt")], "webhook": tls}.get(name, [])
+    command = [sys.executable, "-m", "egpu", name, "--kubeconfig", str(kubeconfig), *listening, *own]
     process = subprocess.Popen([*command, "--log-level", "info"], stderr=(folder / f"{name}.log").open("wb"))
     with _ended(process):
         _until_ready(name, health, process, folder / f"{name}.log")
-        yield Process(port, process.pid)
+        yield Process(port, process.pid, health)
 
 
 @contextlib.contextmanager

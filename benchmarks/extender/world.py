@@ -48,13 +48,18 @@ KINDS: Final = (
     Kind(cards=1, core=100, memory_mib=0, often=2),
     Kind(cards=4, core=100, memory_mib=0, often=1),
 )
+TOO_LARGE: Final = Kind(cards=CARDS_PER_NODE + 1, core=100, memory_mib=0, often=0)
+"""What no node has."""
 
 
 @dataclass
 class World:
-    """The objects of `nodes` nodes, of whose cards about half are given out."""
+    """The objects of `count` nodes, of whose cards about half are given out: to `running` pods at most, which are of
+    `namespaces` in turn."""
 
     count: int
+    running: int | None = None
+    namespaces: tuple[str, ...] = ("default",)
     nodes: list[Json] = field(default_factory=list[Json])
     cards: list[Json] = field(default_factory=list[Json])
     pods: list[Json] = field(default_factory=list[Json])
@@ -71,17 +76,18 @@ class World:
         left = [(100, CARD_MIB)] * CARDS_PER_NODE
         holders: list[list[str]] = [[] for _ in left]
         goal = 100 * CARDS_PER_NODE // 2
-        while goal > 0:
+        while goal > 0 and len(self.pods) != self.running:
             kind = _drawn(draw)
             memory = CARD_MIB if kind.whole else kind.memory_mib
             fitting = [at for at, (core, mib) in enumerate(left) if core >= kind.core and mib >= memory]
             if len(fitting) < kind.cards:
                 continue
             name = f"running-{len(self.pods)}"
+            namespace = self.namespaces[len(self.pods) % len(self.namespaces)]
             for at in fitting[: kind.cards]:
                 left[at] = (left[at][0] - kind.core, left[at][1] - memory)
-                holders[at].append(f"pod default/{name}")
-            self.pods.append(_running(name, node, kind, fitting[: kind.cards]))
+                holders[at].append(f"pod {namespace}/{name}")
+            self.pods.append(_running(name, namespace, node, kind, fitting[: kind.cards]))
             goal -= kind.core * kind.cards
         self.cards += [_card(node, at, left[at], sorted(held)) for at, held in enumerate(holders)]
 
@@ -92,16 +98,40 @@ def arrivals(count: int, *, seed: int = 1, most_cards: int = CARDS_PER_NODE) -> 
     for number in range(count):
         while (kind := _drawn(draw)).cards > most_cards:
             pass
-        demand = ContainerDemand(
-            provisioner=PROVISIONER,
-            cards=kind.cards,
+        yield waiting(f"waiting-{number}", kind)
+
+
+def waiting(name: str, kind: Kind, *, namespace: str = "default") -> Json:
+    """A pod that waits, as the webhook left it."""
+    demand = ContainerDemand(
+        provisioner=PROVISIONER,
+        cards=kind.cards,
+        core=kind.core,
+        memory_mib=kind.memory_mib,
+        exclusive=kind.whole,
+        vocabulary="elasticgpu",
+    )
+    text = msgspec.json.encode(PodDemand(containers={"app": demand})).decode()
+    return _pod(name, kind, {names.DEMAND: text}, namespace)
+
+
+def allocation(node: str, kind: Kind, columns: list[int]) -> str:
+    """The annotation of a pod that has these cards of the node, by their indexes."""
+    shares = tuple(
+        CardShare(
+            uuid=card_uuid(node, at),
+            index=at,
+            minor=at,
             core=kind.core,
-            memory_mib=kind.memory_mib,
-            exclusive=kind.whole,
-            vocabulary="elasticgpu",
+            memory_mib=CARD_MIB if kind.whole else kind.memory_mib,
+            model=MODEL,
+            card_memory_mib=CARD_MIB,
         )
-        text = msgspec.json.encode(PodDemand(containers={"app": demand})).decode()
-        yield _pod(f"waiting-{number}", kind, {names.DEMAND: text})
+        for at in columns
+    )
+    mode = "exclusive" if kind.whole else "shared"
+    held = ContainerAllocation(provisioner=PROVISIONER, mode=mode, cards=shares, vocabulary="elasticgpu")
+    return msgspec.json.encode(PodAllocation(node=node, containers={"app": held})).decode()
 
 
 def kept_mix() -> str:
@@ -165,7 +195,7 @@ def _drawn(draw: random.Random) -> Kind:
     return draw.choices(KINDS, weights=[kind.often for kind in KINDS])[0]
 
 
-def _pod(name: str, kind: Kind, annotations: dict[str, str]) -> Json:
+def _pod(name: str, kind: Kind, annotations: dict[str, str], namespace: str) -> Json:
     """With the fields that API server and service account give every pod: they are most of its bytes."""
     resources = {names.GPU: str(kind.cards)} if kind.whole else {names.GPU_CORE: str(kind.core)}
     if kind.memory_mib:
@@ -197,7 +227,7 @@ def _pod(name: str, kind: Kind, annotations: dict[str, str]) -> Json:
             "generation": 1,
             "labels": {"app": "training", "team": "vision"},
             "name": name,
-            "namespace": "default",
+            "namespace": namespace,
             "resourceVersion": "1",
             "uid": f"{uid[:8]}-{uid[8:12]}-{uid[12:16]}-{uid[16:20]}-{uid[20:]}",
         },
@@ -229,23 +259,8 @@ def _toleration(what: str) -> Json:
     return {"effect": "NoExecute", "key": key, "operator": "Exists", "tolerationSeconds": 300}
 
 
-def _running(name: str, node: str, kind: Kind, columns: list[int]) -> Json:
-    shares = tuple(
-        CardShare(
-            uuid=card_uuid(node, at),
-            index=at,
-            minor=at,
-            core=kind.core,
-            memory_mib=CARD_MIB if kind.whole else kind.memory_mib,
-            model=MODEL,
-            card_memory_mib=CARD_MIB,
-        )
-        for at in columns
-    )
-    mode = "exclusive" if kind.whole else "shared"
-    held = ContainerAllocation(provisioner=PROVISIONER, mode=mode, cards=shares, vocabulary="elasticgpu")
-    text = msgspec.json.encode(PodAllocation(node=node, containers={"app": held})).decode()
-    pod = _pod(name, kind, {names.ALLOCATION: text})
+def _running(name: str, namespace: str, node: str, kind: Kind, columns: list[int]) -> Json:
+    pod = _pod(name, kind, {names.ALLOCATION: allocation(node, kind, columns)}, namespace)
     pod["spec"]["nodeName"] = node
     pod["status"] = {"phase": "Running", "qosClass": "Guaranteed"}
     return pod

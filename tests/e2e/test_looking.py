@@ -5,6 +5,8 @@ import contextlib
 import fcntl
 import os
 import pty
+import random
+import re
 import select
 import struct
 import subprocess
@@ -19,11 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from egpu.adapters import native
 from egpu.adapters.kubernetes import Client
+from egpu.adapters.slices.pages import UsageReader
+from egpu.api import names
+from egpu.api.allocation import decode_allocation
 from egpu.api.kubernetes import Pod
+from egpu.api.quantities import format_mib
 from egpu.cli.top import ALTERNATE, ORDINARY
 from egpu.embedded import manifests
 from support.browser import CHROMIUM, browser
@@ -40,9 +49,9 @@ def facts() -> Iterator[dict[str, Any]]:
             yield {**said, "environment": place.environment(KUBECONFIG=said["kubeconfig"])}
 
 
-def a_pod(name: str, **limits: int) -> dict[str, Any]:
+def a_pod(name: str, *, command: Sequence[str] = ("sleep", "1000"), **limits: int) -> dict[str, Any]:
     asked = {f"elasticgpu.io/{key.replace('_', '-')}": value for key, value in limits.items()}
-    container = {"name": "app", "image": "any", "command": ["sleep", "1000"], "resources": {"limits": asked}}
+    container = {"name": "app", "image": "any", "command": list(command), "resources": {"limits": asked}}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
@@ -267,3 +276,120 @@ def test_top_for_who_may_list_one_namespace(facts: dict[str, Any]) -> None:
     assert "not shown: you may not list elasticgpu" in piped.stderr
     assert others.returncode == 1
     assert 'cannot list resource "pods"' in others.stderr
+
+
+HOLDS = [str(native.path("samples/egpu-sample-memory")), "--hold=100000"]
+"""Takes all the memory that it may, and keeps it."""
+
+
+def a_storm(kubeconfig: str) -> None:
+    """Pods that come and go while others do, until some run and some wait."""
+    rng = random.Random(5)
+    for number in range(3):
+        made = [
+            a_pod(f"storm-{number}-{each}", command=HOLDS, gpu_core=rng.choice((10, 20, 30)),
+                  gpu_memory=rng.choice((512, 700, 1500)))
+            for each in range(4)
+        ]  # fmt: skip
+        start(kubeconfig, *made, a_pod(f"storm-{number}-waits", gpu=4 + number))
+        for each in range(2) if number else ():
+            asyncio.run(ended_at_once(kubeconfig, f"storm-{number - 1}-{each}"))
+
+
+async def ended_at_once(kubeconfig: str, name: str) -> None:
+    async with Client.from_kubeconfig(kubeconfig) as client:
+        await client.delete(Pod, name, namespace="default", grace_period_seconds=0)
+
+
+async def listed(kubeconfig: str) -> list[Pod]:
+    async with Client.from_kubeconfig(kubeconfig) as client:
+        return [pod for pod in await client.list(Pod) if names.DEMAND in pod.annotations]
+
+
+Slices = dict[tuple[str, str, str], tuple[int, int, int]]
+"""By node and card, pod, and container: percent and MiB given, and MiB used."""
+
+
+def by_the_objects(pods: Sequence[Pod], state_dir: str) -> Slices:
+    """What pods' annotations say was given, and the usage pages of their slots was used."""
+    used = dict[tuple[str, str], int]()
+    for file in Path(state_dir).glob("**/agent/slots/*/owner.json"):
+        owner = msgspec.json.decode(file.read_bytes())
+        devices = UsageReader(file.parent / "usage").read().devices
+        used[owner["pod"], owner["container"]] = devices[0].memory_bytes >> 20 if devices else 0
+    found: Slices = {}
+    for pod in pods:
+        if pod.spec.node_name:
+            allocation = decode_allocation(pod.annotations[names.ALLOCATION])
+            for container, given in allocation.containers.items():
+                (share,) = given.cards
+                key = f"{allocation.node}/{share.index}", f"{pod.namespace}/{pod.name}", container
+                found[key] = share.core, share.memory_mib, used.get((pod.name, container), -1)
+    return found
+
+
+def by_the_page(page: str) -> Slices:
+    """The rows of the dashboard's table of slices."""
+    found: Slices = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL):
+        cells = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+        if len(cells) == 6:
+            core, memory = cells[3].split(" %, ")
+            used = cells[4].partition(" %, ")[2]
+            found[cells[2], cells[0], cells[1]] = int(core), parse_mib(memory), parse_mib(used) if used else -1
+    return found
+
+
+def parse_mib(text: str) -> int:
+    """As the page writes it."""
+    return next(mib for mib in range(1 << 16) if format_mib(mib) == text)
+
+
+def by_the_metrics(text: str) -> tuple[dict[tuple[str, str, str], tuple[int, int]], float]:
+    """The controller's: what each container was given, likewise, and how many pods wait."""
+    core, memory, waiting = dict[tuple[str, str, str], int](), dict[tuple[str, str, str], int](), 0.0
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            if one.name.startswith("elasticgpu_slice_"):
+                said = one.labels
+                key = f"{said['node']}/{said['device_index']}", f"{said['namespace']}/{said['pod']}", said["container"]
+                if one.name.endswith("core_given_ratio"):
+                    core[key] = round(100 * one.value)
+                else:
+                    memory[key] = int(one.value) >> 20
+            elif one.name == "elasticgpu_cluster_pending_pods":
+                waiting += one.value
+    return {key: (core[key], memory[key]) for key in core}, waiting
+
+
+async def test_after_a_storm_all_show_what_the_objects_and_the_usage_pages_say(facts: dict[str, Any]) -> None:
+    await asyncio.to_thread(a_storm, facts["kubeconfig"])
+    address, _, token = facts["dashboard"].partition("/login#token=")
+    scraper = (Path(facts["stateDir"]) / "dashboard.token").read_text()
+    said: list[object] = []
+
+    async def agree() -> bool:
+        pods = await listed(facts["kubeconfig"])
+        expected = by_the_objects(pods, facts["stateDir"])
+        waiting = sum(not pod.spec.node_name for pod in pods)
+        async with httpx2.AsyncClient(trust_env=False, timeout=30.0) as http:
+            workloads = await http.get(f"{address}/workloads", headers={"Authorization": f"Bearer {token}"})
+            summary = await http.get(f"{address}/parts/summary", headers={"Authorization": f"Bearer {token}"})
+            metrics = await http.get(facts["metrics"]["controller"], headers={"Authorization": f"Bearer {scraper}"})
+        series, counted = by_the_metrics(metrics.text)
+        shown = by_the_page(workloads.text)
+        said[:] = expected, shown, series, waiting, counted
+        given = {key: (core, memory) for key, (core, memory, _) in expected.items()}
+        settled = all(used > memory - 64 for _, memory, used in expected.values())
+        return (
+            settled
+            and shown == expected
+            and series == given
+            and counted == waiting >= 3
+            and f"<dt>Pods waiting</dt><dd>{waiting}</dd>" in summary.text
+            and len(expected) >= 6
+        )
+
+    await until(agree, lambda: f"they agree: {said}")
+    for pod in await listed(facts["kubeconfig"]):
+        await ended_at_once(facts["kubeconfig"], pod.name)

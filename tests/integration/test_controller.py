@@ -1,11 +1,9 @@
 """Claims through their whole life, with the real extender beside the controller."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest
 
 from egpu.api import names
 from egpu.api.kubernetes import Event, Node, Pod
@@ -66,7 +64,7 @@ def controller(w: ControlPlane) -> Controller:
 
 
 async def _tells(two: Controller, line: str) -> bool:
-    return line in (await asyncio.to_thread(generate_latest, two.registry)).decode().splitlines()
+    return line in (await two.series()).decode().splitlines()
 
 
 async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
@@ -84,7 +82,7 @@ async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
         assert found.status.bound_gpus == [made.name]
         await until(lambda: _slice_phase(w, "Bound"))
         await until(lambda: _tells(two, 'elasticgpu_cluster_claims{phase="Bound"} 1.0'))
-        await until(lambda: _tells(two, 'elasticgpu_bill_losing_cards{cause="unused",namespace="default"} 0.6'))
+        await until(lambda: _tells(two, 'elasticgpu_bill_losing_cards{namespace="default",cause="unused"} 0.6'))
 
         pod = await w.create(user("u", "c"))
         assert await scheduled(http, pod, "n0") == {"Error": ""}

@@ -180,7 +180,7 @@ elasticgpu_container_idle_seconds{namespace="%(of)s",pod="%(of)s-runs",container
 
 async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
     known = served.dashboard.knowledge
-    known.usage = parse_usage(USAGE % {"of": "secret", "idle": 7200})
+    await known.use(parse_usage(USAGE % {"of": "secret", "idle": 7200}))
     await until(lambda: _has(served, "/bill?q=open-waits", "admin", "end pod secret/secret-runs, which is idle"))
     pages = Pages(known)
     sight = Sight("tenant", nodes=True, cards=True, pods=frozenset({"open"}), claims=frozenset({"open"}))
@@ -188,7 +188,7 @@ async def test_the_bill_is_of_what_one_may_list(served: Served) -> None:
     assert [line.subject.name for line, _ in values["lines"]] == ["open-waits"]
     assert "secret" not in render("parts/bill.html", values)
 
-    known.usage = parse_usage("".join(USAGE % {"of": namespace, "idle": 7200} for namespace in ("open", "secret")))
+    await known.use(parse_usage("".join(USAGE % {"of": namespace, "idle": 7200} for namespace in ("open", "secret"))))
     await until(lambda: _has(served, "/bill", "admin", "end pod open-runs: it asks nothing of its card"))
     whole = await served.text("/bill", "admin")
     assert "10h" in whole, "the history"

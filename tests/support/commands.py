@@ -118,7 +118,7 @@ def _facts(process: subprocess.Popen[str], place: Place) -> dict[str, Any]:
     assert ready, f"egpu up did not start: {place.stderr()}"
     text = ""
     # All of it comes at once.
-    while not text.endswith("}\n"):
+    while not text.endswith("\n}\n"):
         line = process.stdout.readline()
         assert line, f"egpu up ended: {text}{place.stderr()}"
         text += line

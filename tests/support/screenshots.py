@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from egpu.adapters.kubernetes import Client
-from egpu.apps.dashboard.drawing import SETTLED_SECONDS
+from egpu.core.view.records import SETTLED_SECONDS
 from egpu.embedded import manifests
 from support.browser import Page, browser
 from support.repository import ROOT
@@ -81,7 +81,7 @@ def main() -> None:
         assert cluster.stdout is not None
         try:
             lines = ""
-            while not lines.rstrip().endswith("}"):
+            while not lines.rstrip().endswith("\n}"):
                 lines += cluster.stdout.readline()
             facts = json.loads(lines)
             asyncio.run(_fill(facts["kubeconfig"]))

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ssl
-import threading
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Final
 
 import httpx2
 import pytest
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -282,21 +280,16 @@ async def test_reviews_that_are_still_coming_take_no_more_than_is_set_aside(monk
             writer.close()
 
 
-@pytest.mark.parametrize("in_thread", [True, False])
-async def test_metrics_that_take_long_are_collected_beside_the_event_loop(in_thread: bool) -> None:
-    collected: list[bool] = []
-
-    class Slow(Collector):
-        def collect(self) -> list[Metric]:
-            collected.append(threading.current_thread() is threading.main_thread())
-            return []
+async def test_series_that_somebody_else_writes_follow_the_registry_s() -> None:
+    async def more() -> bytes:
+        return b"of_others 1\n"
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Slow())
-    app = Starlette(routes=web.health_routes(registry=registry, in_thread=in_thread))
+    Gauge("ours", "One.", registry=registry).set(2)
+    app = Starlette(routes=web.health_routes(registry=registry, more=more))
     async with serving(app) as address, httpx2.AsyncClient() as client:
-        assert (await client.get(f"http://{address}/metrics")).status_code == 200
-    assert collected == [not in_thread]
+        said = (await client.get(f"http://{address}/metrics")).text
+    assert [line for line in said.splitlines() if not line.startswith("#")] == ["ours 2.0", "of_others 1"]
 
 
 async def test_what_is_posted_to_takes_nothing_else() -> None:

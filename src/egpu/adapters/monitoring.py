@@ -7,7 +7,7 @@ SubjectAccessReview whether a role gives that user `get` on the path (`nonResour
 import asyncio
 import hmac
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,11 +109,11 @@ def monitoring_app(
     *,
     registry: CollectorRegistry = REGISTRY,
     more: Sequence[BaseRoute] = (),
-    in_thread: bool = False,
+    series: Callable[[], Awaitable[bytes]] | None = None,
 ) -> Starlette:
-    """/healthz and /readyz for anybody, /metrics behind the guard, and `more`, which guard themselves. `in_thread`: the
-    metrics take long, and may be collected beside the event loop."""
-    routes = health_routes(not_ready, registry=registry, around=guard.around, in_thread=in_thread)
+    """/healthz and /readyz for anybody, /metrics behind the guard, and `more`, which guard themselves. `series` are
+    those beside the registry's, in Prometheus' text format."""
+    routes = health_routes(not_ready, registry=registry, around=guard.around, more=series)
     return Starlette(routes=[*routes, *more])
 
 

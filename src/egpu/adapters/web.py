@@ -77,13 +77,13 @@ def health_routes(
     *,
     registry: CollectorRegistry = REGISTRY,
     around: Callable[[Handler], Handler] = lambda handler: handler,
-    in_thread: bool = False,
+    more: Callable[[], Awaitable[bytes]] | None = None,
 ) -> list[BaseRoute]:
-    """What `open_routes` has, and /metrics, whose handler `around` may keep from whom it is not for. `in_thread`: its
-    collectors may run beside the event loop."""
+    """What `open_routes` has, and /metrics, whose handler `around` may keep from whom it is not for. `more` are series
+    beside the registry's, in Prometheus' text format."""
 
     async def metrics(_: Request) -> Response:
-        page = await asyncio.to_thread(generate_latest, registry) if in_thread else generate_latest(registry)
+        page = generate_latest(registry) + (b"" if more is None else await more())
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     return [*open_routes(not_ready), Route("/metrics", around(metrics))]

@@ -24,6 +24,14 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def seconds_since(timestamp: str | None, now: datetime) -> float:
+    """Seconds from such a time to `now`, never below 0; 0 where there is none. Raises ValueError for what is none."""
+    if not timestamp:
+        return 0.0
+    moment = datetime.fromisoformat(timestamp)
+    return max(0.0, (now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).total_seconds())
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, rename=camel):
     """Base of what we exchange with an API server: immutable, camelCase, unknown fields ignored, defaults omitted. What
     was read from JSON has no cycles, so the garbage collector need not look for any."""

@@ -83,7 +83,9 @@ async def _stay_up(config: "ClusterConfig", output: Format) -> None:
             _introduce(running, time.monotonic() - began, dashboard)
         else:
             facts = {"kubeconfig": str(running.kubeconfig), "server": running.server.url, "dashboard": dashboard}
-            show_value({**facts, "nodes": list(running.node_names), "stateDir": str(running.state_dir)}, output)
+            metrics = {name: url.replace("/readyz", "/metrics") for name, url in running.ready_urls.items()}
+            more = {"nodes": list(running.node_names), "stateDir": str(running.state_dir), "metrics": metrics}
+            show_value({**facts, **more}, output)
         sys.stdout.flush()
         await until_cancelled()
 

@@ -10,6 +10,7 @@ from egpu.api.allocation import CardShare, ContainerAllocation, PodAllocation, d
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPUClaim
 from egpu.api.quantities import MIB_BYTES, format_mib
+from egpu.api.wire import seconds_since
 from egpu.cli.output import Cell, Table, gauge
 from egpu.cli.snapshot import Snapshot
 from egpu.core.links import rank
@@ -215,8 +216,7 @@ def age(timestamp: str | None, now: datetime | None = None) -> str:
     """Time since an RFC 3339 timestamp, short: "5s", "12m", "3h", "4d"; "-" when there is none."""
     if not timestamp:
         return NONE
-    then = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
-    seconds = max(0, int(((now or datetime.now(UTC)) - then).total_seconds()))
+    seconds = int(seconds_since(timestamp, now or datetime.now(UTC)))
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size or (unit == "d" and seconds >= size):
             return f"{seconds // size}{unit}"

@@ -9,10 +9,10 @@ import pytest
 from egpu.api import names
 from egpu.api.allocation import encode
 from egpu.api.kubernetes import Pod
-from egpu.apps.dashboard.drawing import COLOURS, colours, core_bars, memory_bars, wasted
+from egpu.apps.dashboard.drawing import COLOURS, colours, core_bars, memory_bars
 from egpu.apps.dashboard.history import SAMPLES, SERIES, History
 from egpu.apps.dashboard.sight import Sight
-from egpu.apps.dashboard.visible import visible
+from egpu.apps.dashboard.visible import Seen
 from egpu.core.placement.usage import CardKey
 from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
 from support.objects import CORE, MEMORY, cluster, container, place, placed, pod
@@ -47,12 +47,12 @@ def view() -> ClusterView:
 
 
 def test_who_may_list_everything_sees_the_view_itself(view: ClusterView) -> None:
-    assert visible(view, [], EVERYTHING) is view
+    assert Seen().of(view, [], EVERYTHING) is view
 
 
 def test_names_of_namespaces_that_he_may_not_list_are_nowhere(view: ClusterView) -> None:
     sight = replace(EVERYTHING, pods=frozenset({"open"}), claims=frozenset[str]())
-    seen = visible(view, [], sight)
+    seen = Seen().of(view, [], sight)
     assert "secret" in repr(view)
     assert "secret" not in repr(seen)
     assert [one.name for one in seen.pending] == ["open-waits"]
@@ -63,10 +63,10 @@ def test_names_of_namespaces_that_he_may_not_list_are_nowhere(view: ClusterView)
 
 
 def test_without_the_right_to_list_cards_there_are_none(view: ClusterView) -> None:
-    seen = visible(view, [], replace(EVERYTHING, cards=False))
+    seen = Seen().of(view, [], replace(EVERYTHING, cards=False))
     assert [(node.name, node.cards) for node in seen.nodes] == [("n0", ())]
-    assert visible(view, [], replace(EVERYTHING, cards=False, nodes=False)).nodes == ()
-    assert [len(node.cards) for node in visible(view, [], replace(EVERYTHING, nodes=False)).nodes] == [1]
+    assert Seen().of(view, [], replace(EVERYTHING, cards=False, nodes=False)).nodes == ()
+    assert [len(node.cards) for node in Seen().of(view, [], replace(EVERYTHING, nodes=False)).nodes] == [1]
 
 
 def test_bars_are_cut_into_slices_and_say_what_is_wasted(view: ClusterView) -> None:
@@ -83,8 +83,8 @@ def test_bars_are_cut_into_slices_and_say_what_is_wasted(view: ClusterView) -> N
     one = card.slices[1]
     assert one.used is not None
     young = replace(one, used=replace(one.used, age_seconds=5.0))
-    assert wasted(one)
-    assert not wasted(young), "it may still be loading"
+    assert one.wasted
+    assert not young.wasted, "it may still be loading"
 
 
 def test_namespaces_have_colours_of_their_own_as_long_as_there_are_enough() -> None:
@@ -95,16 +95,21 @@ def test_namespaces_have_colours_of_their_own_as_long_as_there_are_enough() -> N
 
 def test_history_is_bounded_and_begins_when_the_card_does(view: ClusterView) -> None:
     history, key = History(), CardKey("n0", "GPU-n0-0")
-    history.sample(ClusterView(), 0.0)
+
+    def sample(view: ClusterView, seconds: float) -> None:
+        for _ in history.sample(view, seconds):
+            pass
+
+    sample(ClusterView(), 0.0)
     assert history.of(key) == ([], [[]] * len(SERIES))
     for second in range(1, 3):
-        history.sample(view, float(second))
+        sample(view, float(second))
     times, series = history.of(key)
     assert times == [1.0, 2.0]
     assert series == [[60.0, 60.0], [26.0, 26.0], [31.0, 31.0], [6.0, 6.0]]
     for second in range(3, SAMPLES + 10):
-        history.sample(view, float(second))
+        sample(view, float(second))
     times, series = history.of(key)
     assert (times[0], times[-1], len(series[0])) == (10.0, float(SAMPLES + 9), SAMPLES)
-    history.sample(ClusterView(), 0.0)
+    sample(ClusterView(), 0.0)
     assert history.of(key)[0] == [], "a card that is gone is forgotten"

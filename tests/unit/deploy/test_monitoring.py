@@ -18,11 +18,14 @@ from typing import Any, Final
 import httpx2
 import pytest
 import yaml
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.parser import text_string_to_metric_families
 
+from egpu.api.kubernetes import Pod
 from egpu.apps.controller.cluster_metrics import ClusterMetrics
+from egpu.core.placement.cache import SchedulerCache
 from egpu.core.view import ClusterView, cluster_view
-from support.objects import cluster, place, placed, slice_pod
+from support.objects import card, cluster, place, placed, slice_pod
 from support.ports import free_port
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -92,9 +95,23 @@ def test_the_alerts_fire_when_they_should() -> None:
 
 
 def cluster_page() -> bytes:
-    registry = CollectorRegistry()
-    registry.register(ClusterMetrics(a_cluster))
-    return generate_latest(registry)
+    return ClusterMetrics().page(a_cluster())
+
+
+def test_what_others_named_stays_a_label_and_a_node_that_changed_is_written_anew() -> None:
+    odd, metrics, now = 'T4 "x\\"\n}', ClusterMetrics(), datetime(2026, 11, 23, tzinfo=UTC)
+
+    def given(cache: SchedulerCache, *pods: Pod) -> dict[tuple[str, str], float]:
+        view = cluster_view(cache, nodes=(), pods=pods, claims=(), gpus=(), usage={}, now=now)
+        families = {one.name: one for one in text_string_to_metric_families(metrics.page(view).decode())}
+        samples = families["elasticgpu_card_core_given_ratio"].samples
+        return {(one.labels["model"], one.labels["device_index"]): one.value for one in samples}
+
+    cache = cluster()
+    cache.gpu_changed(card("n0", 1, model=odd))
+    assert given(cache) == {("T4", "0"): 0.0, (odd, "1"): 0.0}
+    what = slice_pod("p", core=50)
+    assert sum(given(cache, placed(what, place(cache, what))).values()) == 0.5
 
 
 @promtool

@@ -10,6 +10,8 @@
     reflector     a local copy of one kind, kept true by list and watch
     store         the objects of such a copy, whole or packed
     caches        the reflectors of one process
+    index         objects of such a copy by something that they say
+    followed      the core's scheduler cache, and the view of it, kept by such copies
     election      one leader at a time, by a Lease object
     job_mix       where an extender keeps the mix that its prices follow
     reviews       who asks us, and what he may, by the API server's word

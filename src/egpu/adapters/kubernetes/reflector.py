@@ -88,6 +88,10 @@ class Reflector(Generic[T]):
     def by_uid(self, uid: str) -> T | None:
         return self._objects.by_uid(uid)
 
+    def all_keys(self) -> set[str]:
+        """`namespace/name` of each, or `name` for kinds without a namespace."""
+        return self._objects.keys()
+
     def __iter__(self) -> Iterator[T]:
         return iter(self._objects)
 

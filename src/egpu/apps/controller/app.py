@@ -38,7 +38,7 @@ class Controller:
         self._leading = False
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.registry.register(ClusterMetrics(lambda: self.claims.view() if self._leading else None))
+        self.metrics = ClusterMetrics()
 
     def not_ready(self) -> str | None:
         """Why it does not do its work now; a controller that waits for its turn is ready."""
@@ -46,12 +46,17 @@ class Controller:
             return None if self.config.leader_elect else "starting"
         if not self.certificates.ready.is_set():
             return "the certificates are not in order yet"
-        return self.claims.caches.not_ready()
+        return self.claims.not_ready()
 
     def monitoring_app(self) -> Starlette:
-        """Health, and metrics for those who may read them: of a large cluster they take seconds, beside the work, whose
-        objects never change."""
-        return monitoring_app(self.guard, self.not_ready, registry=self.registry, in_thread=True)
+        """Health, and metrics for those who may read them."""
+        return monitoring_app(self.guard, self.not_ready, registry=self.registry, series=self.series)
+
+    async def series(self) -> bytes:
+        """The cluster as it is; nothing from a replica that waits for its turn, which knows nothing. Written beside the
+        work: a view never changes."""
+        view = self.claims.view() if self._leading else None
+        return b"" if view is None else await asyncio.to_thread(self.metrics.page, view)
 
     async def lead(self) -> None:
         """Does the work until the lease is lost. Two at once would do no harm: every write carries the version it was
@@ -64,7 +69,8 @@ class Controller:
                 group.create_task(self.election.renew())
             group.create_task(self.certificates.run())
             group.create_task(self.claims.caches.run())
-            await self.claims.caches.synced()  # nothing is gone before everything was listed
+            await self.claims.listed()  # nothing is gone before everything was listed
+            await self.series()  # all lines, so that the first scrape does not wait for them
             log.info("ready")
             for loop in (self.claims.claims, self.claims.gpus, self.claims.classes):
                 group.create_task(loop.run())

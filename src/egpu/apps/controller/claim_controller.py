@@ -6,13 +6,14 @@ Only reading is decided here: what a cache may not show yet is asked for before 
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from egpu.adapters.kubernetes import Caches, Change, Client
+from egpu.adapters.kubernetes import Change, Client
 from egpu.adapters.kubernetes.events import EventRecorder
+from egpu.adapters.kubernetes.followed import FollowedView
+from egpu.adapters.kubernetes.index import Index
 from egpu.api import names
 from egpu.api.kubernetes import Node, Pod
 from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
@@ -22,8 +23,7 @@ from egpu.core.claims.absence import Absences, missing_from, sick_cards, users_o
 from egpu.core.claims.conditions import with_condition
 from egpu.core.claims.lifecycle import check_class, claim_users, reconcile_claim, reconcile_gpu, slice_names
 from egpu.core.demand.pods import claims_by_container
-from egpu.core.placement.cache import rebuild
-from egpu.core.view import ClusterView, cluster_view
+from egpu.core.view import ClusterView
 from egpu.errors import AlreadyExists, Conflict, InvalidDemand, NotFound
 from egpu.runtime.reconcile import DONE, Loop, Result
 
@@ -39,12 +39,12 @@ class ClaimController:
     def __init__(self, client: Client, events: EventRecorder) -> None:
         self._client = client
         self._events = events
-        self.caches = Caches(client)
-        self._classes = self.caches.add(ElasticGPUClass)
-        self._gpus = self.caches.add(ElasticGPU)
-        self._claims = self.caches.add(ElasticGPUClaim)
-        self._pods = self.caches.add(Pod)
-        self._nodes = self.caches.add(Node)
+        self._followed = followed = FollowedView(client)
+        self.caches = followed.caches
+        self._classes, self._gpus, self._claims = followed.classes, followed.gpus, followed.claims
+        self._pods, self._nodes = followed.pods, followed.nodes
+        self._on_node = Index(followed.gpus, lambda gpu: gpu.spec.node_name)
+        self._of_claim = Index(followed.gpus, lambda gpu: gpu.spec.claim_ref.uid if gpu.spec.claim_ref else None)
         self._users: dict[str, dict[str, Pod]] = {}
         """Pods by the key of the claim that they name."""
         self._absences = Absences()
@@ -59,21 +59,24 @@ class ClaimController:
         self._classes.on_change(self._class)
         self._nodes.on_change(self._node)
 
+    async def listed(self) -> None:
+        """Returns when all objects are here."""
+        await self._followed.listed()
+
+    def not_ready(self) -> str | None:
+        """Why it does not do its work yet; None when it does."""
+        return self._followed.not_ready()
+
     def view(self) -> ClusterView | None:
         """The cluster by the objects seen last; None before all were listed."""
-        if self.caches.not_ready() is not None:
-            return None
-        pods, claims, gpus, nodes = list(self._pods), list(self._claims), list(self._gpus), list(self._nodes)
-        cache = rebuild(gpus, pods, claims, self._classes, nodes)
-        now = datetime.now(UTC)
-        return cluster_view(cache, nodes=nodes, pods=pods, claims=claims, gpus=gpus, usage={}, now=now)
+        return None if self.not_ready() is not None else self._followed.view()
 
     # ------------------------------------------------------------------ what to look at
 
     def _claim(self, claim: ElasticGPUClaim) -> None:
         self.claims.queue.add((claim.namespace, claim.name))
-        for gpu in self._slices(claim.uid):
-            self.gpus.queue.add(gpu.name)
+        for name in self._of_claim.names(claim.uid):
+            self.gpus.queue.add(name)
 
     def _gpu(self, change: Change[ElasticGPU]) -> None:
         gpu = change.subject
@@ -114,9 +117,8 @@ class ClaimController:
     def _node(self, change: Change[Node]) -> None:
         if change.new is not None and change.old is not None:
             return  # heartbeats
-        for gpu in self._gpus:
-            if gpu.spec.node_name == change.subject.name:
-                self.gpus.queue.add(gpu.name)
+        for name in self._on_node.names(change.subject.name):
+            self.gpus.queue.add(name)
 
     async def sweep(self) -> None:
         """Once in a while everything is looked at once more."""
@@ -124,8 +126,8 @@ class ClaimController:
             await asyncio.sleep(SWEEP_SECONDS)
             for claim in self._claims:
                 self.claims.queue.add((claim.namespace, claim.name))
-            for gpu in self._gpus:
-                self.gpus.queue.add(gpu.name)
+            for name in self._gpus.all_keys():
+                self.gpus.queue.add(name)
 
     # ------------------------------------------------------------------ what to do
 
@@ -142,7 +144,8 @@ class ClaimController:
         slices = await self._known_slices(claim)
         users = await self._known_users(claim)
         absence = self._absences.look(claim.uid, self._missing(claim), now=time.monotonic())
-        sick = sick_cards(claim, self._gpus)
+        held = claim.status.allocation
+        sick = sick_cards(claim, self._followed.cards(held.node)) if held is not None else ""
         return await self._do(claim, reconcile_claim(claim, klass, slices, users, absence, sick=sick))
 
     async def reconcile_gpu(self, name: str) -> Result:
@@ -171,7 +174,7 @@ class ClaimController:
     async def _known_slices(self, claim: ElasticGPUClaim) -> list[ElasticGPU]:
         """The claim's slices. One that the cache lacks is asked for: it may be too new, and a claim whose slice is gone
         is lost for good."""
-        slices = self._slices(claim.uid)
+        slices = self._of_claim.get(claim.uid)
         if claim.status.phase == "Bound":
             present = {gpu.name for gpu in slices}
             for name in slice_names(claim):
@@ -190,7 +193,7 @@ class ClaimController:
         held = claim.status.allocation
         if held is None:
             return None
-        cards = [gpu.spec.physical_gpu for gpu in self._gpus if gpu.spec.node_name == held.node]
+        cards = [gpu.spec.physical_gpu for gpu in self._followed.cards(held.node)]
         published = {card.uuid for card in cards if card is not None}
         return missing_from(claim, node_known=self._nodes.get(held.node) is not None, published=published)
 
@@ -265,12 +268,6 @@ class ClaimController:
             self._gpus.absorb(await self._client.patch(ElasticGPU, gpu.name, body, subresource=subresource))
         except NotFound as error:
             raise Conflict(f"slice {gpu.name} is gone") from error
-
-    def _slices(self, claim_uid: str) -> list[ElasticGPU]:
-        return sorted(
-            (gpu for gpu in self._gpus if gpu.spec.claim_ref is not None and gpu.spec.claim_ref.uid == claim_uid),
-            key=lambda gpu: gpu.name,
-        )
 
 
 def _at(obj: ElasticGPUClaim | ElasticGPU) -> dict[str, str]:

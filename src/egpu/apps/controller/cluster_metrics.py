@@ -1,66 +1,98 @@
 """The cluster as Prometheus sees it: cards and what is given of them, who waits, claims, what is lost to waiting.
 
-The controller serves it, for it has all objects and keeps nobody waiting: built when asked for, from copies that its
-watches keep. What is used, each node's agent tells of its own.
+The controller serves it, for it has all objects and keeps nobody waiting. What is used, each node's agent tells of its
+own. A large cluster has a hundred thousand series, of which few change between two scrapes: their lines are written
+here, by Prometheus' text format (https://prometheus.io/docs/instrumenting/exposition_formats), and kept by node.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
-
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from egpu.api.quantities import MIB_BYTES
 from egpu.core.bill import Cause, bill_of, summed
-from egpu.core.view import CardView, ClusterView, SliceView, Waits
+from egpu.core.view import CardView, ClusterView, NodeView, SliceView, Waits
 
-CARD_LABELS: Final = ("node", "device_index", "device_uuid", "model")
-SLICE_LABELS: Final = ("namespace", "pod", "container", "claim", "node", "device_index", "device_uuid", "provisioner")
-
-
-class ClusterMetrics(Collector):
-    """`view` is the cluster now; None from a replica that waits for its turn, which knows nothing."""
-
-    def __init__(self, view: Callable[[], ClusterView | None]) -> None:
-        self._view = view
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        return ()
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        view = self._view()
-        if view is None:
-            return
-        yield from _cards(view)
-        yield from _slices(view)
-        yield from _totals(view)
-        yield from _waiting(view)
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_KNOWN_LOSSES: Final = (Cause.PENDING, Cause.UNUSED)
+_SECONDS_PER_DAY: Final = 86_400
 
 
-def _cards(view: ClusterView) -> Iterable[GaugeMetricFamily]:
-    core = _family("card_core_given_ratio", "Compute of the card that is given out or kept; 1 is all.", CARD_LABELS)
-    memory = _family("card_memory_given_bytes", "Memory of the card that is given out or kept.", CARD_LABELS)
-    over = _family("card_overcommitted", "1 where more is given out than the card has.", CARD_LABELS)
-    for card in view.cards():
-        labels = _card_labels(card)
-        core.add_metric(labels, card.core_given / 100)
-        memory.add_metric(labels, card.memory_given_mib * MIB_BYTES)
+class Family(NamedTuple):
+    """A metric, a gauge, and what its series are told apart by."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+    def head(self) -> str:
+        return f"# HELP elasticgpu_{self.name} {self.text}\n# TYPE elasticgpu_{self.name} gauge\n"
+
+    def line(self, labels: str, value: float) -> str:
+        """`labels` as `labelled` writes them."""
+        return f"elasticgpu_{self.name}{labels} {float(value)!r}\n"
+
+    def labelled(self, values: Iterable[str]) -> str:
+        """The labels of one series, in their order."""
+        said = (f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(self.labels, values, strict=True))
+        return f"{{{','.join(said)}}}"
+
+    def page(self, series: Iterable[tuple[Sequence[str], float]]) -> str:
+        """All of it: the values of labels, and the series' value."""
+        return self.head() + "".join(self.line(self.labelled(values), value) for values, value in series)
+
+    def alone(self, value: float) -> str:
+        """All of a metric without labels."""
+        return self.head() + self.line("", value)
+
+
+_CARD: Final = ("node", "device_index", "device_uuid", "model")
+_SLICE: Final = ("namespace", "pod", "container", "claim", "node", "device_index", "device_uuid", "provisioner")
+CARD_CORE: Final = Family("card_core_given_ratio", "Compute of the card that is given out or kept; 1 is all.", _CARD)
+CARD_MEMORY: Final = Family("card_memory_given_bytes", "Memory of the card that is given out or kept.", _CARD)
+CARD_OVER: Final = Family("card_overcommitted", "1 where more is given out than the card has.", _CARD)
+SLICE_CORE: Final = Family("slice_core_given_ratio", "Compute of its card that the slice has; 1 is all.", _SLICE)
+SLICE_MEMORY: Final = Family("slice_memory_given_bytes", "Memory of its card that the slice has.", _SLICE)
+OF_NODES: Final = (CARD_CORE, CARD_MEMORY, CARD_OVER, SLICE_CORE, SLICE_MEMORY)
+
+
+class ClusterMetrics:
+    """`page` may be asked for from several threads at once: each view is whole in itself."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[NodeView, tuple[str, ...]]] = {}
+        """By node: what was shown of it, and its lines of OF_NODES."""
+
+    def page(self, view: ClusterView) -> bytes:
+        """All series of the cluster, in Prometheus' text format."""
+        before = self._known
+        known = {node.name: _kept(node, before.get(node.name)) for node in view.nodes}
+        self._known = known
+        columns = zip(*(lines for _, lines in known.values()), strict=True) if known else ((),) * len(OF_NODES)
+        parts = [part for family, lines in zip(OF_NODES, columns, strict=True) for part in (family.head(), *lines)]
+        return "".join([*parts, *_totals(view), *_waiting(view)]).encode()
+
+
+def _kept(node: NodeView, known: tuple[NodeView, tuple[str, ...]] | None) -> tuple[NodeView, tuple[str, ...]]:
+    return known if known is not None and known[0] is node else (node, _lines(node))
+
+
+def _lines(node: NodeView) -> tuple[str, ...]:
+    """Those of OF_NODES."""
+    core, memory, over, slice_core, slice_memory = (list[str]() for _ in OF_NODES)
+    for card in node.cards:
+        labels = CARD_CORE.labelled(_card_labels(card))
+        core.append(CARD_CORE.line(labels, card.core_given / 100))
+        memory.append(CARD_MEMORY.line(labels, card.memory_given_mib * MIB_BYTES))
         if card.overcommitted:
-            over.add_metric(labels, 1)
-    return core, memory, over
+            over.append(CARD_OVER.line(labels, 1))
+        for one in card.slices:
+            labels = SLICE_CORE.labelled(_slice_labels(one))
+            slice_core.append(SLICE_CORE.line(labels, one.core_percent / 100))
+            slice_memory.append(SLICE_MEMORY.line(labels, one.memory_mib * MIB_BYTES))
+    return tuple("".join(lines) for lines in (core, memory, over, slice_core, slice_memory))
 
 
-def _slices(view: ClusterView) -> Iterable[GaugeMetricFamily]:
-    core = _family("slice_core_given_ratio", "Compute of its card that the slice has; 1 is all.", SLICE_LABELS)
-    memory = _family("slice_memory_given_bytes", "Memory of its card that the slice has.", SLICE_LABELS)
-    for one in view.slices():
-        labels = _slice_labels(one)
-        core.add_metric(labels, one.core_percent / 100)
-        memory.add_metric(labels, one.memory_mib * MIB_BYTES)
-    return core, memory
-
-
-def _totals(view: ClusterView) -> Iterable[GaugeMetricFamily]:
+def _totals(view: ClusterView) -> Iterable[str]:
     totals = view.totals
     for name, text, value in (
         ("cluster_cards", "Cards.", totals.cards),
@@ -73,42 +105,36 @@ def _totals(view: ClusterView) -> Iterable[GaugeMetricFamily]:
         ("cluster_stranded_memory_bytes", "Free memory of cards whose compute is all given out.",
          totals.stranded_memory_mib * MIB_BYTES),
     ):  # fmt: skip
-        family = _family(name, text, ())
-        family.add_metric([], value)
-        yield family
-    claims = _family("cluster_claims", "Claims by phase.", ("phase",))
-    for phase, count in view.claims.items():
-        claims.add_metric([phase], count)
-    yield claims
+        yield Family(name, text).alone(value)
+    claims = Family("cluster_claims", "Claims by phase.", ("phase",))
+    yield claims.page(([phase], count) for phase, count in view.claims.items())
 
 
-def _waiting(view: ClusterView) -> Iterable[GaugeMetricFamily]:
-    counts = _family("cluster_pending_pods", "Pods that ask for cards and have no node, by what they wait for.",
-                     ("reason",))  # fmt: skip
-    for reason in Waits:
-        counts.add_metric([reason], sum(pod.reason is reason for pod in view.pending))
-    seconds = _family("pending_pod_seconds", "Since the waiting pod was made.", ("namespace", "pod", "reason"))
-    for pod in view.pending:
-        seconds.add_metric([pod.namespace, pod.name, pod.reason], pod.seconds)
-    lost = _family("bill_lost_gpu_seconds", "GPU time lost so far by what loses some now.", ("namespace", "cause"))
-    rate = _family("bill_losing_cards", "Cards' worth of GPU time that is being lost.", ("namespace", "cause"))
-    known = [cause for cause in Cause if cause in (Cause.PENDING, Cause.UNUSED)]
-    for namespace, bill in summed(bill_of(view), lambda line: line.namespace).items():
-        for cause in known:
-            lines = [line for line in bill.lines if line.cause is cause]
-            lost.add_metric([namespace, cause], sum(line.lost_gpu_seconds for line in lines))
-            rate.add_metric([namespace, cause], sum(line.lost_gpu_seconds_per_day for line in lines) / 86_400)
-    return counts, seconds, lost, rate
+def _waiting(view: ClusterView) -> Iterable[str]:
+    counts = Family("cluster_pending_pods", "Pods that ask for cards and have no node, by what they wait for.",
+                    ("reason",))  # fmt: skip
+    yield counts.page(([reason], sum(pod.reason is reason for pod in view.pending)) for reason in Waits)
+    seconds = Family("pending_pod_seconds", "Since the waiting pod was made.", ("namespace", "pod", "reason"))
+    yield seconds.page(([pod.namespace, pod.name, pod.reason], pod.seconds) for pod in view.pending)
+    losses = [
+        ([namespace, cause], [line for line in bill.lines if line.cause is cause])
+        for namespace, bill in summed(bill_of(view), lambda line: line.namespace).items()
+        for cause in _KNOWN_LOSSES
+    ]
+    lost = Family("bill_lost_gpu_seconds", "GPU time lost so far by what loses some now.", ("namespace", "cause"))
+    yield lost.page((labels, sum(line.lost_gpu_seconds for line in lines)) for labels, lines in losses)
+    rate = Family("bill_losing_cards", "Cards' worth of GPU time that is being lost.", ("namespace", "cause"))
+    yield rate.page(
+        (labels, sum(line.lost_gpu_seconds_per_day for line in lines) / _SECONDS_PER_DAY) for labels, lines in losses
+    )
 
 
-def _family(name: str, text: str, labels: Iterable[str]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"elasticgpu_{name}", text, labels=list(labels))
+def _card_labels(card: CardView) -> tuple[str, ...]:
+    return card.node, str(card.card.index), card.card.uuid, card.card.model
 
 
-def _card_labels(card: CardView) -> list[str]:
-    return [card.node, str(card.card.index), card.card.uuid, card.card.model]
-
-
-def _slice_labels(one: SliceView) -> list[str]:
+def _slice_labels(one: SliceView) -> tuple[str, ...]:
     pod = one.name if one.holder.kind == "pod" else ""
-    return [one.namespace, pod, one.container, one.claim, one.node, str(one.index), one.uuid, one.provisioner]
+    return (
+        one.namespace, pod, one.container, one.claim, one.node, str(one.index), one.uuid, one.provisioner
+    )  # fmt: skip

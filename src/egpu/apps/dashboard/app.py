@@ -25,7 +25,7 @@ class Dashboard:
 
     def not_ready(self) -> str | None:
         """Why it shows nothing yet; None when it does."""
-        return self.knowledge.caches.not_ready()
+        return self.knowledge.not_ready()
 
     async def run(self, supervisor: Supervisor) -> None:
         """Until the supervisor stops. Raises InvalidInput for a bad configuration."""

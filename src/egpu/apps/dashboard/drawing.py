@@ -1,7 +1,7 @@
 """Cards as bars, and the colours of namespaces: numbers for templates to put into SVG."""
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,10 +10,6 @@ from egpu.core.view import CardView, SliceView
 
 COLOURS: Final = 8
 """Hues in the style sheet, `ns-0` to `ns-7`; one more, `ns-none`, is of those whose namespace one may not know."""
-FAR_BELOW: Final = 0.25
-"""A slice that uses less of what it was given than this is hatched …"""
-SETTLED_SECONDS: Final = 60.0
-"""… once it has had so long to begin."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +48,6 @@ def memory_bars(card: CardView, hues: Mapping[str, str]) -> list[Bar]:
     return list(_bars(card, hues, memory=True))
 
 
-def wasted(one: SliceView) -> bool:
-    """Whether it uses far less than it was given, of compute and of memory, and has had the time to."""
-    if one.used is None or one.used.age_seconds < SETTLED_SECONDS:
-        return False
-    parts = [one.used.memory_bytes / (one.memory_mib * MIB_BYTES)] if one.memory_mib else []
-    if one.exclusive or one.core_percent:
-        parts.append(100 * one.used.core_ratio / (100 if one.exclusive else one.core_percent))
-    return max(parts, default=0.0) < FAR_BELOW
-
-
 def _bars(card: CardView, hues: Mapping[str, str], *, memory: bool) -> Iterator[Bar]:
     start = 0.0
     for one in card.slices:
@@ -77,7 +63,7 @@ def _bars(card: CardView, hues: Mapping[str, str], *, memory: bool) -> Iterator[
         given = min(given, max(0.0, 100 - start))
         if given:
             used = None if used is None else min(used, given)
-            yield Bar(start, given, used, wasted(one), hues.get(one.namespace, "ns-none"), slice_name(one))
+            yield Bar(start, given, used, one.wasted, hues.get(one.namespace, "ns-none"), slice_name(one))
         start += given
 
 
@@ -96,12 +82,7 @@ def in_words(card: CardView) -> str:
     parts = [f"card {card.card.index} of {card.node}: {card.core_given} % of compute and {memory} % of memory given"]
     if card.core_used_ratio is not None:
         parts.append(f"{100 * card.core_used_ratio:.0f} % of compute used")
-    parts += [slice_name(one) + (", far below what it was given" if wasted(one) else "") for one in card.slices]
+    parts += [slice_name(one) + (", far below what it was given" if one.wasted else "") for one in card.slices]
     if not card.card.healthy:
         parts.append("cordoned" if card.card.cordoned else f"takes no new work: {card.card.why_not}")
     return "; ".join(parts)
-
-
-def namespaces(slices: Iterable[SliceView], others: Collection[str] = ()) -> list[str]:
-    """Those that have slices, and `others`, by name."""
-    return sorted({one.namespace for one in slices if one.namespace} | set(others))

@@ -1,6 +1,6 @@
 """What each card gave and what was used of it: the last half hour, in memory, in whole percent."""
 
-from dataclasses import dataclass
+from collections.abc import Generator
 from typing import Final
 
 import numpy as np
@@ -8,55 +8,88 @@ import numpy.typing as npt
 
 from egpu.api.quantities import MIB_BYTES
 from egpu.core.placement.usage import CardKey
-from egpu.core.view import CardView, ClusterView
+from egpu.core.view import CardView, ClusterView, NodeView
 
 SAMPLE_SECONDS: Final = 5.0
 SAMPLES: Final = 360
 """Half an hour; with 1,440 bytes a card, 40,000 cards take some 60 MB."""
+STEP: Final = 100
+"""Nodes that are looked at at once."""
 UNKNOWN: Final = 255
 """Where nobody said what is used; percentages end at MOST."""
 MOST: Final = 200
 SERIES: Final = ("core given", "core used", "memory given", "memory used")
 
 
-@dataclass
-class _Ring:
-    values: npt.NDArray[np.uint8]
-    first: int
-    """The number of the sample with which this card began."""
+class _Rings:
+    """Of the cards of one node: `values` of shape (samples, cards, series), and where a card's column is and with which
+    sample it began."""
+
+    def __init__(self, node: NodeView, count: int, before: "_Rings | None") -> None:
+        """`before`: what was kept until now, `count` samples in all."""
+        self.node = node
+        self.values = np.full((SAMPLES, len(node.cards), len(SERIES)), UNKNOWN, np.uint8)
+        self.places: dict[str, tuple[int, int]] = {}
+        for column, card in enumerate(node.cards):
+            known = before.places.get(card.card.uuid) if before is not None else None
+            if before is not None and known is not None:
+                self.values[:, column] = before.values[:, known[0]]
+            self.places[card.card.uuid] = column, count if known is None else known[1]
+        self.latest = _latest(node)
+
+    def sample(self, node: NodeView, place: int) -> None:
+        """The same cards as before."""
+        if node is not self.node:
+            self.node, self.latest = node, _latest(node)
+        self.values[place] = self.latest
 
 
 class History:
     """`sample` at even times; a card that is gone is forgotten."""
 
     def __init__(self) -> None:
-        self._rings: dict[CardKey, _Ring] = {}
+        self._nodes: dict[str, _Rings] = {}
         self._times = np.zeros(SAMPLES)
         self._count = 0
 
-    def sample(self, view: ClusterView, seconds: float) -> None:
-        """Keep what `view` shows; `seconds` is the time of day, to be shown."""
-        place = self._count % SAMPLES
+    def sample(self, view: ClusterView, seconds: float) -> Generator[None]:
+        """Keep what `view` shows, STEP nodes at a time: between two steps others may have their turn. `seconds` is the
+        time of day, to be shown."""
+        place, known = self._count % SAMPLES, self._nodes
+        kept: dict[str, _Rings] = {}
+        for number, node in enumerate(view.nodes):
+            rings = known.get(node.name)
+            if rings is None or (rings.node is not node and _uuids(rings.node) != _uuids(node)):
+                rings = _Rings(node, self._count, rings)
+            rings.sample(node, place)
+            kept[node.name] = rings
+            if number % STEP == STEP - 1:
+                yield
         self._times[place] = seconds
-        known = self._rings
-        self._rings = {}
-        for card in view.cards():
-            key = CardKey(card.node, card.card.uuid)
-            ring = known.get(key) or _Ring(np.full((SAMPLES, len(SERIES)), UNKNOWN, np.uint8), self._count)
-            ring.values[place] = _percentages(card)
-            self._rings[key] = ring
+        self._nodes = kept
         self._count += 1
 
     def of(self, key: CardKey) -> tuple[list[float], list[list[float | None]]]:
         """Times of day in seconds, oldest first, and for each of SERIES the percentages, None where nobody said."""
-        ring = self._rings.get(key)
-        if ring is None:
+        rings = self._nodes.get(key.node)
+        column, first = rings.places.get(key.uuid, (0, self._count)) if rings is not None else (0, self._count)
+        if rings is None or first == self._count:
             return [], [[] for _ in SERIES]
-        order = np.arange(max(ring.first, self._count - SAMPLES), self._count) % SAMPLES
-        columns: list[list[int]] = ring.values[order].T.tolist()
+        order = np.arange(max(first, self._count - SAMPLES), self._count) % SAMPLES
+        columns: list[list[int]] = rings.values[order, column].T.tolist()
         return self._times[order].tolist(), [
             [None if value == UNKNOWN else float(value) for value in column] for column in columns
         ]
+
+
+def _uuids(node: NodeView) -> list[str]:
+    return [card.card.uuid for card in node.cards]
+
+
+def _latest(node: NodeView) -> npt.NDArray[np.uint8]:
+    """Shape (cards, series)."""
+    figures = [_percentages(card) for card in node.cards]
+    return np.array(figures, np.uint8).reshape(len(figures), len(SERIES))
 
 
 def _percentages(card: CardView) -> tuple[int, int, int, int]:

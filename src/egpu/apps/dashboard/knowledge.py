@@ -2,30 +2,30 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
-from egpu.adapters.kubernetes import Caches, Change, Client, Reflector
+from egpu.adapters.kubernetes import Change, Client
+from egpu.adapters.kubernetes.followed import FollowedView
 from egpu.adapters.kubernetes.job_mix import kept_mix
 from egpu.adapters.listening import Listen
 from egpu.adapters.usage import ask_agents, read_usage
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass, Object
+from egpu.api.kubernetes import Pod
+from egpu.api.objects import Object
 from egpu.apps.dashboard.advice import Advice
 from egpu.apps.dashboard.config import DashboardConfig
 from egpu.apps.dashboard.history import SAMPLE_SECONDS, History
-from egpu.core.placement.cache import SchedulerCache
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.registry import Policies
 from egpu.core.policies.shapes import Mix
 from egpu.core.preemption.population import Population
 from egpu.core.preemption.scene import Scene
-from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from egpu.core.view import ClusterView, SliceKey, SliceUsage
 from egpu.errors import ElasticGPUError
 from egpu.runtime.latest import Latest
 
@@ -43,25 +43,20 @@ log = structlog.get_logger(__name__)
 
 
 class Knowledge:
-    """`run` for ever; `view` when `synced`."""
+    """`run` for ever; `view` when nothing is `not_ready`."""
 
     def __init__(self, client: Client, config: DashboardConfig) -> None:
         self._client = client
         self._config = config
         self.policies = Policies.named(config.node_policy, config.card_policy)
-        self.cache = SchedulerCache()
-        self.caches = Caches(client)
+        self._followed = followed = FollowedView(client)
+        self.cache, self.caches = followed.cache, followed.caches
+        self.pods, self.claims, self.nodes = followed.pods, followed.claims, followed.nodes
         self.history = History()
-        self.usage: Mapping[SliceKey, SliceUsage] = {}
-        self.nodes = self._follow(Node, self.cache.node_changed, lambda node: self.cache.node_deleted(node.name))
-        self.gpus = self._follow(ElasticGPU, self.cache.gpu_changed, lambda gpu: self.cache.gpu_deleted(gpu.name))
-        self.classes = self._follow(
-            ElasticGPUClass, self.cache.class_changed, lambda one: self.cache.class_deleted(one.name)
-        )
-        self.claims = self._follow(
-            ElasticGPUClaim, self.cache.claim_changed, lambda claim: self.cache.claim_deleted(claim.uid)
-        )
-        self.pods = self._follow(Pod, self.cache.pod_changed, lambda pod: self.cache.pod_deleted(pod.uid))
+        self._namespaces: Counter[str] = Counter()
+        """How many pods and claims each has."""
+        self.pods.on_change(self._count)
+        self.claims.on_change(self._count)
         self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(
             lambda asked: compute_prices(*asked), self.cache.ranking.use_prices
         )
@@ -69,33 +64,23 @@ class Knowledge:
         self._view: tuple[float, ClusterView] | None = None
         self.advice = Advice(self.cache, pods=self.pods, view=lambda: self.view)
 
-    def _follow(self, kind: type[T], changed: Callable[[T], None], deleted: Callable[[T], None]) -> Reflector[T]:
-        def take(change: Change[T]) -> None:
-            if change.new is None:
-                deleted(change.subject)
-            else:
-                changed(change.new)
-
-        reflector = self.caches.add(kind)
-        reflector.on_change(take)
-        return reflector
+    def _count(self, change: Change[T]) -> None:
+        if change.old is None:
+            self._namespaces[change.subject.namespace] += 1
+        elif change.new is None:
+            self._namespaces[change.subject.namespace] -= 1
 
     @property
     def view(self) -> ClusterView:
         """The cluster, at most VIEW_SECONDS old."""
         now = time.monotonic()
         if self._view is None or now - self._view[0] >= VIEW_SECONDS:
-            made = cluster_view(
-                self.cache,
-                nodes=self.nodes,
-                pods=list(self.pods),
-                claims=list(self.claims),
-                gpus=self.gpus,
-                usage=self.usage,
-                now=datetime.now(UTC),
-            )
-            self._view = now, made
+            self._view = now, self._followed.view()
         return self._view[1]
+
+    def not_ready(self) -> str | None:
+        """Why nothing is shown yet; None when it is."""
+        return self._followed.not_ready()
 
     def scene(self) -> Scene:
         """What an explanation looks at. Disruption budgets are not read: nobody is evicted from here."""
@@ -103,7 +88,7 @@ class Knowledge:
 
     def namespaces(self) -> set[str]:
         """Those that have pods or claims."""
-        return {pod.namespace for pod in self.pods} | {claim.namespace for claim in self.claims}
+        return {name for name, count in self._namespaces.items() if count}
 
     async def run(self) -> None:
         """For ever: follows objects, prices and the job mix, and keeps history."""
@@ -116,9 +101,10 @@ class Knowledge:
             group.create_task(self.advice.run())
 
     async def _keep_history(self) -> None:
-        await self.caches.synced()
+        await self._followed.listed()
         while True:
-            self.history.sample(self.view, time.time())
+            for _ in self.history.sample(self.view, time.time()):
+                await asyncio.sleep(0)
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _follow_usage(self) -> None:
@@ -129,13 +115,19 @@ class Knowledge:
                 found = await asyncio.to_thread(read_usage, self._config.usage, token=token)
                 agents = agents_of(self.pods, self._config.namespace) if self._config.ask_agents else []
                 asked, problems = await asyncio.to_thread(ask_agents, agents, token=token)
-                self.usage = found | asked
+                usage = found | asked
                 if problems:
                     log.warning("agents do not say what is used", how_many=len(problems), first=problems[0])
             except (ElasticGPUError, OSError) as error:
-                self.usage = {}
+                usage = {}
                 log.warning("use not read", reason=str(error))
+            await self.use(usage)
             await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def use(self, usage: Mapping[SliceKey, SliceUsage]) -> None:
+        """Take in what slices use by now; whoever asks for a page does not wait for all nodes."""
+        for _ in self._followed.live.use(usage):
+            await asyncio.sleep(0)
 
     async def _follow_mix(self) -> None:
         """Places are scored as the extender scores them, by the job mix that it keeps."""

@@ -4,6 +4,7 @@ template."""
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Any, Final
 
 from egpu.api.objects import ElasticGPUClaim
@@ -12,7 +13,7 @@ from egpu.apps.dashboard.fitting import KINDS, Form, would_fit
 from egpu.apps.dashboard.history import SERIES
 from egpu.apps.dashboard.knowledge import Knowledge
 from egpu.apps.dashboard.sight import Sight
-from egpu.apps.dashboard.visible import visible
+from egpu.apps.dashboard.visible import Seen
 from egpu.core.bill import Bill, bill_of, own_remedy, summed
 from egpu.core.bill.lines import SECONDS_PER_HOUR
 from egpu.core.explain import Explanation
@@ -46,7 +47,7 @@ class Looking:
     @property
     def search(self) -> str:
         """What rows are to have in them, in small letters."""
-        return self.query.get("q", "").strip().lower()[:256]
+        return " ".join(self.query.get("q", "").lower().split())[:256]
 
 
 class Pages:
@@ -54,6 +55,7 @@ class Pages:
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._known = knowledge
+        self._seen = Seen()
         self.parts: Mapping[str, Callable[[Looking], Values]] = {
             "summary": self._summary,
             "map": self._map,
@@ -65,33 +67,32 @@ class Pages:
         }
 
     def looking(self, sight: Sight, query: Query) -> Looking:
-        return Looking(sight, query, visible(self._known.view, self._known.claims, sight))
+        return Looking(sight, query, self._seen.of(self._known.view, self._known.claims, sight))
 
     # --- live parts -------------------------------------------------------------------------------------------------
 
     def _summary(self, one: Looking) -> Values:
-        totals, cards = one.view.totals, list(one.view.cards())
-        used = [card.core_used_ratio for card in cards if card.core_used_ratio is not None]
-        memory = [card.memory_used_bytes for card in cards if card.memory_used_bytes is not None]
+        totals = one.view.totals
+        told = totals.told and one.sight.pods is None
         return {
             "totals": totals,
             "nodes": len(one.view.nodes),
             "not_ready": sum(not node.ready for node in one.view.nodes),
-            "core_used": 100 * sum(used) if used and one.sight.pods is None else None,
-            "memory_used_mib": sum(memory) >> 20 if memory and one.sight.pods is None else None,
+            "core_used": 100 * totals.core_used_ratio if told else None,
+            "memory_used_mib": totals.memory_used_bytes >> 20 if told else None,
             "pending": len(one.view.pending),
             "claims": one.view.claims,
-            "wasted": sum(drawing.wasted(each) for each in one.view.slices()),
+            "wasted": totals.wasted,
             "problems": one.view.problems,
         }
 
     def _map(self, one: Looking) -> Values:
-        nodes = [node for node in one.view.nodes if node.cards and _matches(one.search, *_words(node))]
+        nodes = [node for node in one.view.nodes if node.cards and (not one.search or one.search in node.text)]
         pages = _pages(nodes)
         page = min(max(1, _number(one.query.get("page", "1"))), len(pages))
         shown = pages[page - 1]
-        hues = drawing.colours(_namespaces(one.view))
-        there = drawing.namespaces(each for node in shown for card in node.cards for each in card.slices)
+        hues = drawing.colours(one.view.namespaces)
+        there = sorted(frozenset[str]().union(*(node.namespaces for node in shown)))
         return {
             "nodes": [(node, [self._drawn(card, hues) for card in node.cards]) for node in shown],
             "found": len(nodes),
@@ -106,7 +107,7 @@ class Pages:
         return {"pending": one.view.pending[:ROWS], "more": max(0, len(one.view.pending) - ROWS)}
 
     def _workloads(self, one: Looking) -> Values:
-        hues = drawing.colours(_namespaces(one.view))
+        hues = drawing.colours(one.view.namespaces)
         slices = [
             each for each in one.view.slices()
             if each.name and _matches(one.search, f"{each.namespace}/{each.name}", each.node, each.provisioner)
@@ -117,9 +118,9 @@ class Pages:
             and _matches(one.search, claim.key, _phase(claim), claim.spec.class_name)
         ]  # fmt: skip
         pending = [pod for pod in one.view.pending if _matches(one.search, f"{pod.namespace}/{pod.name}", pod.reason)]
-        slices.sort(key=lambda each: (each.namespace, each.name, each.container, each.index))
+        first = nsmallest(ROWS, slices, key=lambda each: (each.namespace, each.name, each.container, each.index))
         return {
-            "slices": [(each, hues[each.namespace], drawing.wasted(each)) for each in slices[:ROWS]],
+            "slices": [(each, hues[each.namespace], each.wasted) for each in first],
             "more_slices": max(0, len(slices) - ROWS),
             "claims": [(claim, _phase(claim), hues.get(claim.namespace, "ns-none")) for claim in claims[:ROWS]],
             "more_claims": max(0, len(claims) - ROWS),
@@ -151,14 +152,12 @@ class Pages:
         }
 
     def _card(self, one: Looking) -> Values:
-        hues = drawing.colours(_namespaces(one.view))
+        hues = drawing.colours(one.view.namespaces)
         card = self.card(one)
         return {
             "card": card,
             "drawn": self._drawn(card, hues),
-            "slices": [
-                (each, hues[each.namespace], drawing.wasted(each), drawing.slice_name(each)) for each in card.slices
-            ],
+            "slices": [(each, hues[each.namespace], each.wasted, drawing.slice_name(each)) for each in card.slices],
         }
 
     def _pod(self, one: Looking) -> Values:
@@ -175,7 +174,7 @@ class Pages:
         return {
             "pod": pod,
             "waits": next((each for each in one.view.pending if each.uid == pod.uid), None),
-            "slices": [(each, drawing.wasted(each)) for each in slices],
+            "slices": [(each, each.wasted) for each in slices],
             **_explained(explanation, one.sight),
         }
 
@@ -224,8 +223,9 @@ class Pages:
     def card(self, one: Looking) -> CardView:
         """The one that is asked for. Raises NotFound."""
         node, uuid = one.query.get("node", ""), one.query.get("uuid", "")
-        for card in one.view.cards():
-            if (card.node, card.card.uuid) == (node, uuid):
+        found = one.view.node(node)
+        for card in found.cards if found is not None else ():
+            if card.card.uuid == uuid:
                 return card
         raise NotFound(f"there is no card {uuid} on node {node}, or you may not list cards")
 
@@ -259,19 +259,6 @@ def _pages(nodes: Sequence[NodeView]) -> list[list[NodeView]]:
         pages[-1].append(node)
         cards += len(node.cards)
     return pages
-
-
-def _namespaces(view: ClusterView) -> list[str]:
-    return drawing.namespaces(view.slices(), [pod.namespace for pod in view.pending])
-
-
-def _words(node: NodeView) -> set[str]:
-    """What a node is found by."""
-    words = {node.name}
-    for card in node.cards:
-        words |= {card.card.model, card.card.uuid, card.mode}
-        words |= {f"{each.namespace}/{each.name}" for each in card.slices if each.name}
-    return words
 
 
 def _matches(search: str, *texts: str) -> bool:

@@ -53,3 +53,5 @@ _environment.filters["duration"] = duration
 _environment.filters["mib"] = format_mib
 _helpers: dict[str, Any] = _environment.globals
 _helpers |= {"percent": percent, "link": link}
+for _name in _environment.list_templates():
+    _environment.get_template(_name)  # compiled here, and not while somebody waits for the first page

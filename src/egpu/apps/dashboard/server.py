@@ -68,7 +68,7 @@ class DashboardServer:
 
     def app(self) -> Starlette:
         routes = [
-            *open_routes(self._known.caches.not_ready),
+            *open_routes(self._known.not_ready),
             Route(LOGIN, self._login_form, methods=["GET"]),
             Route(LOGIN, self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
@@ -106,7 +106,7 @@ class DashboardServer:
             token = self._sessions.token(request.cookies.get(_cookie(request), ""))
         if token is None:
             return None
-        if (reason := self._known.caches.not_ready()) is not None:
+        if (reason := self._known.not_ready()) is not None:
             raise HTTPException(503, f"this dashboard has just been started: {reason}")
         sight = await self._gatekeeper.sight(token, self._known.namespaces())
         return None if sight is None else self._pages.looking(sight, request.query_params)

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from egpu.api.quantities import MIB_BYTES
+from egpu.api.wire import seconds_since
 from egpu.core.view import ClusterView, PendingPod, SliceUsage, SliceView, Waits
 
 IDLE_SECONDS: Final = 600.0
@@ -79,7 +81,7 @@ class Bill:
 def bill_of(view: ClusterView) -> Bill:
     """What the cluster loses, as far as agents published what is used: of other slices nothing is said."""
     lines = [_waiting(pod) for pod in view.pending if pod.reason not in _NO_LOSS and pod.gpus]
-    lines += [line for one in view.slices() if (line := _of_slice(one)) is not None]
+    lines += [line for one in view.slices() if (line := _of_slice(one, view.now)) is not None]
     return Bill(tuple(sorted(lines, key=lambda line: -line.lost_gpu_seconds_per_day)))
 
 
@@ -119,13 +121,12 @@ def _waiting(pod: PendingPod) -> Line:
     )
 
 
-def _of_slice(one: SliceView) -> Line | None:
+def _of_slice(one: SliceView, now: datetime) -> Line | None:
     """None: it is used, or nobody says, or it is too early to tell."""
-    if one.holder.kind in ("claim", "slice") and not one.users:
-        lost = one.share * one.made_seconds
-        per_day = one.share * SECONDS_PER_DAY
-        return _line(one, Cause.UNUSED, lost, per_day, one.made_seconds)
     used = one.used
+    if not one.users and one.holder.kind in ("claim", "slice"):
+        seconds = seconds_since(one.made, now)
+        return _line(one, Cause.UNUSED, one.share * seconds, one.share * SECONDS_PER_DAY, seconds)
     if used is None or one.init or not used.age_seconds:
         return None
     lost = lost_gpu_seconds(one.share, used, card_memory_mib=one.card_memory_mib)

@@ -221,6 +221,10 @@ class Ledger:
     def overcommits(self) -> list[OverCommit]:
         return [OverCommit(key.node, key.uuid, reason) for key, reason in sorted(self._overcommits.items())]
 
+    def overcommit(self, key: CardKey) -> str:
+        """What is wrong with what is given out of a card; "" where nothing is."""
+        return self._overcommits.get(key, "")
+
     def snapshot(self) -> dict[tuple[str, str], tuple[int, int, str, bool]]:
         """(node, uuid) → (free core, free memory, mode name, healthy): for comparing two ledgers, and for people."""
         return {

@@ -1,182 +1,108 @@
-"""The view from the scheduler cache, the objects that it was shown, and what agents publish of use."""
+"""The view of one node, from the ledger, from who its holders are, and from what agents publish of use."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 
 from egpu.api.allocation import CardShare, ContainerAllocation
-from egpu.api.kubernetes import Node, Pod
-from egpu.api.objects import ElasticGPU, ElasticGPUClaim, Object
 from egpu.core.placement.cache import SchedulerCache
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
 from egpu.core.placement.usage import CardKey, mode_name
-from egpu.core.view.pending import pending_pods, seconds_since
-from egpu.core.view.records import WHOLE, CardView, ClusterView, NodeView, SliceView, User
+from egpu.core.view.owners import Owner, Owners
+from egpu.core.view.records import WHOLE, CardView, NodeView, SliceView, User
 from egpu.core.view.usage import SliceKey, SliceUsage
 
 
-def cluster_view(
-    cache: SchedulerCache,
-    *,
-    nodes: Iterable[Node],
-    pods: Sequence[Pod],
-    claims: Sequence[ElasticGPUClaim],
-    gpus: Iterable[ElasticGPU],
-    usage: Mapping[SliceKey, SliceUsage],
-    now: datetime,
-) -> ClusterView:
-    """What there is now, by a cache that was shown these objects. Nodes of which only the cards are known are there too
-    (an agent may be quicker than a list); slices of cards that are gone are not. Changes nothing."""
-    known = {node.name: node for node in nodes}
-    everywhere = sorted({*known, *cache.ledger.nodes()})
-    cards = _Cards(cache, _Slices(cache, pods, claims, gpus, usage, now=now).by_card())
-    return ClusterView(
-        nodes=tuple(_node(cards, name, known.get(name)) for name in everywhere),
-        pending=pending_pods(cache, pods, everywhere, now=now),
-        claims=Counter(claim.status.phase or "Pending" for claim in claims),
-        problems=tuple(cache.problems()),
-    )
+class NodeViews:
+    """Makes them. `usage` may be replaced at any time."""
 
+    def __init__(self, cache: SchedulerCache, owners: Owners) -> None:
+        self._cache = cache
+        self._owners = owners
+        self.usage: Mapping[SliceKey, SliceUsage] = {}
 
-def _node(cards: "_Cards", name: str, node: Node | None) -> NodeView:
-    ledger = cards.cache.ledger
-    conditions = (node.status.conditions or []) if node is not None else []
-    pool = ledger.pool.get(name)
-    return NodeView(
-        name=name,
-        ready=any(one.type == "Ready" and one.status == "True" for one in conditions),
-        unschedulable=node is not None and bool(node.spec.unschedulable),
-        cards=tuple(cards.card(name, card, column) for column, card in enumerate(ledger.cards(name))),
-        serving=None if pool is None else pool.serving,
-    )
+    def node(self, name: str, *, ready: bool, unschedulable: bool) -> NodeView:
+        """A node as it is now. Changes nothing."""
+        ledger = self._cache.ledger
+        pool = ledger.pool.get(name)
+        return NodeView(
+            name=name,
+            ready=ready,
+            unschedulable=unschedulable,
+            cards=tuple(self._card(name, card, column) for column, card in enumerate(ledger.cards(name))),
+            serving=None if pool is None else pool.serving,
+        )
 
-
-class _Cards:
-    """Cards as the ledger counts them, with the slices that were found of them."""
-
-    def __init__(self, cache: SchedulerCache, slices: Mapping[CardKey, Sequence[SliceView]]) -> None:
-        self.cache = cache
-        self._slices = slices
-        self._overcommits = {CardKey(one.node, one.uuid): one.reason for one in cache.ledger.overcommits()}
-
-    def card(self, node: str, card: Card, column: int) -> CardView:
-        ledger, key = self.cache.ledger, CardKey(node, card.uuid)
+    def _card(self, node: str, card: Card, column: int) -> CardView:
+        ledger, key = self._cache.ledger, CardKey(node, card.uuid)
         cell = ledger.row(node), column
         holders = ledger.card_holders(node, card.uuid)
         given = [usage for holder, usage in holders.items() if holder.kind != "reservation"]
         # What is left is never below 0, and what is given out may be more than there is.
         taken_core, taken_memory = WHOLE - int(ledger.core_free[cell]), card.memory_mib - int(ledger.memory_free[cell])
         reserved = [holder for holder in holders if holder.kind == "reservation"]
+        slices = [one for holder in holders for one in self._slices(holder, key, card)]
         return CardView(
             node=node,
             card=card,
             mode=mode_name(int(ledger.mode[cell])),
             core_given=max(taken_core, sum(usage.core for usage in given)),
             memory_given_mib=max(taken_memory, sum(usage.memory_mib for usage in given)),
-            slices=tuple(self._slices.get(key, ())),
-            reserved_for=tuple(self.cache.reservations.get(holder.id).key for holder in reserved),
-            overcommitted=self._overcommits.get(key, ""),
+            slices=tuple(sorted(slices, key=lambda one: (one.namespace, one.name, one.container, one.holder))),
+            reserved_for=tuple(sorted(self._cache.reservations.get(holder.id).key for holder in reserved)),
+            overcommitted=ledger.overcommit(key),
         )
 
-
-@dataclass(frozen=True)
-class _Owner:
-    """Whose the slices of a holder are."""
-
-    holder: Holder
-    namespace: str
-    name: str
-    labels: Mapping[str, str]
-    made: str | None
-
-
-class _Slices:
-    """The slices that the ledger's holders have, each of one card."""
-
-    def __init__(
-        self,
-        cache: SchedulerCache,
-        pods: Sequence[Pod],
-        claims: Iterable[ElasticGPUClaim],
-        gpus: Iterable[ElasticGPU],
-        usage: Mapping[SliceKey, SliceUsage],
-        *,
-        now: datetime,
-    ) -> None:
-        self._cache = cache
-        self._now = now
-        self._usage = usage
-        self._pods: dict[str, Object] = {pod.uid: pod for pod in pods}
-        self._claims: dict[str, Object] = {claim.uid: claim for claim in claims}
-        self._gpus = {gpu.name: gpu for gpu in gpus}
-        self._node_of = {pod.key: pod.spec.node_name for pod in pods}
-        ledger = cache.ledger
-        self._cards = {CardKey(node, card.uuid): card for node in ledger.nodes() for card in ledger.cards(node)}
-
-    def by_card(self) -> dict[CardKey, list[SliceView]]:
-        """In the order of their owners' names."""
-        found: dict[CardKey, list[SliceView]] = {}
-        for holder, allocation in self._cache.ledger.holders().items():
-            owner = self._owner(holder)
-            if owner is None:
+    def _slices(self, holder: Holder, key: CardKey, card: Card) -> Iterator[SliceView]:
+        """What a holder has of a card, container by container."""
+        owner, allocation = self._owners.get(holder), self._cache.ledger.holding(holder)
+        if owner is None or allocation is None:
+            return
+        for name, container in allocation.containers.items():
+            if container.cards_node(allocation.node) != key.node:
                 continue
-            for name, container in allocation.containers.items():
-                for share in container.counted:
-                    key = CardKey(container.cards_node(allocation.node), share.uuid)
-                    if key in self._cards:
-                        one = self._slice(owner, name, container, init=name in allocation.init, card=key, share=share)
-                        found.setdefault(key, []).append(one)
-        for slices in found.values():
-            slices.sort(key=lambda one: (one.namespace, one.name, one.container))
-        return found
-
-    def _owner(self, holder: Holder) -> _Owner | None:
-        """None: what is reserved is no slice, and of others nothing is known any more."""
-        known = {"pod": self._pods, "claim": self._claims}.get(holder.kind, {}).get(holder.id)
-        if known is not None:
-            made = known.metadata.creation_timestamp
-            return _Owner(holder, known.namespace, known.name, known.metadata.labels or {}, made)
-        if holder.kind == "slice" and (gpu := self._gpus.get(holder.id)) is not None:
-            return _Owner(holder, gpu.spec.claim_ref.namespace if gpu.spec.claim_ref else "", gpu.name, {}, None)
-        return None
+            for share in container.counted:
+                if share.uuid == key.uuid:
+                    init = name in allocation.init
+                    yield self._slice(holder, owner, name, container, init=init, key=key, card=card, share=share)
 
     def _slice(
-        self, owner: _Owner, name: str, container: ContainerAllocation, *, init: bool, card: CardKey, share: CardShare
-    ) -> SliceView:
-        published = self._cards[card]
-        users = self._users(owner, name)
+        self, holder: Holder, owner: Owner, name: str, container: ContainerAllocation, *,
+        init: bool, key: CardKey, card: Card, share: CardShare,
+    ) -> SliceView:  # fmt: skip
+        users = self._users(holder, owner, name)
         return SliceView(
-            holder=owner.holder,
+            holder=holder,
             namespace=owner.namespace,
             name=owner.name,
-            container=name if owner.holder.kind == "pod" else "",
-            claim=owner.name if owner.holder.kind == "claim" else container.claim,
-            users=users,
-            node=card.node,
-            pod_node=next((self._node_of[f"{user.namespace}/{user.pod}"] for user in users), card.node),
+            container=name if holder.kind == "pod" else "",
+            claim=owner.name if holder.kind == "claim" else container.claim,
+            users=tuple(user for user, _ in users),
+            node=key.node,
+            pod_node=next((node for _, node in users), key.node),
             uuid=card.uuid,
-            index=published.index,
-            card_memory_mib=published.memory_mib,
+            index=card.index,
+            card_memory_mib=card.memory_mib,
             provisioner=container.provisioner,
             exclusive=container.exclusive,
             core_percent=share.core,
             memory_mib=share.memory_mib,
             init=init,
             labels=owner.labels,
-            made_seconds=seconds_since(owner.made, self._now),
+            made=owner.made,
             # Several users of one slice have one account of it, and each shows that.
-            used=next((used for user in users if (used := self._usage.get(SliceKey(*user, card.uuid)))), None),
+            used=next((used for user, _ in users if (used := self.usage.get(SliceKey(*user, card.uuid)))), None),
         )
 
-    def _users(self, owner: _Owner, name: str) -> tuple[User, ...]:
-        match owner.holder.kind:
+    def _users(self, holder: Holder, owner: Owner, name: str) -> list[tuple[User, str]]:
+        """Who uses it, and where each runs."""
+        match holder.kind:
             case "pod":
-                return (User(owner.namespace, owner.name, name),)
+                return [(User(owner.namespace, owner.name, name), owner.node)]
             case "claim":
                 using = self._cache.claim_users(f"{owner.namespace}/{owner.name}")
-                pods = [(self._pods[uid], container) for uid, container in using if uid in self._pods]
-                return tuple(sorted(User(pod.namespace, pod.name, container) for pod, container in pods))
+                pods = [(self._owners.get(Holder("pod", uid)), container) for uid, container in using]
+                return sorted(
+                    (User(pod.namespace, pod.name, container), pod.node) for pod, container in pods if pod is not None
+                )
             case _:
-                return ()
+                return []

@@ -1,11 +1,13 @@
 """What is shown of a cluster. Compute is in percent of a card, memory in MiB where it is given and in bytes where it is
 used; what nobody has published the use of is None."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from egpu.api.quantities import MIB_BYTES
 from egpu.core.placement.cards import Card
 from egpu.core.placement.ledger import Holder
 from egpu.core.view.pending import PendingPod
@@ -13,6 +15,11 @@ from egpu.core.view.usage import SliceUsage
 
 WHOLE: Final = 100
 """Percent of a card."""
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+FAR_BELOW: Final = 0.25
+"""A slice that uses less of what it was given than this is wasted …"""
+SETTLED_SECONDS: Final = 60.0
+"""… once it has had so long to begin."""
 
 
 class User(NamedTuple):
@@ -51,8 +58,8 @@ class SliceView:
     init: bool = False
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     used: SliceUsage | None = None
-    made_seconds: float = 0.0
-    """Since its pod or its claim was made; 0 for a retained slice."""
+    made: str | None = None
+    """When its pod or its claim was made (RFC 3339); None for a retained slice."""
 
     @property
     def pooled(self) -> bool:
@@ -66,6 +73,16 @@ class SliceView:
             return 1.0
         memory = self.memory_mib / self.card_memory_mib if self.card_memory_mib else 0.0
         return min(1.0, max(self.core_percent / WHOLE, memory))
+
+    @property
+    def wasted(self) -> bool:
+        """Whether it uses far less than it was given, of compute and of memory, and has had the time to."""
+        if self.used is None or self.used.age_seconds < SETTLED_SECONDS:
+            return False
+        parts = [self.used.memory_bytes / (self.memory_mib * MIB_BYTES)] if self.memory_mib else []
+        if self.exclusive or self.core_percent:
+            parts.append(WHOLE * self.used.core_ratio / (WHOLE if self.exclusive else self.core_percent))
+        return max(parts, default=0.0) < FAR_BELOW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +119,7 @@ class CardView:
         return min((one.used.idle_seconds for one in self.slices if one.used is not None), default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Totals:
+class Totals(NamedTuple):
     """Of some cards. Stranded is what is free of one kind on cards of which nothing is left of the other."""
 
     cards: int = 0
@@ -121,6 +137,12 @@ class Totals:
     memory_free_mib: int = 0
     stranded_core: int = 0
     stranded_memory_mib: int = 0
+    told: int = 0
+    """Slices of which somebody says what is used: of those alone are the figures of use."""
+    core_used_ratio: float = 0.0
+    memory_used_bytes: int = 0
+    wasted: int = 0
+    """Slices that use far less than they were given."""
 
     @property
     def fragmentation(self) -> float:
@@ -128,28 +150,37 @@ class Totals:
         return 1 - self.core_free_whole / self.core_free if self.core_free else 0.0
 
     @classmethod
-    def of(cls, cards: Iterator[CardView]) -> "Totals":
+    def of(cls, card: CardView) -> "Totals":
+        """Of one card."""
+        core_left = max(0, WHOLE - card.core_given)
+        memory_left = max(0, card.card.memory_mib - card.memory_given_mib)
+        usable = card.card.healthy
+        used = [one.used for one in card.slices if one.used is not None]
+        return cls(
+            cards=1,
+            free_cards=int(usable and not card.mode),
+            unhealthy_cards=int(not (card.card.healthy or card.card.cordoned)),
+            overcommitted_cards=int(bool(card.overcommitted)),
+            core_percent=WHOLE,
+            core_given=card.core_given,
+            core_free=core_left if usable else 0,
+            core_free_whole=core_left if usable and not card.mode else 0,
+            memory_mib=card.card.memory_mib,
+            memory_given_mib=card.memory_given_mib,
+            memory_free_mib=memory_left if usable else 0,
+            stranded_core=core_left if usable and not memory_left else 0,
+            stranded_memory_mib=memory_left if usable and not core_left else 0,
+            told=len(used),
+            core_used_ratio=sum(one.core_ratio for one in used),
+            memory_used_bytes=sum(one.memory_bytes for one in used),
+            wasted=sum(one.wasted for one in card.slices) if used else 0,
+        )
+
+    @classmethod
+    def sum(cls, parts: "Iterable[Totals]") -> "Totals":
         """Add these up."""
-        sums = dict.fromkeys(cls.__dataclass_fields__, 0)
-        for one in cards:
-            core_left = max(0, WHOLE - one.core_given)
-            memory_left = max(0, one.card.memory_mib - one.memory_given_mib)
-            usable = one.card.healthy
-            sums["cards"] += 1
-            sums["free_cards"] += usable and not one.mode
-            sums["unhealthy_cards"] += not (one.card.healthy or one.card.cordoned)
-            sums["overcommitted_cards"] += bool(one.overcommitted)
-            sums["core_percent"] += WHOLE
-            sums["core_given"] += one.core_given
-            sums["memory_mib"] += one.card.memory_mib
-            sums["memory_given_mib"] += one.memory_given_mib
-            if usable:
-                sums["core_free"] += core_left
-                sums["memory_free_mib"] += memory_left
-                sums["core_free_whole"] += 0 if one.mode else core_left
-                sums["stranded_core"] += 0 if memory_left else core_left
-                sums["stranded_memory_mib"] += 0 if core_left else memory_left
-        return cls(**sums)
+        columns = list(zip(*parts, strict=True))
+        return cls(*map(sum, columns)) if columns else cls()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +196,22 @@ class NodeView:
 
     @cached_property
     def totals(self) -> Totals:
-        return Totals.of(iter(self.cards))
+        return Totals.sum(map(Totals.of, self.cards))
+
+    @cached_property
+    def namespaces(self) -> frozenset[str]:
+        """Those that have slices of its cards."""
+        return frozenset(one.namespace for card in self.cards for one in card.slices if one.namespace)
+
+    @cached_property
+    def text(self) -> str:
+        """What it is found by: its own name, those of its cards and of whoever has some of them; in small letters, one
+        a line."""
+        words = {self.name}
+        for card in self.cards:
+            words |= {card.card.model, card.card.uuid, card.mode}
+            words |= {f"{one.namespace}/{one.name}" for one in card.slices if one.name}
+        return "\n".join(sorted(words)).lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +224,26 @@ class ClusterView:
     claims: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many claims are in each phase."""
     problems: tuple[str, ...] = ()
+    now: datetime = _EPOCH
+    """When it was so."""
 
     @cached_property
     def totals(self) -> Totals:
-        return Totals.of(self.cards())
+        return Totals.sum(node.totals for node in self.nodes)
+
+    @cached_property
+    def namespaces(self) -> frozenset[str]:
+        """Those that have slices, or pods that wait."""
+        waiting = {pod.namespace for pod in self.pending}
+        return frozenset(waiting.union(*(node.namespaces for node in self.nodes)))
+
+    def node(self, name: str) -> NodeView | None:
+        """The node of that name."""
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, NodeView]:
+        return {node.name: node for node in self.nodes}
 
     def cards(self) -> Iterator[CardView]:
         """Of all nodes."""

@@ -12,7 +12,7 @@ import structlog
 
 from egpu.embedded.apiserver import crd
 from egpu.embedded.apiserver.deletion import FOREGROUND, ORPHAN, DeleteOptions, Deleter, finished
-from egpu.embedded.apiserver.objects import Json, as_list, at, copy, metadata, objects_at, seconds_since, uid_of
+from egpu.embedded.apiserver.objects import Json, age_seconds, as_list, at, copy, metadata, objects_at, uid_of
 from egpu.embedded.apiserver.resources import Registry
 from egpu.embedded.apiserver.store import Change, Key, Store, Stored
 
@@ -229,6 +229,6 @@ class Housekeeper:
             items = list(self._store.shelf("events").items.values())
             surplus = max(len(items) - EVENTS_LIMIT, 0)
             for index, item in enumerate(sorted(items, key=lambda item: item.revision)):
-                age = seconds_since(at(item.obj, "metadata", "creationTimestamp"))
+                age = age_seconds(at(item.obj, "metadata", "creationTimestamp"))
                 if index < surplus or (age is not None and age > EVENT_LIFE_SECONDS):
                     self._store.remove("events", copy(item.obj))

@@ -4,14 +4,14 @@ Objects are never decoded into classes: a server that keeps unknown fields of ot
 A stored tree is never mutated; whoever wants to change one works on a copy.
 """
 
-import datetime
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from egpu.api.wire import rfc3339
+from egpu.api.wire import rfc3339, seconds_since
 
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object."""
@@ -89,14 +89,9 @@ def now() -> str:
     return rfc3339(time.time())
 
 
-def seconds_since(timestamp: object) -> float | None:
+def age_seconds(timestamp: object) -> float | None:
     """Age of an API timestamp in seconds, or None when it is not one."""
-    if not isinstance(timestamp, str):
-        return None
     try:
-        moment = datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+        return seconds_since(timestamp, datetime.now(UTC)) if isinstance(timestamp, str) and timestamp else None
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return (datetime.datetime.now(datetime.UTC) - moment).total_seconds()

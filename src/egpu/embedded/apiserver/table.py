@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 from egpu.embedded.apiserver import jsonpath
 from egpu.embedded.apiserver.objects import (
     Json,
+    age_seconds,
     as_list,
     as_object,
     at,
     encode,
     name_of,
     objects_at,
-    seconds_since,
 )
 
 Cell: TypeAlias = Callable[[Json], Any]
@@ -42,7 +42,7 @@ class Column:
 
 def age(timestamp: object) -> str:
     """An age as kubectl shows it: two units while short, one when long."""
-    seconds = seconds_since(timestamp)
+    seconds = age_seconds(timestamp)
     if seconds is None:
         return "<unknown>"
     total = max(int(seconds), 0)

@@ -1,6 +1,6 @@
 """Columns of the kinds whose controllers make pods, as `kubectl get` prints them."""
 
-from egpu.embedded.apiserver.objects import Json, as_object, at, objects_at, seconds_since
+from egpu.embedded.apiserver.objects import Json, age_seconds, as_object, at, objects_at
 from egpu.embedded.apiserver.table import AGE, NAME, Cell, Column, age
 
 
@@ -79,7 +79,7 @@ def _completions(job: Json) -> str:
 
 
 def _duration(job: Json) -> str:
-    start, end = seconds_since(at(job, "status", "startTime")), seconds_since(at(job, "status", "completionTime"))
+    start, end = age_seconds(at(job, "status", "startTime")), age_seconds(at(job, "status", "completionTime"))
     if start is None:
         return ""
     return age(at(job, "status", "startTime")) if end is None else f"{int(start - end)}s"

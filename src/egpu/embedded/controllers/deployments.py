@@ -187,7 +187,7 @@ def _progress(owner: Deployment, new: ReplicaSet | None, *, done: bool, moved: b
     if done:
         message = f'ReplicaSet "{name}" has successfully progressed.'
         return _condition(known, "Progressing", True, "NewReplicaSetAvailable", message), DONE
-    waited = pods.seconds_since(known.get("lastUpdateTime"))
+    waited = pods.age_seconds(known.get("lastUpdateTime"))
     if known and not moved and waited > deadline and known.get("reason") != "NewReplicaSetAvailable":
         message = f'ReplicaSet "{name}" has timed out progressing.'
         return _condition(known, "Progressing", False, "ProgressDeadlineExceeded", message), DONE

@@ -119,7 +119,7 @@ class Jobs:
         life = job.spec.get("ttlSecondsAfterFinished")
         if life is None:
             return DONE
-        left = float(life) - pods.seconds_since(_ended(job).get("lastTransitionTime"))
+        left = float(life) - pods.age_seconds(_ended(job).get("lastTransitionTime"))
         if left > 0:
             return Result(again_after_seconds=left)
         await self._client.delete(Job, job.name, namespace=job.namespace, uid=job.uid)
@@ -180,7 +180,7 @@ def _verdict(job: Job, active: list[Pod], status: dict[str, Any]) -> tuple[str, 
     if status["failed"] + restarts > int(job.spec.get("backoffLimit", 6)):
         return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     deadline = job.spec.get("activeDeadlineSeconds")
-    if deadline is not None and status["startTime"] and pods.seconds_since(status["startTime"]) >= float(deadline):
+    if deadline is not None and status["startTime"] and pods.age_seconds(status["startTime"]) >= float(deadline):
         return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
     enough = status["succeeded"] and not active if completions is None else status["succeeded"] >= int(completions)
     return ("Complete", "CompletionsReached", "Reached expected number of succeeded pods") if enough else None
@@ -189,7 +189,7 @@ def _verdict(job: Job, active: list[Pod], status: dict[str, Any]) -> tuple[str, 
 def _backoff(mine: list[Pod], failed: int) -> float:
     """Seconds until a pod may be made after the latest failure."""
     ends = [
-        pods.seconds_since(one.state.terminated.finished_at)
+        pods.age_seconds(one.state.terminated.finished_at)
         for pod in mine
         if pod.status.phase == "Failed"
         for one in pod.status.container_statuses or []
@@ -204,4 +204,4 @@ def _until_deadline(job: Job, status: dict[str, Any]) -> Result:
     deadline = job.spec.get("activeDeadlineSeconds")
     if deadline is None:
         return DONE
-    return Result(again_after_seconds=max(float(deadline) - pods.seconds_since(status["startTime"]), 0.1))
+    return Result(again_after_seconds=max(float(deadline) - pods.age_seconds(status["startTime"]), 0.1))

@@ -5,15 +5,15 @@ and nothing is made twice.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.paths import path_of
 from egpu.api.kubernetes import TERMINAL_PHASES, Pod
 from egpu.api.objects import Object
+from egpu.api.wire import seconds_since
 from egpu.embedded.apiserver.objects import as_list, as_object
 from egpu.embedded.controllers.kinds import Workload
 from egpu.errors import Conflict, NotFound
@@ -118,7 +118,7 @@ def ready_since(pod: Pod) -> float | None:
     """Seconds since a pod became ready; None where it is not."""
     for one in pod.status.conditions or []:
         if one.type == "Ready" and one.status == "True":
-            return seconds_since(one.last_transition_time)
+            return age_seconds(one.last_transition_time)
     return None
 
 
@@ -127,11 +127,9 @@ def is_available(pod: Pod, min_ready_seconds: int) -> bool:
     return since is not None and is_active(pod) and since >= min_ready_seconds
 
 
-def seconds_since(timestamp: str | None) -> float:
+def age_seconds(timestamp: str | None) -> float:
     """Age of a time as the API writes it; 0 where there is none."""
-    if not timestamp:
-        return 0.0
-    return time.time() - datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+    return seconds_since(timestamp, datetime.now(UTC))
 
 
 def first_to_go(pods: Sequence[Pod]) -> list[Pod]:
@@ -139,7 +137,7 @@ def first_to_go(pods: Sequence[Pod]) -> list[Pod]:
 
     def worth(pod: Pod) -> tuple[bool, bool, bool, float]:
         running = pod.status.phase == "Running"
-        age = seconds_since(pod.metadata.creation_timestamp)
+        age = age_seconds(pod.metadata.creation_timestamp)
         return bool(pod.spec.node_name), running, ready_since(pod) is not None, age
 
     return sorted(pods, key=worth)

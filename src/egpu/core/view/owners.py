@@ -1,0 +1,94 @@
+"""Whose slices are: of whoever holds cards, what is shown of it, and of pods which claims they use."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from egpu.api.kubernetes import Pod
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
+from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.ledger import Holder
+
+_NO_LABELS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What is shown of a holder. `claims`: of a pod, (container, name of the claim that it uses); `node`: where it
+    runs."""
+
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+    made: str | None = None
+    node: str = ""
+    claims: tuple[tuple[str, str], ...] = ()
+
+
+class Owners:
+    """Kept by changes of objects, which `cache` was shown before. Those after which somebody else is shown, though
+    what is held stays, say on which nodes; of all others the ledger tells."""
+
+    def __init__(self, cache: SchedulerCache) -> None:
+        self._cache = cache
+        self._owners: dict[Holder, Owner] = {}
+
+    def get(self, holder: Holder) -> Owner | None:
+        """None: what is reserved is nobody's, and of others nothing is known any more."""
+        return self._owners.get(holder)
+
+    def pod_changed(self, pod: Pod) -> Iterator[str]:
+        allocation = self._cache.pod_allocation(pod.uid)
+        if allocation is None:
+            return self.pod_deleted(pod.uid)
+        used = tuple(sorted((name, one.claim) for name, one in allocation.containers.items() if one.claim))
+        meta = pod.metadata
+        labels = meta.labels or _NO_LABELS
+        owner = Owner(pod.namespace, pod.name, labels, meta.creation_timestamp, pod.spec.node_name or "", used)
+        return self._own(Holder("pod", pod.uid), owner)
+
+    def pod_deleted(self, uid: str) -> Iterator[str]:
+        return self._own(Holder("pod", uid), None)
+
+    def claim_changed(self, claim: ElasticGPUClaim) -> Iterator[str]:
+        meta = claim.metadata
+        owner = Owner(claim.namespace, claim.name, meta.labels or _NO_LABELS, meta.creation_timestamp)
+        return self._own(Holder("claim", claim.uid), owner)
+
+    def claim_deleted(self, uid: str) -> None:
+        self._owners.pop(Holder("claim", uid), None)
+
+    def gpu_changed(self, gpu: ElasticGPU) -> None:
+        """Slices of claims alone are held by themselves; cards are held by others."""
+        claim = gpu.spec.claim_ref
+        if claim is not None and gpu.spec.slice is not None:
+            self._owners[Holder("slice", gpu.name)] = Owner(claim.namespace, gpu.name, _NO_LABELS)
+        else:
+            self.gpu_deleted(gpu.name)
+
+    def gpu_deleted(self, name: str) -> None:
+        self._owners.pop(Holder("slice", name), None)
+
+    def _own(self, holder: Holder, owner: Owner | None) -> Iterator[str]:
+        before = self._owners.get(holder)
+        if owner == before:
+            return iter(())
+        if owner is None:
+            del self._owners[holder]
+        else:
+            self._owners[holder] = owner
+        return self._shown_on(holder, before, owner)
+
+    def _shown_on(self, holder: Holder, *versions: Owner | None) -> Iterator[str]:
+        """Where its cards are, and those of the claims that it used or uses."""
+        yield from self._nodes(holder)
+        for owner in versions:
+            for _, name in owner.claims if owner is not None else ():
+                claim = self._cache.claim(owner.namespace, name) if owner is not None else None
+                if claim is not None:
+                    yield from self._nodes(Holder("claim", claim.uid))
+
+    def _nodes(self, holder: Holder) -> Iterator[str]:
+        allocation = self._cache.ledger.holding(holder)
+        if allocation is not None:
+            yield from {one.cards_node(allocation.node) for one in allocation.containers.values()}
