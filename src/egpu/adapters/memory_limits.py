@@ -10,8 +10,9 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from egpu.adapters.nvml import nvml
+from egpu.adapters.nvml_package import nvml
 from egpu.adapters.slices.membership import is_of_pod
 from egpu.errors import NotSupported, Unavailable
 
@@ -31,6 +32,15 @@ def pod_group(root: Path, uid: str) -> Path | None:
     """The control group of the pod with that UID; None while kubelet has made none."""
     found = (each for place in _PLACES for each in root.glob(place) if is_of_pod(each.name, uid))
     return next(found, None)
+
+
+def limits_memory(handle: Any) -> bool:
+    """Whether the driver has limits by control group for this card: of the root there are none, which it says then."""
+    try:
+        nvml.nvmlDeviceGetMemoryLimits_v1(handle, nvml.c_nvmlGetMemoryLimits_v1_t(b"/sys/fs/cgroup"))
+    except nvml.NVMLError as error:
+        return getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND
+    return True
 
 
 class MemoryLimits:

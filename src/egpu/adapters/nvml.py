@@ -21,6 +21,7 @@ import structlog
 
 from egpu.adapters import mig
 from egpu.adapters.files import write_atomically
+from egpu.adapters.memory_limits import limits_memory
 from egpu.adapters.mig import MigReading
 from egpu.adapters.nvml_package import nvml
 from egpu.adapters.processes import boot_id
@@ -33,8 +34,7 @@ T = TypeVar("T")
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 #: After a critical XID a card that answers again is trusted once this long has passed without another.
 XID_QUIET_SECONDS = 300.0
-#: At most this many pending events are taken per reading.
-EVENTS_PER_READING = 256
+EVENTS_PER_READING = 256  # at most, of those that wait
 
 MIB = 1024 * 1024
 CUDA_DRIVER = "libcuda.so.1"
@@ -325,15 +325,6 @@ def _processes(handle: Any) -> tuple[CardProcess, ...] | None:
 def _used_bytes(handle: Any) -> int | None:
     memory = quiet(nvml.nvmlDeviceGetMemoryInfo, handle)
     return None if memory is None else int(memory.used)
-
-
-def limits_memory(handle: Any) -> bool:
-    """Whether the driver has limits by control group for this card: of the root there are none, which it says then."""
-    try:
-        nvml.nvmlDeviceGetMemoryLimits_v1(handle, nvml.c_nvmlGetMemoryLimits_v1_t(b"/sys/fs/cgroup"))
-    except nvml.NVMLError as error:
-        return getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND
-    return True
 
 
 def _memory_mib(handle: Any) -> int:
