@@ -16,7 +16,7 @@ RATCHETS: Final = {
     "noqa in src": 26,
     "type: ignore in src": 5,
     "cast( in src": 59,
-    "noqa in tests, benchmarks and scripts": 20,
+    "noqa in tests, benchmarks and scripts": 18,
     "type: ignore in tests, benchmarks and scripts": 26,
 }
 """As good as it ever was. Who makes one better lowers its number here; nobody raises one."""
