@@ -20,7 +20,7 @@ NATIVE_SOURCES := $(shell find native -type f \( -name '*.c' -o -name '*.h' -o -
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help walk-docs excerpt screenshots fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-native check bench bench-scheduling format generate wheel clean
+.PHONY: help walk-docs excerpt screenshots fuzz mutants sanitize storm faults demo test test-cluster image-root test-python test-pythons test-quick test-native check bench bench-scheduling format generate wheel clean
 
 help:  ## what can be made
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,8p'
@@ -51,6 +51,18 @@ test: test-native test-python
 
 test-python: $(VENV)/.dev $(VENV)/.installed
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# The tests without clusters and processes with the other Pythons that we name, each in an environment of its own below build. Which of them this
+# machine has not is said.
+PYTHONS ?= python3.12 python3.13
+test-pythons:
+	@for python in $(PYTHONS); do \
+	    if ! command -v $$python > /dev/null; then echo "no $$python on this machine: not tested with it" >&2; continue; fi; \
+	    mkdir -p build && $(MAKE) --no-print-directory VENV=build/$$(basename $$python) PYTHON=$$python test-quick || exit 1; \
+	done
+
+test-quick: $(VENV)/.dev $(VENV)/.installed
+	@$(BIN)/python -m pytest -q -n $(WORKERS) tests/unit tests/property
 
 # The tests of tests/cluster on the real cluster of KUBECONFIG, where Elastic GPU is installed; without one, on the embedded cluster, as
 # `make test` runs them. What else it can be told is at the top of tests/cluster/conftest.py.
