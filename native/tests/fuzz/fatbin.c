@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/fat_binary.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 void engine_lacks(const char *what) { (void)what; }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const struct {
-        uint32_t magic, version;
-        uint64_t bytes;
-    } head = {0xba55ed50u, 1, size};
+    struct fat_binary head = {.unread = 1, .rest_bytes = size};
+    memcpy(&head.magic, FAT_BINARY_MAGIC, sizeof head.magic);
     const unsigned card = 80;
     char *image = malloc(sizeof head + size); /* exactly: the sanitizer sees whatever is behind */
     if (image == NULL) return 0;
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size) memcpy(image + sizeof head, data, size);
     char *text = NULL;
     CUresult result = fatbin_ptx(image, card, &text);
-    if (!fatbin_is(image) || (result == CUDA_SUCCESS) != (text != NULL)) abort();
+    if (!fat_binary_is(image) || (result == CUDA_SUCCESS) != (text != NULL)) abort();
     const char *target = text ? strstr(text, ".target sm_") : "";
     if (target == NULL || (text && strtoul(target + strlen(".target sm_"), NULL, 10) > card))
         abort();
