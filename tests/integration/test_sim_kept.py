@@ -64,12 +64,13 @@ def test_a_machine_that_was_removed_is_made_anew(kept: Machine, tmp_path: Path) 
 
 def test_a_machine_gets_the_libraries_of_this_build(kept: Machine, tmp_path: Path) -> None:
     """Those of the build that made it may be gone with the directory it was in."""
-    first, second = (kept.driver_dir / name for name in LIBRARIES)
-    first.unlink()
-    second.unlink()
-    second.symlink_to(tmp_path / "an earlier build" / second.name)
+    links = [kept.driver_dir / name for name in LIBRARIES]
+    gone, other = links[:2]
+    gone.unlink()
+    other.unlink()
+    other.symlink_to(tmp_path / "an earlier build" / other.name)
     find_machine("T4", root=tmp_path / "state")
-    assert [link.readlink() for link in (first, second)] == [native.path(f"sim/{name}") for name in LIBRARIES]
+    assert [link.readlink() for link in links] == [native.path(f"sim/{name}") for name in LIBRARIES]
 
 
 def test_the_shared_memory_that_docker_gives_is_enough_for_a_cluster(tmp_path: Path) -> None:
