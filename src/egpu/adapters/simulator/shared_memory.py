@@ -96,7 +96,10 @@ def _check_writable(path: Path) -> None:
     if not path.is_dir():
         raise NotSupported(f"the simulated GPU needs shared memory at {path}, which is not a directory")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which this user cannot write")
+        raise NotSupported(
+            f"the simulated GPU needs shared memory at {path}, which this user cannot write: mount a tmpfs there that "
+            "everybody can (in a container: --tmpfs, not --read-only alone)"
+        )
 
 
 def _check_room(path: Path) -> None:
