@@ -70,12 +70,13 @@ struct sim_header {
     char driver_version[64];
     char node_name[256];
     uint64_t shared_offset;
-    /* whoever made the machine; all 0: it stays until it is destroyed */
+    /* whoever made the machine; without start and pid it stays until its directory is gone */
     uint64_t creator_start_ticks;
     uint64_t creator_pid_namespace;
     uint32_t creator_pid;
     uint32_t pad0;
-    uint8_t pad[1024 - 416];
+    char directory[512]; /* whose driver/machine leads here; empty: not known */
+    uint8_t pad[1024 - 928];
     /* slot + 1 (or UINT32_MAX) of whoever is changing the tables; survives its death */
     _Atomic uint32_t writer;
     uint32_t pad1;
@@ -260,6 +261,7 @@ struct sim_shared {
 
 static_assert(sizeof(struct sim_shared) == 176, "sim_shared");
 static_assert(offsetof(struct sim_header, shared_offset) == 384, "sim_header.shared_offset");
+static_assert(offsetof(struct sim_header, directory) == 416, "sim_header.directory");
 static_assert(offsetof(struct sim_header, clock_ns) == 1032, "sim_header.clock_ns");
 static_assert(sizeof(struct sim_header) == 4096, "sim_header");
 static_assert(offsetof(struct sim_header, driver_version) == 64, "sim_header.driver_version");

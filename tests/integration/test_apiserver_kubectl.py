@@ -18,6 +18,7 @@ import pytest
 import yaml
 from kubectl import ROOT, Kubectl, debian_kubectl
 
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim, ElasticGPUClass
 from support.waiting import DEADLINE_SECONDS
 
 SEEDS = ["gpushare", "qgpu", "vcuda", "whole-card"]
@@ -313,7 +314,10 @@ def test_logs(kubectl: Kubectl, tmp_path: Path) -> None:
 
 def test_explain(kubectl: Kubectl) -> None:
     assert "List of environment variables" in kubectl("explain", "pod.spec.containers.env")
-    assert "resources" in kubectl("explain", "elasticgpuclaim.spec")
+    assert "Which of the cards that fit are taken." in kubectl("explain", "elasticgpuclaim.spec")
+    for kind in (ElasticGPU, ElasticGPUClass, ElasticGPUClaim):
+        first, *_ = str(kind.__doc__).splitlines()
+        assert first in " ".join(kubectl("explain", kind.__name__.lower()).split()), "it says what the docstring says"
 
 
 def test_deletion_by_selector_and_dry_runs(kubectl: Kubectl) -> None:

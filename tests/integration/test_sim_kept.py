@@ -1,6 +1,7 @@
 """Simulated machines that stay: seen, removed, made good again, and small."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from egpu.adapters import mounts, native
 from egpu.adapters.local.run import find_machine
 from egpu.adapters.simulator import machine as simulator
 from egpu.adapters.simulator.machine import LIBRARIES, Machine
+from egpu.adapters.simulator.shared_memory import list_machines
 from egpu.cli.app import app
 from support.simulated_gpu import Program
 
@@ -62,14 +64,36 @@ def test_a_machine_that_was_removed_is_made_anew(kept: Machine, tmp_path: Path) 
     simulator.destroy(again)
 
 
+def test_a_machine_whose_directory_is_gone_is_removed_when_the_next_one_is_made(tmp_path: Path) -> None:
+    """As of a run whose --state-dir was thrown away; or whose directory has another machine by now."""
+    memory = tmp_path / "memory"
+    memory.mkdir()
+
+    def made(name: str) -> Machine:
+        return simulator.create_machine(tmp_path / name, "T4", 1, name, persistent=True, shared_memory=memory)
+
+    def states() -> dict[Path, str]:
+        return {one.path: one.state for one in list_machines(memory)}
+
+    gone, other, stays = made("gone"), made("other"), made("stays")
+    shutil.rmtree(gone.directory)
+    (other.driver_dir / "machine").unlink()
+    (other.driver_dir / "machine").symlink_to(stays.state)
+    assert states() == {gone.state: "left", other.state: "left", stays.state: "kept"}
+    simulator.use_our_libraries(stays)
+    after = made("after")
+    assert states() == {stays.state: "kept", after.state: "kept"}
+
+
 def test_a_machine_gets_the_libraries_of_this_build(kept: Machine, tmp_path: Path) -> None:
     """Those of the build that made it may be gone with the directory it was in."""
-    first, second = (kept.driver_dir / name for name in LIBRARIES)
-    first.unlink()
-    second.unlink()
-    second.symlink_to(tmp_path / "an earlier build" / second.name)
+    links = [kept.driver_dir / name for name in LIBRARIES]
+    gone, other = links[:2]
+    gone.unlink()
+    other.unlink()
+    other.symlink_to(tmp_path / "an earlier build" / other.name)
     find_machine("T4", root=tmp_path / "state")
-    assert [link.readlink() for link in (first, second)] == [native.path(f"sim/{name}") for name in LIBRARIES]
+    assert [link.readlink() for link in links] == [native.path(f"sim/{name}") for name in LIBRARIES]
 
 
 def test_the_shared_memory_that_docker_gives_is_enough_for_a_cluster(tmp_path: Path) -> None:

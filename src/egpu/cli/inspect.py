@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from egpu.api.text import escaped
-from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, plain, show, show_value
+from egpu.cli.output import EXIT_USAGE, Format, Table, fail, note, say, show, show_value
 from egpu.errors import NotFound
 
 if TYPE_CHECKING:  # slow to load, and only this command needs it
@@ -55,23 +53,20 @@ def inspect(
         "processes": inspection_views.process_table(one),
     }
     if output.for_people:
-        _print(one, tables, wide=output is Format.WIDE)
+        _print(one, tables, output)
     else:
         show_value(_record(one, tables), output)
 
 
-def _print(one: Inspection, tables: Mapping[str, Table], *, wide: bool) -> None:
-    def out(text: str) -> None:
-        sys.stdout.write(escaped(text, keep="\n"))
-
-    out(f"{one.kind} {one.directory.name}: {one.owner}\n  {one.directory}\n")
+def _print(one: Inspection, tables: Mapping[str, Table], output: Format) -> None:
+    say(f"{one.kind} {one.directory.name}: {one.owner}\n  {one.directory}")
     if one.executor is not None:
         state = "runs" if one.executor.running else "is gone"
         ready = "ready" if one.executor.ready else "not ready"
-        out(f"\nexecutor: pid {one.executor.pid} {state}, {ready}, {one.executor.sessions} sessions\n")
-        out(f"  {one.executor.directory}\n")
+        say(f"\nexecutor: pid {one.executor.pid} {state}, {ready}, {one.executor.sessions} sessions")
+        say(f"  {one.executor.directory}")
         if one.executor.last_words:
-            out(f"  last words: {one.executor.last_words}\n")
+            say(f"  last words: {one.executor.last_words}")
     generation = f", generation {one.policy.generation}" if one.policy else ""
     titles = {
         "policy": f"what it may use ({one.policy_file.name}{generation})",
@@ -80,14 +75,11 @@ def _print(one: Inspection, tables: Mapping[str, Table], *, wide: bool) -> None:
     }
     for name, table in tables.items():
         if table.rows:
-            out(f"\n{titles[name]}\n" + _indented(plain(table if wide else table.narrow())))
-    out("\nfiles\n" + "".join(f"  {name}  {what}\n" for name, what in one.files.items()))
+            say(f"\n{titles[name]}")
+            show(table, output)
+    say("\n".join(["\nfiles", *(f"  {name}  {what}" for name, what in one.files.items())]))
     for file, problem in one.problems.items():
         note(f"{file}: {problem}", label="damaged:")
-
-
-def _indented(text: str) -> str:
-    return "".join(f"  {line}\n" for line in text.splitlines())
 
 
 def _record(one: Inspection, tables: Mapping[str, Table]) -> Mapping[str, Any]:

@@ -3,9 +3,10 @@
 As rich's tables look, in a hundredth of their time: a cluster has thousands of cards.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat, zip_longest
+from textwrap import wrap
 from typing import Final
 
 from rich.cells import cell_len
@@ -67,7 +68,11 @@ class Grid:
         for name in self.names:
             if name not in above.names:
                 grid = grid.without(name)
-        return replace(grid, most=[max(pair) for pair in zip(grid.most, above.most, strict=True)])
+        most, least = (
+            [max(pair) for pair in zip(*pairs, strict=True)]
+            for pairs in ((grid.most, above.most), (grid.least, above.least))
+        )
+        return replace(grid, most=most, least=least)
 
     def lines(self, width: int, *, right: Collection[str], style: Style, heading: Style | None) -> Iterator[str]:
         """The names of the columns (without `heading` not) and all rows. Texts are broken between words only: where the
@@ -94,16 +99,29 @@ class Grid:
                 yield from (line(texts, look) for texts in zip_longest(*parts, fillvalue=""))
 
     def stacked(self, width: int, *, style: Style, heading: Style) -> Iterator[str]:
-        """Each row by itself, a line or more for each of its texts: for who has no room for the columns."""
+        """Each row by itself, a line or more for each of its texts: for who has no room for the columns. A text with a
+        word that fits below the column's name only is there."""
         names = [name.upper() for name in self.names]
-        margin = max(map(_length, names))
+        margin = max(map(_length, names)) + GAP
         for number, row in enumerate(zip(*self.columns, strict=True)):
             if number:
                 yield ""
             for name, text in zip(names, row, strict=True):
-                first, *more = _broken(text, width - margin - GAP)
-                yield f"{heading(name, _pad_right(name, margin))}{' ' * GAP}{style(first, first)}"
-                yield from (" " * (margin + GAP) + part for part in more)
+                parts = _broken(text, width - margin)
+                if width - margin < max(map(_length, parts)) <= width - GAP:
+                    yield heading(name, name)
+                    yield from (" " * GAP + part for part in _broken(text, width - GAP))
+                else:
+                    first, *more = parts
+                    yield heading(name, _pad_right(name, margin)) + style(first, first)
+                    yield from (" " * margin + part for part in more)
+
+
+def wrapped(text: Iterable[str], width: int) -> Iterator[str]:
+    """Lines of a text, broken between words; what goes on is indented further."""
+    for line in text:
+        indent = " " * (len(line) - len(line.lstrip()) + 2 * GAP)
+        yield from wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 def _total(widths: Sequence[int]) -> int:

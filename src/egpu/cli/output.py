@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from egpu.api.text import escaped
-from egpu.cli.layout import Grid
+from egpu.cli.layout import Grid, wrapped
 
 ROOMY_COLUMNS = 120
 """A terminal with fewer gets tables without bars, and shorter names of models."""
@@ -167,8 +167,10 @@ def _text(cell: str | Cell, *, narrow: bool = False) -> str:
 
 
 def say(message: str, *, style: str = "") -> None:
-    """A line for people on stdout, in which others' words may be."""
-    console.print(Text(escaped(message, keep="\n"), style=style), highlight=False, soft_wrap=True)
+    """Lines for people on stdout, in which others' words may be; on a terminal they are broken between words."""
+    lines = escaped(message, keep="\n").split("\n")
+    shown = wrapped(lines, console.width) if console.is_terminal else lines
+    console.print(Text("\n".join(shown), style=style), highlight=False, soft_wrap=True)
 
 
 def note(message: str, *, label: str = "", style: str = "red") -> None:
@@ -203,8 +205,9 @@ def show_rows(table: Table, *, spared: bool = False, stacked: bool = False, abov
         found = ((grid, lines), laid_out(narrow=True))
         grid, lines = min(found, key=lambda each: (spared and each[0].too_wide(width), len(each[1])))
     if stacked and grid.too_wide(width):
-        grid = Grid.of(table.columns, _shown(table, narrow=width < ROOMY_COLUMNS))
-        lines = list(grid.stacked(width, style=_coloured, heading=_bold))
+        whole = Grid.of(table.columns, _shown(table, narrow=width < ROOMY_COLUMNS))
+        lines = [*([] if above is None else [""]), *whole.stacked(width, style=_coloured, heading=_bold)]
+        grid = whole if above is None else grid
     title = [table.title] if table.title and above is None else []
     console.file.write("".join(f"{line}\n" for line in (*title, *lines)))
     return grid

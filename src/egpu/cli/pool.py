@@ -15,7 +15,7 @@ from egpu.api.text import escaped
 from egpu.cli.components import Cgroup, ExecutorCpus, ExecutorMemory, ExecutorUsers, LogLevel, run_component
 from egpu.cli.output import EXIT_FAILED, EXIT_USAGE, Table, fail, note
 from egpu.cli.panels import DEFAULT_BROKER
-from egpu.errors import ElasticGPUError, InvalidInput
+from egpu.errors import ElasticGPUError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:  # slow to load, and only some commands need them
     from egpu.adapters.pool.client import PoolClient
@@ -84,6 +84,8 @@ def ask(address: str | None, found: Credentials, question: Callable[["PoolClient
         return asyncio.run(work())
     except InvalidInput as error:
         fail(str(error), code=EXIT_USAGE)
+    except Unavailable as error:
+        fail(f"{error}; `egpu broker` starts a pool's broker, --pool says where it is", code=EXIT_FAILED)
     except ElasticGPUError as error:
         fail(str(error), code=EXIT_FAILED)
 

@@ -6,7 +6,7 @@ import typer
 
 from egpu.api.quantities import parse_memory_mib
 from egpu.cli import pool
-from egpu.cli.output import EXIT_USAGE, fail, note
+from egpu.cli.output import EXIT_USAGE, Table, fail, note, show
 from egpu.errors import InvalidInput
 
 
@@ -35,8 +35,11 @@ def resize(
     granted = pool.ask(
         address, found, lambda client: client.resize(lease, core=core, memory_mib=memory_mib, within_seconds=within)
     )
+    table = Table(("server", "card", "core", "memory"), right=frozenset({"core", "memory"}))
     for card in granted.lease.cards:
-        note(f"{card.server} {card.share.model or card.share.uuid}: {card.share.core} %, {card.share.memory_mib} MiB")
+        share = card.share
+        table.add((card.server, share.model or share.uuid, f"{share.core} %", f"{share.memory_mib} MiB"), {})
+    show(table)
     if granted.lease.over_limit:
         end = "" if within is None else f", and in {within:g} s the lease ends if it was not"
         note(f"it still uses more memory than that: new allocations fail until enough is freed{end}")

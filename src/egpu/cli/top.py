@@ -20,13 +20,15 @@ from rich.text import Text
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.usage import read_usage
 from egpu.api.kubernetes import Pod
+from egpu.api.text import escaped
 from egpu.apps.dashboard import DashboardConfig
 from egpu.apps.dashboard.knowledge import read_token
 from egpu.cli.components import Kubeconfig
+from egpu.cli.layout import wrapped
 from egpu.cli.output import console, note
 from egpu.cli.snapshot import load_from, reading
 from egpu.cli.top_rows import own_rows, rows
-from egpu.cli.top_screen import FOOT_LINES, HEAD_LINES, State, broken, frame, keys, plain_line, pressed, scrolled
+from egpu.cli.top_screen import FOOT_LINES, HEAD_LINES, State, frame, keys, plain_lines, pressed, scrolled
 from egpu.cli.top_sources import OneNamespace, Source, WholeCluster, not_listed
 from egpu.core.view import ClusterView, cluster_view
 from egpu.runtime import logs
@@ -94,8 +96,7 @@ def _once(
     else:
         view = _whole_view(kubeconfig, usage, token_file)
         found, problems = rows(view, search=search), list(view.problems)
-    for row in found:
-        sys.stdout.write(f"{plain_line(row, PIPED_COLUMNS)}\n")
+    sys.stdout.write("".join(f"{line}\n" for line in plain_lines(found, PIPED_COLUMNS)))
     for problem in problems:
         note(problem, label="problem:" if unseen is None else "not shown:")
 
@@ -166,7 +167,7 @@ async def _show(source: Source, state: State) -> None:
             for key in pressed_keys:
                 state = pressed(state, key, source.listed(state), lines)
                 if state.explain is not None:
-                    text = broken(source.explained(*state.explain), columns)
+                    text = tuple(wrapped(map(escaped, source.explained(*state.explain)), columns))
                     state = replace(state, text=text, explain=None, top=0)
             listed = source.listed(state)
             if state.text is None:

@@ -1,8 +1,7 @@
 """The screen of `egpu top`: from what there is and which keys were pressed to lines of text. No terminal is needed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from textwrap import wrap
 from typing import Final
 
 from rich.text import Text
@@ -123,18 +122,11 @@ def frame(listed: Sequence[Row], state: State, *, summary: str, columns: int, li
     return made[:lines]
 
 
-def broken(text: Sequence[str], columns: int) -> tuple[str, ...]:
-    """Lines of a text, broken between words; what goes on is indented further."""
-    found = list[str]()
-    for line in map(escaped, text):
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        found += wrap(line, columns, subsequent_indent=indent, break_on_hyphens=False) or [""]
-    return tuple(found)
-
-
-def plain_line(row: Row, columns: int) -> str:
-    """A line for a pipe."""
-    return _line(row, _widths(columns), chosen=False).plain.rstrip()
+def plain_lines(listed: Sequence[Row], columns: int) -> Iterator[str]:
+    """For a pipe: more than `columns` where names need them, which are what others look for in it."""
+    name, bar = _widths(columns)
+    widths = max(name, *(_name(row).cell_len for row in listed)) if listed else name, bar
+    return (_line(row, widths, chosen=False).plain.rstrip() for row in listed)
 
 
 def _widths(columns: int) -> tuple[int, int]:
@@ -171,15 +163,19 @@ def _foot(state: State, count: int) -> Text:
 
 def _line(row: Row, widths: tuple[int, int], *, chosen: bool) -> Text:
     name_width, bar = widths
-    line = Text("  " * row.depth).append(escaped(row.name), style="bold" if row.depth == 0 else "")
-    if row.note:
-        line.append(f"  {escaped(row.note)}", style="yellow")
+    line = _name(row)
     if row.core is not None and row.memory is not None:
         line.truncate(name_width, overflow="ellipsis", pad=True)
         line.append(" ").append_text(_gauge(row.core, bar)).append(" ").append_text(_gauge(row.memory, bar))
     if chosen:
         line.stylize("reverse")
     return line
+
+
+def _name(row: Row) -> Text:
+    """Whose line it is, and the note."""
+    line = Text("  " * row.depth).append(escaped(row.name), style="bold" if row.depth == 0 else "")
+    return line.append(f"  {escaped(row.note)}", style="yellow") if row.note else line
 
 
 def _gauge(gauge: Gauge, width: int) -> Text:

@@ -63,15 +63,15 @@ async def watch(kubeconfig: Path | None, table_of: Callable[[Snapshot], Table], 
         while True:
             changed.clear()
             began = time.thread_time()
-            above = _show(changes.see(table_of(snapshot_of(nodes, gpus, classes, claims, pods))).narrow(), above)
+            above = show_changes(changes.see(table_of(snapshot_of(nodes, gpus, classes, claims, pods))).narrow(), above)
             await asyncio.sleep(max(GATHER_SECONDS, REST * (time.thread_time() - began)))
             await changed.wait()
 
 
-def _show(table: Table, above: Grid | None) -> Grid:
-    if above is None:
-        above = show_rows(table, spared=True)
-    elif table.rows:
-        show_rows(table, above=above)
+def show_changes(table: Table, above: Grid | None) -> Grid:
+    """Print the rows below those of `above`; returns what the next ones go below. Once a row has no room beside the
+    names of its columns, it and all that follow stand by themselves."""
+    if above is None or table.rows:
+        above = show_rows(table, spared=True, stacked=True, above=above)
     console.file.flush()
     return above

@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_also_where_nothing_is_buffered() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
 def test_a_terminal_without_our_letters_gets_others(encoding: str) -> None:
-    done = called("get", "--help", PYTHONIOENCODING=encoding)
+    done = called("get", "--help", PYTHONIOENCODING=encoding, LC_ALL="C")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Show cards, nodes, claims or pods" in done.stdout
 
@@ -202,6 +202,58 @@ def test_what_the_machine_refuses_is_said_with_a_remedy(
     monkeypatch.setattr(sys, "argv", ["egpu", "version", "-o", "json"])
     with pytest.raises(OSError, match="/some/where"):
         run_app()
+
+
+@pytest.mark.parametrize("command", ["get leases", "get servers", "resize lease-1 --core 30"])
+def test_no_broker_is_said_at_once(call: Call, command: str) -> None:
+    assert call.wrong(1, *command.split(), "--pool", "127.0.0.1:1") == (
+        "error: 127.0.0.1:1 does not answer: Connection refused; `egpu broker` starts a pool's broker, "
+        "--pool says where it is\n"
+    )
+
+
+def test_a_pools_secret_that_is_not_there_is_said_before_a_program_starts(call: Call, tmp_path: Path) -> None:
+    said = call.wrong(2, "run", "--pool", "127.0.0.1:1", "--memory", "1GiB", "--", "true")
+    assert said.startswith(f"error: secret-file: cannot read {tmp_path}/.egpu/pool.secret: No such file or directory; ")
+    assert "`egpu broker` makes one" in said
+    assert len(said.splitlines()) == 1
+
+
+READ_ONLY = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
+
+
+@pytest.mark.parametrize(
+    ("place", "command", "code", "said"),
+    [
+        ("home", ["broker", "--listen", "127.0.0.1:0"], 1, "/.egpu: Read-only file system; use a place that can be"),
+        ("home", ["serve", "--name", "a", "--simulate", "T4"], 1, "/.egpu: Read-only file system; use a place that"),
+        (
+            "/dev/shm",
+            ["run", "--simulate", "T4", "--state-dir", "state", "--", "true"],
+            125,
+            "mount a tmpfs there that everybody can",
+        ),
+        ("/dev/shm", ["up", "--nodes", "1"], 1, "mount a tmpfs there that everybody can"),
+        ("/dev/shm", ["demo"], 1, "mount a tmpfs there that everybody can"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_a_sentence_with_a_remedy(
+    tmp_path: Path, place: str, command: list[str], code: int, said: str
+) -> None:
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    home = tmp_path / "home"
+    home.mkdir()
+    at = home if place == "home" else place
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", READ_ONLY, at, sys.executable, "-m", "egpu", *command],
+        cwd=tmp_path, env={**os.environ, "HOME": str(home), "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("…"))
+    assert line.startswith("error: ")
+    assert said in line
 
 
 def test_the_version_as_everybody_asks_for_it(call: Call) -> None:

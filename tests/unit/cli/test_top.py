@@ -9,17 +9,17 @@ from msgspec import structs
 from egpu.api import names
 from egpu.api.allocation import encode
 from egpu.api.kubernetes import Pod
+from egpu.cli.layout import wrapped
 from egpu.cli.top_rows import Gauge, Row, own_rows, rows
 from egpu.cli.top_screen import (
     FOOT_LINES,
     HEAD_LINES,
     HELP,
     State,
-    broken,
     frame,
     in_short,
     keys,
-    plain_line,
+    plain_lines,
     pressed,
     scrolled,
 )
@@ -82,7 +82,7 @@ def test_processes_are_below_their_slice(view: ClusterView) -> None:
     assert [(row.depth, row.name, row.note, row.pod) for row in listed[3:]] == [
         (3, "process 42", "700 MiB", ("default", "small")), (3, "process 7", "3 MiB", ("default", "small")),
     ]  # fmt: skip
-    assert plain_line(listed[3], 80) == "      process 42  700 MiB"
+    assert list(plain_lines(listed[3:4], 80)) == ["      process 42  700 MiB"]
     assert [row.depth for row in rows(replace(view, nodes=nodes), search="small", tree=False)] == [0, 1]
 
 
@@ -151,7 +151,7 @@ def test_keys_are_what_terminals_send() -> None:
 
 
 def test_a_long_text_is_broken_between_words_and_can_be_read_on(view: ClusterView) -> None:
-    text = broken([f"  line {number} " + "word " * 30 for number in range(20)], 80)
+    text = tuple(wrapped([f"  line {number} " + "word " * 30 for number in range(20)], 80))
     state = State(text=text, cursor=3)
 
     def shown(state: State) -> list[str]:
@@ -170,6 +170,6 @@ def test_a_long_text_is_broken_between_words_and_can_be_read_on(view: ClusterVie
 
 def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
     row = Row(0, "evil\x1b[2J", note="\x07beep")
-    assert plain_line(row, 80) == "evil\\x1b[2J  \\x07beep"
+    assert list(plain_lines([row], 80)) == ["evil\\x1b[2J  \\x07beep"]
     shown = frame([row], replace(State(), text=("a\x1b[2Jb",)), summary="", columns=80, lines=24)
     assert not any("\x1b" in line.plain for line in shown)

@@ -67,7 +67,7 @@ async def dial(
     except ssl.SSLError as error:
         raise Refused(f"{address} does not accept our certificate, or we not its: {error.reason or error}") from error
     except (OSError, TimeoutError) as error:
-        raise Unavailable(f"{address} does not answer: {error or 'no connection in time'}") from error
+        raise Unavailable(f"{address} does not answer: {_reason(error)}") from error
     if credentials.tls and connection.peer != expect and connection.peer.partition("/")[0] != expect:
         await connection.close()
         raise Refused(f"the certificate there is {connection.peer}'s, not that of {expect}")
@@ -84,6 +84,13 @@ async def dial(
     except BaseException:
         await connection.close()
         raise
+
+
+def _reason(error: OSError) -> str:
+    """Why nobody answered, as the system says it: asyncio's own words name the address once more."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or "no connection in time"
 
 
 def _welcome(answer: messages.AnyMessage, address: Listen) -> messages.Welcome:

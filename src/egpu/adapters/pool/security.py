@@ -77,7 +77,9 @@ class Credentials:
         except UnicodeDecodeError as error:
             raise InvalidInput("secret-file", f"{self.secret_file} is not text") from error
         except OSError as error:
-            raise InvalidInput("secret-file", f"cannot read {self.secret_file}: {error.strerror}") from error
+            reason = f"cannot read {self.secret_file}: {error.strerror}"
+            remedy = "name the pool's; `egpu broker` makes one where it starts, if there is none"
+            raise InvalidInput("secret-file", f"{reason}; {remedy}") from error
         if len(text) < 16:
             raise InvalidInput(
                 "secret-file", f"{self.secret_file} holds {len(text)} characters; at least 16 are needed"

@@ -136,7 +136,8 @@ def create_machine(
         timeslice_us: how long a process keeps the card while others have work for it, in microseconds.
         clock: with "manual", simulated time goes on only through `egpu.adapters.simulator.clock.Clock`.
         arbitration: between processes: time slices in turn, or kernels whole in the order in which they came.
-        persistent: it stays when this process ends; otherwise whoever makes the next machine removes what is left.
+        persistent: it stays when this process ends, for as long as the directory does; otherwise whoever makes the next
+            machine removes what is left.
         shared_memory: where the state lives; a tmpfs.
 
     Raises:
@@ -165,12 +166,15 @@ def create_machine(
     machine = Machine(node_name, directory, directory / "driver", device_dir, state, cards)
     try:
         flags = (MANUAL_CLOCK if clock == "manual" else 0) | (FIFO if arbitration == "fifo" else 0)
-        write_state(state, node_name, cards, timeslice_us=timeslice_us, flags=flags, persistent=persistent)
         device_dir.mkdir(parents=True)
         for card in cards:
             card.device.write_text(f"EGPUSIM1 {card.uuid}")
         _make_capabilities(machine)
         _link_driver(machine, machine.driver_dir, device_dir, libraries)
+        # After the link to it: without that it would count as left.
+        write_state(
+            state, node_name, cards, directory=directory, timeslice_us=timeslice_us, flags=flags, persistent=persistent
+        )
         (directory / "machine.json").write_bytes(msgspec.json.encode(_Description(node_name, str(state), models, kept)))
     except OSError as error:
         state.unlink(missing_ok=True)
@@ -328,5 +332,7 @@ def _link_driver(machine: Machine, directory: Path, device_dir: Path, libraries:
     directory.mkdir(parents=True, exist_ok=True)
     for name, target in {**libraries, "machine": machine.state, "dev": device_dir}.items():
         link = directory / name
+        if link.is_symlink() and link.readlink() == target:
+            continue  # without its link a state counts as left
         link.unlink(missing_ok=True)
         link.symlink_to(target)

@@ -12,6 +12,8 @@ from egpu.errors import NotSupported, Unavailable
 
 DEFAULT_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory shared between processes is the point
 
+DRIVER_LINK: Final = "driver/machine"
+"""In a machine's directory: the link to its state."""
 _PREFIX: Final = "egpu-sim-"
 _MIN_FREE_BYTES: Final = 8 << 20
 
@@ -26,7 +28,7 @@ class StateFile:
     created_unix_ns: int
     used_bytes: int
     state: Literal["in use", "kept", "left"]
-    """Something runs on it, or its maker does; it was made to stay; or nobody is left who would remove it."""
+    """Something runs on it, or its maker does; its directory keeps it; or nobody is left who would remove it."""
 
     @property
     def name(self) -> str:
@@ -54,7 +56,7 @@ def list_machines(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[StateFil
         header = read_header(path)
         if header is None:
             continue
-        state = "in use" if has_users(path) or _has_maker(header) else "left" if header.creator else "kept"
+        state = "in use" if has_users(path) or _has_maker(header) else "left" if _is_left(path, header) else "kept"
         used = path.stat().st_blocks * 512
         found.append(StateFile(path, header.node_name, header.cards, header.created_unix_ns, used, state))
     return tuple(found)
@@ -72,12 +74,13 @@ def remove_unused(machine: StateFile) -> bool:
 def sweep(shared_memory: Path = DEFAULT_SHARED_MEMORY) -> tuple[Path, ...]:
     """Remove the state of our machines whose maker has died and which no process uses; returns what was removed.
 
-    Machines that were made to persist stay, and so do those of another version or of another pid namespace.
+    Machines that were made to persist stay while their directory does, and so do those of another version or of another
+    pid namespace.
     """
     removed: list[Path] = []
     for path in sorted(shared_memory.glob(f"{_PREFIX}*")):
         header = read_header(path)
-        if header is None or header.creator is None or _has_maker(header) or has_users(path):
+        if header is None or not _is_left(path, header) or has_users(path):
             continue
         path.unlink(missing_ok=True)
         removed.append(path)
@@ -92,11 +95,29 @@ def _has_maker(header: StateHeader) -> bool:
     return namespace != pid_namespace() or start_time(pid) == ticks
 
 
+def _is_left(path: Path, header: StateHeader) -> bool:
+    """Whether nobody will remove it: its maker has died, or the directory that it was made for is gone or has another
+    machine by now."""
+    if header.creator is not None:
+        return not _has_maker(header)
+    if header.directory is None or header.pid_namespace != pid_namespace():
+        return False
+    try:
+        return (header.directory / DRIVER_LINK).readlink().name != path.name
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False  # not known to be gone
+
+
 def _check_writable(path: Path) -> None:
     if not path.is_dir():
         raise NotSupported(f"the simulated GPU needs shared memory at {path}, which is not a directory")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise NotSupported(f"the simulated GPU needs shared memory at {path}, which this user cannot write")
+        raise NotSupported(
+            f"the simulated GPU needs shared memory at {path}, which this user cannot write: mount a tmpfs there that "
+            "everybody can (in a container: --tmpfs, not --read-only alone)"
+        )
 
 
 def _check_room(path: Path) -> None:

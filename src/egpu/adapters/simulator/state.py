@@ -19,9 +19,10 @@ MAX_CARDS: Final = 16
 # The layout of native/sim/sim_machine.h.
 _MAGIC: Final = b"EGPUSIM1"
 _LAYOUT: Final = 4
-_HEADER: Final = struct.Struct("<8sIIIIQQQQII64s256sQQQII")
+_HEADER: Final = struct.Struct("<8sIIIIQQQQII64s256sQQQII512s")
 _MAKER: Final = struct.Struct("<QQI")  # of the header: start time, pid namespace and pid of who made it
 _MAKER_OFFSET: Final = struct.calcsize("<8sIIIIQQQQII64s256sQ")
+_LONGEST_DIRECTORY: Final = 511
 _CARD: Final = struct.Struct("<16s96s7Ii3Q30I16I2f4Q")
 _MIG_PROFILE: Final = struct.Struct("<14I8x")
 _MIG_PROFILES_OFFSET: Final = 392  # sim_card.mig_profiles
@@ -66,7 +67,8 @@ class SimulatedCard:
 class StateHeader:
     """What the first bytes of a machine's file say.
 
-    `creator` is (pid, start in ticks, pid namespace), None of a machine that outlives it.
+    `creator` is (pid, start in ticks, pid namespace), None of a machine that outlives it. Such a one says in which pid
+    namespace its `directory` is; None: that is not known.
     """
 
     node_name: str
@@ -74,6 +76,8 @@ class StateHeader:
     created_unix_ns: int
     flags: int
     creator: tuple[int, int, int] | None
+    pid_namespace: int
+    directory: Path | None
 
 
 def read_header(path: Path) -> StateHeader | None:
@@ -86,7 +90,16 @@ def read_header(path: Path) -> StateHeader | None:
     if fields[0] != _MAGIC or fields[1] != _LAYOUT:
         return None
     creator = (fields[16], fields[14], fields[15]) if fields[16] else None
-    return StateHeader(fields[12].rstrip(b"\0").decode(errors="replace"), fields[3], fields[8], fields[10], creator)
+    directory = fields[18].rstrip(b"\0")
+    return StateHeader(
+        node_name=fields[12].rstrip(b"\0").decode(errors="replace"),
+        cards=fields[3],
+        created_unix_ns=fields[8],
+        flags=fields[10],
+        creator=creator,
+        pid_namespace=fields[15],
+        directory=Path(os.fsdecode(directory)) if directory else None,
+    )
 
 
 def bus_number(index: int) -> int:
@@ -141,11 +154,13 @@ def write_state(
     node_name: str,
     cards: Sequence[SimulatedCard],
     *,
+    directory: Path,
     timeslice_us: int,
     flags: int = 0,
     persistent: bool = False,
 ) -> None:
-    """Write a new machine's file; everything dynamic in it begins as zeros (holes)."""
+    """Write a new machine's file; everything dynamic in it begins as zeros (holes). `directory` is the machine's."""
+    place = os.fsencode(directory)
     cards_offset = _PAGE
     processes_offset = cards_offset + _MAX_RECORDS * _PAGE
     shared_offset = processes_offset + _MAX_PROCESSES * _PROCESS_BYTES
@@ -183,9 +198,10 @@ def write_state(
         node_name.encode(),
         shared_offset,
         0 if persistent else start_time(os.getpid()),
-        0 if persistent else pid_namespace(),
+        pid_namespace(),
         0 if persistent else os.getpid(),
         0,
+        place if len(place) <= _LONGEST_DIRECTORY else b"",
     )
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "r+b") as file:
