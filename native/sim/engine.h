@@ -36,7 +36,8 @@ enum handle_kind {
     HANDLE_MIPMAP,
     HANDLE_GRAPH,
     HANDLE_NODE,
-    HANDLE_EXEC
+    HANDLE_EXEC,
+    HANDLE_USER_OBJECT
 };
 
 bool handle_add(const void *object, enum handle_kind kind); /* false: no memory */
