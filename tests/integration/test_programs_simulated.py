@@ -24,7 +24,7 @@ PROGRAMS = ROOT / "tests/integration/programs"
 KERNELS = ["arrays", "shared memory", "atomics", "reduce", "vectorize", "random numbers"]
 PARTS = ["templates", "own pool", "events", "properties"]
 """Of cuda.core's examples."""
-LOCAL_PARTS = ["graph"]
+LOCAL_PARTS = ["graph", "pinned pool", "managed pool"]
 """Which need memory of the program's machine, or graphs, and so a card of that machine."""
 
 Runner = Callable[..., subprocess.CompletedProcess[str]]

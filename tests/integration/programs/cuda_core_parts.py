@@ -1,7 +1,4 @@
-"""What NVIDIA's examples of cuda.core do, compiled to PTX and without CuPy: the parts that are named.
-
-Not here: pools of pinned and managed memory, which are not simulated (native/README.md).
-"""
+"""What NVIDIA's examples of cuda.core do, compiled to PTX and without CuPy: the parts that are named."""
 
 import json
 import sys
@@ -106,6 +103,17 @@ def graph() -> bool:
         return values.tolist() == [6, 2]
 
 
+def host_pool(resource: Any) -> bool:
+    """What the host wrote into memory of a pool is changed by a kernel, and copied to memory of another."""
+    with closing(resource), closing(resource.allocate(4, stream=stream)) as buffer, pinned(1) as (copy, copied):
+        values = np.from_dlpack(buffer).view(np.int32)
+        values[:] = 41
+        core.launch(stream, ONE_BLOCK, module.get_kernel("add_one"), buffer)
+        buffer.copy_to(copy, stream=stream)
+        stream.sync()
+        return values.tolist() == copied.tolist() == [42]
+
+
 def properties() -> bool:
     """Every property that the package knows can be asked for."""
     shown = device.properties
@@ -118,6 +126,8 @@ PARTS: Final[dict[str, Callable[[], bool]]] = {
     "own pool": own_pool,
     "events": events,
     "graph": graph,
+    "pinned pool": lambda: host_pool(core.PinnedMemoryResource()),
+    "managed pool": lambda: host_pool(core.ManagedMemoryResource()),
     "properties": properties,
 }
 
