@@ -5,6 +5,7 @@
  * Input: what follows the container's head, of which the executor has seen to it that it is true.
  */
 #include "engine.h"
+#include "common/fat_binary.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size) memcpy(image + sizeof head, data, size);
     char *text = NULL;
     CUresult result = fatbin_ptx(image, card, &text);
-    if (!fatbin_is(image) || (result == CUDA_SUCCESS) != (text != NULL)) abort();
+    if (!fat_binary_is(image) || (result == CUDA_SUCCESS) != (text != NULL)) abort();
     const char *target = text ? strstr(text, ".target sm_") : "";
     if (target == NULL || (text && strtoul(target + strlen(".target sm_"), NULL, 10) > card))
         abort();
