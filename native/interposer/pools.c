@@ -276,24 +276,37 @@ static char unnamed_pools[EGPU_MAX_DEVICES]; /* of drivers that have pools and d
 ASYNC(, CU_STREAM_LEGACY)
 ASYNC(_ptsz, CU_STREAM_PER_THREAD)
 
+/* Notes where the pool's memory is. Pinned memory of the host is not the slice's; managed memory
+ * may come to the device wherever it starts. False: no memory to note it in. */
+static bool note_place(CUmemoryPool handle, const CUmemLocation *location,
+                       CUmemAllocationType type) {
+    bool is_new, on_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    CUcontext context;
+    int device = on_device ? device_of_ordinal(location->id) : device_current(&context);
+    struct pool *pool = pool_of(handle, device, &is_new);
+    if (pool != NULL) pool->outside = !on_device && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+    return pool != NULL;
+}
+
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties) {
     if (!slice_open()) return REFUSED;
     CUresult result = REAL(cuMemPoolCreate)(handle, properties);
-    if (result != CUDA_SUCCESS) return result;
-    bool is_new, on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
-                 pinned = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
-    CUcontext context;
-    struct pool *pool = pool_of(
-        *handle, on_device ? device_of_ordinal(properties->location.id) : device_current(&context),
-        &is_new);
-    if (pool == NULL) {
-        REAL(cuMemPoolDestroy)(*handle);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    /* managed memory may come to the device wherever it starts */
-    pool->outside = !on_device && pinned;
-    return result;
+    if (result != CUDA_SUCCESS || note_place(*handle, &properties->location, properties->allocType))
+        return result;
+    REAL(cuMemPoolDestroy)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
+
+#define POOL_OF_PLACE(FUNCTION)                                                           \
+    EXPORT CUresult FUNCTION(CUmemoryPool *handle, CUmemLocation *location,               \
+                             CUmemAllocationType type) {                                  \
+        if (!slice_open()) return REFUSED;                                                \
+        CUresult result = REAL(FUNCTION)(handle, location, type);                         \
+        if (result != CUDA_SUCCESS || note_place(*handle, location, type)) return result; \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                  \
+    }
+POOL_OF_PLACE(cuMemGetDefaultMemPool)
+POOL_OF_PLACE(cuMemGetMemPool)
 
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     if (!slice_open()) return REFUSED;

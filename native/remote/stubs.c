@@ -1841,8 +1841,8 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     return result;
 }
 
-API CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
-                                    CUmemAllocationType type) {
+CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                        CUmemAllocationType type) {
     CALL(cuMemGetDefaultMemPool);
     CUmemLocation plain_location;
     if (location != NULL) TRY(call_locate_CUmemLocation(&call, location, &plain_location));
@@ -1875,8 +1875,8 @@ API CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     return result;
 }
 
-API CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
-                             CUmemAllocationType type) {
+CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                                 CUmemAllocationType type) {
     CALL(cuMemGetMemPool);
     CUmemLocation plain_location;
     if (location != NULL) TRY(call_locate_CUmemLocation(&call, location, &plain_location));
@@ -1907,7 +1907,7 @@ API CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     return call_ask(&call);
 }
 
-API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
+CUresult forward_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     CALL(cuMemPoolCreate);
     if (pool == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUmemPoolProps plain_poolProps;

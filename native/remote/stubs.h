@@ -22,6 +22,11 @@ CUresult forward_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
 CUresult forward_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize);
 CUresult forward_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream);
 CUresult forward_cuMemFree_v2(CUdeviceptr dptr);
+CUresult forward_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                        CUmemAllocationType type);
+CUresult forward_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                                 CUmemAllocationType type);
+CUresult forward_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps);
 CUresult forward_cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N,
                                   CUstream hStream);
 CUresult forward_cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N);

@@ -57,10 +57,19 @@ static CUresult find_devices(void) {
     for (int i = 0; i < engine.device_count; i++) {
         struct device *device = &engine.devices[i];
         *device = (struct device){.card = chosen[i], .ordinal = i};
-        device->current_pool = &device->default_pool;
         memory_init(&device->mapped, &engine.machine, device->card, NULL);
-        if (!pool_init(&device->default_pool, device)) return CUDA_ERROR_OUT_OF_MEMORY;
+        device->memory_place = (struct pool_place){.device = device};
+        device->managed_place = (struct pool_place){.kind = EXTENT_MANAGED, .preferred = i};
+        if (!pool_place_init(&device->memory_place) || !pool_place_init(&device->managed_place))
+            return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    engine.pinned_place.kind = EXTENT_PINNED;
+    engine.managed_place.kind = engine.managed_host_place.kind = EXTENT_MANAGED;
+    engine.managed_place.preferred = MANAGED_NOWHERE;
+    engine.managed_host_place.preferred = MANAGED_HOST;
+    if (!pool_place_init(&engine.pinned_place) || !pool_place_init(&engine.managed_place) ||
+        !pool_place_init(&engine.managed_host_place))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     return engine.device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
@@ -212,12 +221,6 @@ CUresult context_need_local(struct context *context, uint32_t bytes) {
     return result;
 }
 
-static void managed_gone(const struct extent *extent) {
-    const struct context *context = extent->owner;
-    if (extent->charged)
-        machine_drop_evictable(&engine.machine, context->device->card, extent->charged);
-}
-
 void context_look(struct context *context) {
     const struct sim_card *card = machine_board_of(&engine.machine, context->device->card);
     if (atomic_load_explicit(&card->lost, memory_order_relaxed) != context->lost_seen)
@@ -248,7 +251,7 @@ CUresult context_destroy(struct context *context) {
     pool_context_gone(context);
     graph_memory_context_gone(context);
     memory_clear(&context->memory);
-    memory_host_clear(context, managed_gone);
+    memory_host_clear(context, host_memory_gone);
     machine_remove_context(&engine.machine, context->device->card);
     return CUDA_SUCCESS;
 }

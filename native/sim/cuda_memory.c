@@ -84,8 +84,7 @@ static CUresult free_managed(CUdeviceptr pointer) {
     struct extent freed;
     if (memory_host_free((void *)(uintptr_t)pointer, EXTENT_MANAGED, &freed) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct context *owner = freed.owner;
-    if (freed.charged) machine_drop_evictable(&engine.machine, owner->device->card, freed.charged);
+    host_memory_gone(&freed);
     return CUDA_SUCCESS;
 }
 
@@ -108,7 +107,7 @@ API CUresult cuMemFree(CUdeviceptr pointer) {
         return done;
     }
     if (extent.base != pointer) return CUDA_ERROR_INVALID_VALUE;
-    if (extent.kind != EXTENT_DEVICE && extent.kind != EXTENT_MANAGED)
+    if (extent.kind != EXTENT_DEVICE && extent.kind != EXTENT_MANAGED && !extent.pool)
         return CUDA_ERROR_INVALID_VALUE;
     if (extent.kind == EXTENT_DEVICE && extent.block_kind != BLOCK_ALLOCATION)
         return CUDA_ERROR_INVALID_VALUE;
@@ -117,7 +116,7 @@ API CUresult cuMemFree(CUdeviceptr pointer) {
     if (result != CUDA_SUCCESS) return result;
     if (extent.kind == EXTENT_MANAGED) return free_managed(pointer);
     int error = extent.pool ? pool_free(extent.pool, pointer, extent.size) : memory_free(pointer);
-    if (extent.pool) pool_synchronized(((struct pool *)extent.pool)->device);
+    if (extent.pool) pool_synchronized(((const struct context *)extent.owner)->device);
     return error ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -151,7 +150,8 @@ API CUresult cuMemFreeHost(void *pointer) {
     NEED_CONTEXT(context);
     struct extent extent;
     if (!pointer) return CUDA_SUCCESS;
-    if (!memory_find((uint64_t)(uintptr_t)pointer, &extent) || extent.kind != EXTENT_PINNED)
+    if (!memory_find((uint64_t)(uintptr_t)pointer, &extent) || extent.kind != EXTENT_PINNED ||
+        extent.pool)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = context_synchronize(extent.owner);
     if (result != CUDA_SUCCESS) return result;

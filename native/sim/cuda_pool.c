@@ -3,57 +3,110 @@
 
 #include <stdlib.h>
 
+/* ---- which pools there are ---- */
+
+static struct pool_place *place_on_host(CUmemAllocationType type, int preferred) {
+    if (type == CU_MEM_ALLOCATION_TYPE_PINNED)
+        return preferred == MANAGED_HOST ? &engine.pinned_place : NULL;
+    return preferred == MANAGED_HOST ? &engine.managed_host_place : &engine.managed_place;
+}
+
+/* NULL: there is no such memory. The host has no NUMA nodes. */
+static struct pool_place *place_of(const CUmemLocation *location, CUmemAllocationType type) {
+    if (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return NULL;
+    struct device *device;
+    switch ((int)location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        device = engine_device(location->id);
+        if (!device) return NULL;
+        return type == CU_MEM_ALLOCATION_TYPE_PINNED ? &device->memory_place
+                                                     : &device->managed_place;
+    case CU_MEM_LOCATION_TYPE_NONE: return place_on_host(type, MANAGED_NOWHERE);
+    case CU_MEM_LOCATION_TYPE_HOST: return place_on_host(type, MANAGED_HOST);
+    default: return NULL;
+    }
+}
+
+static CUresult set_current(struct pool_place *place, CUmemoryPool handle) {
+    if (handle_kind_of(handle) != HANDLE_POOL) return CUDA_ERROR_INVALID_VALUE;
+    struct pool *pool = (struct pool *)handle;
+    if (pool->place != place) return CUDA_ERROR_INVALID_DEVICE;
+    place->current = pool;
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal) {
     NEED(out);
     NEED_DEVICE(device, ordinal);
-    *out = (CUmemoryPool)&device->default_pool;
+    *out = (CUmemoryPool)device->memory_place.standard;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal) {
     NEED(out);
     NEED_DEVICE(device, ordinal);
-    *out = (CUmemoryPool)device->current_pool;
+    *out = (CUmemoryPool)device->memory_place.current;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
     NEED_DEVICE(device, ordinal);
-    if (handle_kind_of(handle) != HANDLE_POOL) return CUDA_ERROR_INVALID_VALUE;
-    if (((struct pool *)handle)->device != device) return CUDA_ERROR_INVALID_DEVICE;
-    device->current_pool = (struct pool *)handle;
+    return set_current(&device->memory_place, handle);
+}
+
+#define NEED_PLACE(place, location, type)                \
+    NEED_INIT();                                         \
+    NEED(location);                                      \
+    struct pool_place *place = place_of(location, type); \
+    do {                                                 \
+        if (!place) return CUDA_ERROR_INVALID_VALUE;     \
+    } while (0)
+
+API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location,
+                                    CUmemAllocationType type) {
+    NEED(out);
+    NEED_PLACE(place, location, type);
+    *out = (CUmemoryPool)place->standard;
     return CUDA_SUCCESS;
 }
 
+API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type) {
+    NEED(out);
+    NEED_PLACE(place, location, type);
+    *out = (CUmemoryPool)place->current;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+                             CUmemoryPool handle) {
+    NEED_PLACE(place, location, type);
+    return set_current(place, handle);
+}
+
+/* ---- pools ---- */
+
 API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties) {
-    NEED_INIT();
     NEED(out && properties);
-    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    NEED_PLACE(place, &properties->location, properties->allocType);
+    NEED(place->kind != EXTENT_MANAGED || properties->maxSize == 0);
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        NEED(place->kind != EXTENT_MANAGED &&
+             properties->location.type != CU_MEM_LOCATION_TYPE_HOST);
         if (engine_verbose())
             engine_say("cuMemPoolCreate: pools that can be exported are not simulated");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    struct device *device = engine_device(properties->location.id);
-    if (!device) return CUDA_ERROR_INVALID_VALUE;
-    struct pool *pool = calloc(1, sizeof *pool);
-    if (!pool || !pool_init(pool, device)) {
-        free(pool);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    pool->max_bytes = properties->maxSize;
-    *out = (CUmemoryPool)pool;
-    return CUDA_SUCCESS;
+    *out = (CUmemoryPool)pool_create(place, properties->maxSize);
+    return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 API CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     NEED_INIT();
     if (handle_kind_of(handle) != HANDLE_POOL) return CUDA_ERROR_INVALID_VALUE;
     struct pool *pool = (struct pool *)handle;
-    if (pool == &pool->device->default_pool) return CUDA_ERROR_INVALID_VALUE;
-    if (pool->device->current_pool == pool)
-        pool->device->current_pool = &pool->device->default_pool;
+    if (pool == pool->place->standard) return CUDA_ERROR_INVALID_VALUE;
+    if (pool->place->current == pool) pool->place->current = pool->place->standard;
     pool_retire(pool);
     return CUDA_SUCCESS;
 }
@@ -120,69 +173,52 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute whic
     return CUDA_SUCCESS;
 }
 
+/* ---- who may touch their memory ---- */
+
+/* What is on a device: that device always, others by NVLink. Pinned memory: the host always; what
+ * is said of devices is kept, and changes nothing. Managed memory: everybody, and nothing can be
+ * said of it. */
+static CUresult set_access(struct pool *pool, const CUmemAccessDesc *wanted) {
+    const struct device *home = pool->place->device;
+    bool may = wanted->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (pool->place->kind == EXTENT_MANAGED) return CUDA_ERROR_INVALID_VALUE;
+    if (!home && managed_place(wanted->location) == MANAGED_HOST)
+        return may ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const struct device *device = wanted->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+                                      ? engine_device(wanted->location.id)
+                                      : NULL;
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (device == home && wanted->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (home && device != home && device->card->nvlink_to[home->card->index] == 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    uint32_t bit = UINT32_C(1) << device->ordinal;
+    pool->access = may ? pool->access | bit : pool->access & ~bit;
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *list, size_t count) {
     NEED_INIT();
     NEED(list || !count);
     if (handle_kind_of(handle) != HANDLE_POOL) return CUDA_ERROR_INVALID_VALUE;
-    struct pool *pool = (struct pool *)handle;
-    for (size_t i = 0; i < count; i++) {
-        struct device *device = list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE
-                                    ? engine_device(list[i].location.id)
-                                    : NULL;
-        if (!device) return CUDA_ERROR_INVALID_DEVICE;
-        if (device == pool->device && list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-            return CUDA_ERROR_INVALID_VALUE;
-        if (device != pool->device && device->card->nvlink_to[pool->device->card->index] == 0)
-            return CUDA_ERROR_INVALID_DEVICE;
-        uint32_t bit = UINT32_C(1) << device->ordinal;
-        if (list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            pool->access |= bit;
-        else
-            pool->access &= ~bit;
-    }
-    return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = set_access((struct pool *)handle, &list[i]);
+    return result;
 }
 
 API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle,
                                 CUmemLocation *location) {
     NEED_INIT();
     NEED(flags && location);
-    if (handle_kind_of(handle) != HANDLE_POOL || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
-    const struct device *device = engine_device(location->id);
-    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (handle_kind_of(handle) != HANDLE_POOL) return CUDA_ERROR_INVALID_VALUE;
     const struct pool *pool = (const struct pool *)handle;
-    bool may = device == pool->device || pool->access >> device->ordinal & 1;
+    int who = managed_place(*location);
+    const struct device *device = engine_device(who), *home = pool->place->device;
+    if (who == MANAGED_NOWHERE || (who == MANAGED_HOST && home)) return CUDA_ERROR_INVALID_VALUE;
+    if (who != MANAGED_HOST && !device) return CUDA_ERROR_INVALID_DEVICE;
+    bool may = pool->place->kind == EXTENT_MANAGED || device == home ||
+               (device && pool->access >> device->ordinal & 1);
     *flags = may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
-}
-
-/* The same by location: only pinned memory of devices has pools. */
-static CUresult pool_device(const CUmemLocation *location, CUmemAllocationType type,
-                            struct device **out) {
-    NEED_INIT();
-    NEED(location);
-    if (type != CU_MEM_ALLOCATION_TYPE_PINNED || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    *out = engine_device(location->id);
-    return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location,
-                                    CUmemAllocationType type) {
-    struct device *device;
-    CUresult result = pool_device(location, type, &device);
-    return result == CUDA_SUCCESS ? cuDeviceGetDefaultMemPool(out, device->ordinal) : result;
-}
-
-API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, CUmemAllocationType type) {
-    struct device *device;
-    CUresult result = pool_device(location, type, &device);
-    return result == CUDA_SUCCESS ? cuDeviceGetMemPool(out, device->ordinal) : result;
-}
-
-API CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
-    struct device *device;
-    CUresult result = pool_device(location, type, &device);
-    return result == CUDA_SUCCESS ? cuDeviceSetMemPool(device->ordinal, pool) : result;
 }

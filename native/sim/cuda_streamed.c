@@ -373,11 +373,13 @@ static CUresult capture_alloc(struct stream *stream, size_t bytes, CUdeviceptr *
 static CUresult alloc_in(CUdeviceptr *out, size_t bytes, struct pool *pool, CUstream handle) {
     NEED(out);
     NEED_STREAM(stream, handle);
-    if (!pool) pool = stream->context->device->current_pool;
+    if (!pool) pool = stream->context->device->memory_place.current;
     uint64_t address;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (pool->device != stream->context->device) return CUDA_ERROR_NOT_SUPPORTED;
-    if (stream->capture) return capture_alloc(stream, bytes, out);
+    const struct device *device = pool->place->device;
+    if (device && device != stream->context->device) return CUDA_ERROR_NOT_SUPPORTED;
+    if (stream->capture)
+        return device ? capture_alloc(stream, bytes, out) : CUDA_ERROR_NOT_SUPPORTED;
     if (stream_take_freed(stream, pool, bytes, &address)) {
         *out = address;
         return CUDA_SUCCESS;
@@ -388,8 +390,10 @@ static CUresult alloc_in(CUdeviceptr *out, size_t bytes, struct pool *pool, CUst
         stream_settle(stream);
         result = of_memory_error(pool_alloc(pool, stream->context, bytes, &address));
     }
-    if (result == CUDA_SUCCESS) *out = address;
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (!device) managed_charge(address, stream->context);
+    *out = address;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream) {
@@ -417,7 +421,8 @@ API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     bool mine = memory_find(pointer, &extent) && extent.base == pointer &&
-                extent.kind == EXTENT_DEVICE && extent.block_kind == BLOCK_ALLOCATION;
+                (extent.kind == EXTENT_DEVICE ? extent.block_kind == BLOCK_ALLOCATION
+                                              : extent.pool != NULL);
     if (!mine || stream->capture) { /* a graph frees what graphs allocated */
         op_free(op);
         return CUDA_ERROR_INVALID_VALUE;

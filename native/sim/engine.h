@@ -36,7 +36,8 @@ enum handle_kind {
     HANDLE_MIPMAP,
     HANDLE_GRAPH,
     HANDLE_NODE,
-    HANDLE_EXEC
+    HANDLE_EXEC,
+    HANDLE_USER_OBJECT
 };
 
 bool handle_add(const void *object, enum handle_kind kind); /* false: no memory */
@@ -49,19 +50,27 @@ struct context;
 
 struct arena;
 
-/* Memory in stream order (pool.c). What is freed stays with the pool until somebody
+/* Where the memory of pools is, and which of them it comes from. */
+struct pool_place {
+    enum extent_kind kind; /* EXTENT_DEVICE, EXTENT_PINNED or EXTENT_MANAGED */
+    struct device *device; /* EXTENT_DEVICE; of others NULL */
+    int preferred;         /* EXTENT_MANAGED: an ordinal, MANAGED_HOST or MANAGED_NOWHERE */
+    struct pool *standard, *current;
+};
+
+/* Memory in stream order (pool.c). What is freed on a device stays with the pool until somebody
  * synchronises. */
 struct pool {
-    struct device *device;
+    struct pool_place *place;
     _Atomic uint64_t release_threshold; /* bytes it keeps then */
-    uint64_t max_bytes;                 /* 0: the card */
+    uint64_t max_bytes;                 /* 0: as much as there is */
     _Atomic uint64_t used, used_high, reserved, reserved_high;
     uint32_t reuse;  /* bit per CU_MEMPOOL_ATTR_REUSE_*; kept, changes nothing */
     uint32_t access; /* other devices that may touch it */
     atomic_bool destroyed;
     pthread_mutex_t lock;
-    struct arena *arenas; /* one per context that allocates from it */
-    struct pool *next;    /* of the device */
+    struct arena *arenas; /* on a device: one per context that allocates from it */
+    struct pool *next;    /* on the device */
 };
 
 struct device {
@@ -70,9 +79,8 @@ struct device {
     struct context *primary; /* made at the first retain, then kept */
     int primary_refs;
     unsigned primary_flags;
-    struct pool default_pool;
-    struct pool *current_pool;
-    struct pool *pools;   /* all of them */
+    struct pool_place memory_place, managed_place;
+    struct pool *pools;   /* on it */
     struct memory mapped; /* memory at addresses that programs reserved: no context's */
     _Atomic uint64_t graph_used, graph_used_high; /* bytes that graphs have allocated */
     /* … and that launched ones will have, in chunks */
@@ -83,6 +91,7 @@ struct engine {
     struct machine machine;
     struct device devices[SIM_MAX_CARDS];
     int device_count;
+    struct pool_place pinned_place, managed_place, managed_host_place;
     pthread_mutex_t lock; /* contexts coming and going */
 };
 
@@ -104,13 +113,17 @@ struct device *engine_device(CUdevice ordinal); /* NULL: invalid */
 
 /* ---- pools (pool.c) ---- */
 
-bool pool_init(struct pool *pool, struct device *device);
+/* A place's standard pool; false: no memory. */
+bool pool_place_init(struct pool_place *place);
+struct pool *pool_create(struct pool_place *place, uint64_t max_bytes); /* NULL: no memory */
 void pool_retire(struct pool *pool); /* allocations that are out stay; nothing is kept any more */
 int pool_alloc(struct pool *pool, struct context *context, uint64_t size, uint64_t *address);
 int pool_free(struct pool *pool, uint64_t address, uint64_t size);
 void pool_trim(struct pool *pool, uint64_t keep_bytes);
 void pool_synchronized(struct device *device);   /* every pool down to its threshold */
 void pool_context_gone(struct context *context); /* everything of that context is freed */
+/* What managed memory and host pools have counted is given back. */
+void host_memory_gone(const struct extent *extent);
 
 /* ---- contexts ---- */
 

@@ -126,6 +126,7 @@ void graph_destroy(struct graph *graph) {
         graph->first = node->next;
         node_free(node);
     }
+    graph_keep_nothing(graph);
     free(graph);
 }
 
@@ -170,7 +171,7 @@ static bool clone_node(struct graph *into, struct node *node) {
 struct graph *graph_clone(struct graph *graph) {
     struct graph *clone = graph_create();
     if (!clone) return NULL;
-    bool fine = true;
+    bool fine = graph_keep_the_same(clone, graph);
     clone->original = graph;
     for (struct node *node = graph->first; node && fine; node = node->next)
         fine = clone_node(clone, node);

@@ -50,7 +50,8 @@ struct graph {
     size_t count;
     unsigned id, next_node_id;
     struct graph *original;
-    bool owned; /* a child: it goes with its node */
+    bool owned;        /* a child: it goes with its node */
+    struct kept *kept; /* user objects */
 };
 
 struct plan {
@@ -93,6 +94,21 @@ void plan_run(struct stream *stream, struct plan *plan, bool auto_free);
  * launch was not freed. */
 CUresult plan_account(struct plan *plan, bool auto_free);
 void plan_over(struct plan *plan); /* a launch that was accounted is over, or never began */
+
+/* ---- user objects ---- */
+
+struct user_object;
+struct user_object *user_object_create(void *value, CUhostFn destroy, unsigned refs);
+void user_object_retain(struct user_object *object, unsigned count);
+/* False: the program has not as many references. The last one calls the destructor. */
+bool user_object_release(struct user_object *object, unsigned count);
+/* Move: the program's references become the graph's; CUDA_ERROR_INVALID_VALUE when it has not as
+ * many. */
+CUresult graph_keep(struct graph *graph, struct user_object *object, unsigned count, bool move);
+/* False: the graph has not as many. */
+bool graph_unkeep(struct graph *graph, struct user_object *object, unsigned count);
+bool graph_keep_the_same(struct graph *graph, const struct graph *other); /* false: no memory */
+void graph_keep_nothing(struct graph *graph);
 
 /* ---- memory of graphs ---- */
 

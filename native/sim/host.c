@@ -125,8 +125,9 @@ void memory_host_clear(void *owner, void (*freed)(const struct extent *)) {
         if (host_list[i].owner != owner) continue;
         struct extent extent;
         host_remove_at(i, &extent);
-        if (extent.kind == EXTENT_MANAGED && freed) freed(&extent);
-        if (extent.kind != EXTENT_REGISTERED) munmap((void *)(uintptr_t)extent.base, extent.size);
+        if (extent.kind == EXTENT_REGISTERED) continue;
+        if (freed) freed(&extent);
+        munmap((void *)(uintptr_t)extent.base, extent.size);
     }
     pthread_rwlock_unlock(&host_lock);
 }

@@ -51,7 +51,7 @@ struct extent {
     struct memory *memory; /* EXTENT_DEVICE */
     void *owner;
     struct block *block;        /* EXTENT_DEVICE */
-    void *pool;                 /* what `memory_set_pool` noted, or NULL */
+    void *pool;                 /* what it is counted in, or NULL */
     enum block_kind block_kind; /* EXTENT_DEVICE */
     uint32_t access;            /* BLOCK_MAPPED: bit per ordinal */
     /* EXTENT_MANAGED: chunks of the card that it was charged when made, and what the program
@@ -107,7 +107,7 @@ void memory_host_note(const struct extent *extent);
 /* EEXIST: overlaps */
 int memory_host_register(void *address, uint64_t size, unsigned flags, void *owner);
 int memory_host_unregister(void *address);
-/* called for each managed one */
+/* `freed`, which may be NULL, is called for each that is not somebody else's */
 void memory_host_clear(void *owner, void (*freed)(const struct extent *));
 bool memory_find_host(uint64_t address, struct extent *extent);
 

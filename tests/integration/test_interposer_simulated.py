@@ -183,6 +183,31 @@ def test_pools(inside: Inside) -> None:
     ) == [True, True, True, True, 0, True, "OUT_OF_MEMORY", True, 0, "OUT_OF_MEMORY", 32, LIMIT, 0, True]
 
 
+def test_pools_of_the_host_s_memory(inside: Inside) -> None:
+    """Pinned memory is not the card's, whoever made its pool; managed memory is charged while it is allocated."""
+    assert inside.run(
+        """
+        s = ok(d.cuStreamCreate(1))
+        kinds, host = d.CUmemAllocationType, d.CUmemLocation()
+        host.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST
+        def made(kind):
+            props = d.CUmemPoolProps()
+            props.allocType, props.location = kind, host
+            return ok(d.cuMemPoolCreate(props))
+        def charged(pool):
+            at = ok(d.cuMemAllocFromPoolAsync(6 * MIB, pool, s))
+            said = [used() // MIB, works(at, s)]
+            ok(d.cuMemFreeAsync(at, s)); ok(d.cuStreamSynchronize(s))
+            return [*said, used()]
+        pinned, managed = kinds.CU_MEM_ALLOCATION_TYPE_PINNED, kinds.CU_MEM_ALLOCATION_TYPE_MANAGED
+        usual = [ask(host, pinned) for ask in (d.cuMemGetDefaultMemPool, d.cuMemGetMemPool)]
+        pools = [*map(ok, usual), made(pinned), made(managed), ok(d.cuMemGetMemPool(host, managed))]
+        beyond = ok(d.cuMemAllocFromPoolAsync(LIMIT + 1, pools[0], s)); ok(d.cuMemFreeAsync(beyond, s))
+        say([*map(charged, pools), name(d.cuMemAllocFromPoolAsync(LIMIT + 1, pools[3], s)), exact()])
+        """
+    ) == [*[[0, True, 0]] * 3, *[[6, True, 0]] * 2, "OUT_OF_MEMORY", True]
+
+
 def test_graphs_that_allocate(inside: Inside) -> None:
     """Charged from the launch on, before the stream has come to it; what the graph frees is no longer charged once that is known."""
     assert inside.run(

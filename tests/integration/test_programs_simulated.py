@@ -22,6 +22,10 @@ STEPS = 4
 """Of a training; what is compared has all of its bits."""
 PROGRAMS = ROOT / "tests/integration/programs"
 KERNELS = ["arrays", "shared memory", "atomics", "reduce", "vectorize", "random numbers"]
+PARTS = ["templates", "own pool", "events", "properties"]
+"""Of cuda.core's examples."""
+LOCAL_PARTS = ["graph", "pinned pool", "managed pool"]
+"""Which need memory of the program's machine, or graphs, and so a card of that machine."""
 
 Runner = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.timeout(2 * SECONDS)
@@ -98,10 +102,12 @@ def test_six_kernels_of_numba_are_right(somewhere: Runner) -> None:
     assert json.loads(done.stdout) == dict.fromkeys(KERNELS, True)
 
 
-def test_what_cuda_core_s_examples_do_is_right(somewhere: Runner) -> None:
-    done = somewhere("-W", "ignore", PROGRAMS / "cuda_core_parts.py")
+@pytest.mark.parametrize(("where", "parts"), [("in_slice", PARTS + LOCAL_PARTS), ("over_the_pool", PARTS)])
+def test_what_cuda_core_s_examples_do_is_right(request: pytest.FixtureRequest, where: str, parts: list[str]) -> None:
+    run: Runner = request.getfixturevalue(where)
+    done = run("-W", "ignore", PROGRAMS / "cuda_core_parts.py", *parts)
     assert (done.returncode, complaints(done)) == (0, [])
-    assert json.loads(done.stdout) == dict.fromkeys(["templates", "own pool", "events", "properties"], True)
+    assert json.loads(done.stdout) == dict.fromkeys(parts, True)
 
 
 def test_numba_s_plug_in_does_not_displace_another(in_slice: Runner) -> None:

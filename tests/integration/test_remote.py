@@ -680,15 +680,21 @@ def test_what_does_not_go_over_the_wire_is_refused_by_name(sim: Machine, tmp_pat
         answers = [getattr(cuda, symbol)(*[ctypes.c_void_p(0)] * 8) for symbol in {REFUSED} * 2]
         answers.append(cuda.cuMemAllocManaged(ctypes.byref(p), ctypes.c_size_t(4096), 1))
         answers.append(cuda.cuEventCreate(ctypes.byref(p), 6))
+        host, wanted, kind = d.CUmemLocation(), d.CUmemPoolProps(), d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        host.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST
+        wanted.location, wanted.allocType = host, kind
+        for result in (d.cuMemGetMemPool(host, kind), d.cuMemGetDefaultMemPool(host, kind), d.cuMemPoolCreate(wanted)):
+            answers.append(int(result[0]))
         say(answers)
         ok(d.cuCtxSynchronize())
         os._exit(3)
     """
+    host_pools = ("cuMemGetMemPool", "cuMemGetDefaultMemPool", "cuMemPoolCreate")
     with remote(sim, tmp_path, transport) as (client, executor, _):
         done = run(client, code, fails=True)
         assert done.returncode == 3, done.stderr
         assert set(json.loads(done.stdout)) == {801}
-        for symbol in (*REFUSED, "cuMemAllocManaged", "cuEventCreate with CU_EVENT_INTERPROCESS"):
+        for symbol in (*REFUSED, "cuMemAllocManaged", "cuEventCreate with CU_EVENT_INTERPROCESS", *host_pools):
             assert done.stderr.count(f"egpu: {symbol} ") == 1, done.stderr
         assert "violation" not in str(executor.events)
 

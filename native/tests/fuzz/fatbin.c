@@ -5,6 +5,7 @@
  * Input: what follows the container's head, of which the executor has seen to it that it is true.
  */
 #include "engine.h"
+#include "common/fat_binary.h"
 
 #include <stdlib.h>
 #include <string.h>

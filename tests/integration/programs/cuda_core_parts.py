@@ -1,9 +1,7 @@
-"""What NVIDIA's examples of cuda.core do, compiled to PTX and without CuPy: each part by name.
-
-Not here: graphs, and pools of pinned and managed memory, which need what is not simulated (native/README.md).
-"""
+"""What NVIDIA's examples of cuda.core do, compiled to PTX and without CuPy: the parts that are named."""
 
 import json
+import sys
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
@@ -84,6 +82,38 @@ def events() -> bool:
         return bool(ended - begun >= 0) and values.tolist() == [1]
 
 
+def graph() -> bool:
+    """What a stream captures is launched several times, and then with what another capture was given."""
+    with pinned(2) as (buffer, values):
+
+        def captured(target: int) -> Any:
+            builder = device.create_graph_builder().begin_building()
+            for _ in range(2):
+                core.launch(builder, ONE_BLOCK, module.get_kernel("add_one"), target)
+            return builder.end_building()
+
+        first, second = (captured(int(buffer.handle) + offset) for offset in (0, values.itemsize))
+        with closing(first), closing(second), closing(first.complete()) as whole:
+            whole.upload(stream)
+            for _ in range(3):
+                whole.launch(stream)
+            whole.update(second)
+            whole.launch(stream)
+            stream.sync()
+        return values.tolist() == [6, 2]
+
+
+def host_pool(resource: Any) -> bool:
+    """What the host wrote into memory of a pool is changed by a kernel, and copied to memory of another."""
+    with closing(resource), closing(resource.allocate(4, stream=stream)) as buffer, pinned(1) as (copy, copied):
+        values = np.from_dlpack(buffer).view(np.int32)
+        values[:] = 41
+        core.launch(stream, ONE_BLOCK, module.get_kernel("add_one"), buffer)
+        buffer.copy_to(copy, stream=stream)
+        stream.sync()
+        return values.tolist() == copied.tolist() == [42]
+
+
 def properties() -> bool:
     """Every property that the package knows can be asked for."""
     shown = device.properties
@@ -95,6 +125,9 @@ PARTS: Final[dict[str, Callable[[], bool]]] = {
     "templates": lambda: saxpy("saxpy<float>", np.float32) and saxpy("saxpy<double>", np.float64),
     "own pool": own_pool,
     "events": events,
+    "graph": graph,
+    "pinned pool": lambda: host_pool(core.PinnedMemoryResource()),
+    "managed pool": lambda: host_pool(core.ManagedMemoryResource()),
     "properties": properties,
 }
 
@@ -107,4 +140,4 @@ def outcome(part: Callable[[], bool]) -> bool | str:
 
 
 warnings.simplefilter("ignore")
-print(json.dumps({name: outcome(part) for name, part in PARTS.items()}))
+print(json.dumps({name: outcome(PARTS[name]) for name in sys.argv[1:]}))
