@@ -20,10 +20,11 @@ Mode = Literal["exclusive", "shared"]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, rename=camel):
-    pass
+    """What nobody asked for is not written where `omit_defaults` is said: while a cluster is brought up to date those
+    who read are of several versions, and a field that they do not know is corrupt to them."""
 
 
-class CardShare(_Strict, frozen=True, kw_only=True):
+class CardShare(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """A share of one card. `core` is percent of that card (0: no compute share of its own), `memory_mib` MiB.
 
     The UUID identifies the card; index and minor are as they were when it was granted (a reboot may change them).
@@ -47,7 +48,7 @@ class CardShare(_Strict, frozen=True, kw_only=True):
     """The instance of MIG that it is, where it is one."""
 
 
-class ContainerAllocation(_Strict, frozen=True, kw_only=True):
+class ContainerAllocation(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """What one container was given. `core_limit` is the percent up to which idle compute may be used (0: no more than
     its share), `memory_limit_percent` what it may allocate, in percent of its memory, managed where beyond (0: no more
     than its share); `claim` is the claim that it came from, or empty; `vocabulary` is the one it was asked for in.
@@ -131,7 +132,7 @@ class CardRequirement(_Strict, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
 
 
-class ContainerDemand(_Strict, frozen=True, kw_only=True):
+class ContainerDemand(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     """What one container asks for. `core` (percent) and `memory_mib` are PER CARD.
 
     `memory_mib` 0 means in proportion to its compute share, unless `memory_percent` says how much of a card's memory;
