@@ -50,6 +50,19 @@ class Resource(msgspec.Struct, frozen=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
+def replacing(old: object, new: object) -> object:
+    """`new` as a merge patch (RFC 7386) on what is now `old`: what only `old` has is null. Without it a field that is
+    not written because it is at its default would stay as it was."""
+    if not all(isinstance(one, dict | msgspec.Struct) for one in (old, new)):
+        return new
+    before, after = _fields(old), _fields(new)
+    return {name: replacing(before.get(name), after.get(name)) for name in {**before, **after}}
+
+
+def _fields(value: object) -> dict[str, object]:
+    return msgspec.convert(msgspec.to_builtins(value), dict[str, object])
+
+
 def encode(value: object) -> bytes:
     """JSON, keys in declaration order."""
     return msgspec.json.encode(value)

@@ -3,7 +3,10 @@
 import pytest
 
 from egpu.api.allocation import PodAllocation
+from egpu.api.kubernetes import Node, NodeStatus
+from egpu.api.objects import ObjectMeta
 from egpu.core.placement.cache import rebuild
+from egpu.core.placement.ranking import SECOND_BEST
 from egpu.core.policies.registry import FOR_COMPARISON, Policies
 from egpu.errors import DoesNotFit, InvalidInput
 from support.objects import (
@@ -52,6 +55,19 @@ def test_binpack_prefers_the_used_node_and_spread_the_empty_one() -> None:
     assert packed["n0"] > packed["n1"]
     assert spread["n0"] < spread["n1"]
     assert all(0 <= score <= 1 for score in [*packed.values(), *spread.values()])
+
+
+def test_one_place_is_best_where_no_policy_has_a_view_too() -> None:
+    """CPU is short by what is known, so the fullest place is best, and of equals the first."""
+    cache = cluster(nodes=3)
+    for node in ("n0", "n1", "n2"):
+        cache.node_changed(Node(metadata=ObjectMeta(name=node), status=NodeStatus(allocatable={"cpu": "1"})))
+    place(cache, slice_pod("a"))
+    request = cache.request(pod("b", container("app", {"cpu": 2, CORE: 20, MEMORY: 10})))
+    first, best, other = cache.ranking.rated(request, ["n2", "n0", "n1"], BINPACK).tolist()
+    assert best == 1
+    assert 0 < first == other < SECOND_BEST
+    assert cache.ranking.rated(request, ["n2", "n1"], BINPACK).tolist() == [1, first]
 
 
 def test_a_policy_that_no_cluster_can_use_is_refused_by_name() -> None:

@@ -13,6 +13,7 @@ from egpu.adapters.kubernetes import Client
 from egpu.adapters.kubernetes.events import EventRecorder
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ClaimAllocation, Condition, ElasticGPUClaim
+from egpu.api.wire import replacing
 from egpu.apps.extender.fence import Fence, touch
 from egpu.apps.extender.metrics import Metrics
 from egpu.apps.extender.view import View
@@ -74,7 +75,7 @@ class ClaimWriter:
         cache.assume_claim(claim.uid, allocation)
         patch = {
             "metadata": {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version},
-            "status": {"allocation": allocation},
+            "status": {"allocation": replacing(claim.status.allocation, allocation)},
         }
         try:
             return await self._patch(claim, patch, subresource="status")
@@ -91,7 +92,7 @@ class ClaimWriter:
 
     async def patch_allocation(self, claim: ElasticGPUClaim, allocation: ClaimAllocation) -> None:
         """Writes less than the ledger counts; it counts that once the watch shows it. Raises Conflict, Unavailable."""
-        await self._patch_status(claim, {"allocation": allocation})
+        await self._patch_status(claim, {"allocation": replacing(claim.status.allocation, allocation)})
 
     async def patch_conditions(self, claim: ElasticGPUClaim, conditions: Sequence[Condition]) -> None:
         """Writes all of the claim's conditions. Raises Conflict, Unavailable."""

@@ -33,8 +33,10 @@ SEEN_LIMIT: Final = 16_384
 AMOUNTS_LIMIT: Final = 1024
 """Demands of which it is known what they ask of each card."""
 _NO_ROWS: Final[IntArray] = np.zeros(0, dtype=np.int64)
+_LIKED: Final = 0.8
 _SECOND_LIKED: Final = 0.3
-"""Score of the best place without the cards that a demand likes best: what else kube-scheduler weighs must not win."""
+"""Least score of a place of the cards that a demand likes best, and the score of the best place without them: what else
+kube-scheduler weighs must not win."""
 SECOND_BEST: Final = 0.9
 """Score of the place next to the best: whole steps of 0.1 reach kube-scheduler, and only the best may have the last."""
 
@@ -65,13 +67,16 @@ class Ranking:
         return dict(zip(nodes, self.rated(request, nodes, policies, all_fit=all_fit).tolist(), strict=True))
 
     def rated(self, request: Request, nodes: Sequence[str], policies: Policies, *, all_fit: bool = False) -> FloatArray:
-        """How good each node is, 0..1, shape (nodes,): 1 for one best place and at most 0.9 for the others, 0 where it
-        does not fit; `all_fit`: a filter has just said that it fits on all of them. Raises MissingExtra."""
+        """How good each node is, 0..1, shape (nodes,): 1 for one best place (all the nearest where its cards are of the
+        pool) and at most 0.9 for the others, 0 where it does not fit; `all_fit`: a filter has just said that it fits on
+        all of them. Raises MissingExtra."""
         found: FloatArray | None = None
         if request.open and not request.pooled:
             found = self._scores(request.policies(policies).node, request, nodes, all_fit)
         if found is None:
             found = fit.fullness(request, self._ledger, nodes)
+            if not request.pooled:  # where a pod of the pool runs, of places as near, is kube-scheduler's to say
+                found = _one_best(found)
         if any(demand.prefer for demand in request.local.values()):
             fitting = np.ones(len(nodes), dtype=np.bool_) if all_fit else fit.fits(request, self._ledger, nodes)
             found = _liked_first(found, fit.liking(request, self._ledger, nodes), fitting)
@@ -249,10 +254,18 @@ class Ranking:
 
 
 def _liked_first(scores: FloatArray, liking: FloatArray, fitting: BoolArray) -> FloatArray:
-    """The scores so that places of the cards that are liked best come first, and among equals as they were: 0.9 to 1
+    """The scores so that places of the cards that are liked best come first, and among equals as they were: from 0.7
     there, at most 0.3 elsewhere, 0 where it does not fit."""
     if not fitting.any():
         return scores
     best = liking[fitting].max()
     elsewhere = _SECOND_LIKED * np.where(best > 0, liking / max(best, 1e-9), 0) * (0.9 + 0.1 * scores)
-    return np.where(fitting, np.where(liking == best, 0.9 + 0.1 * scores, elsewhere), 0)
+    return _one_best(np.where(fitting, np.where(liking == best, _LIKED + (1 - _LIKED) * scores, elsewhere), 0))
+
+
+def _one_best(scores: FloatArray) -> FloatArray:
+    """The first of the highest gets 1, the others at most 0.9, in the order in which they were; 0 stays."""
+    answer = SECOND_BEST * scores
+    if scores.any():
+        answer[scores.argmax()] = 1.0
+    return answer
