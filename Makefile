@@ -49,8 +49,9 @@ demo: $(VENV)/.installed  ## the whole flow, on simulated GPUs
 
 test: test-native test-python
 
+# In the order of the folders, those of whole clusters first: files with few tests take longest, and would otherwise come last.
 test-python: $(VENV)/.dev $(VENV)/.installed
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 
 # The tests without clusters and processes with the other Pythons that we name, each in an environment of its own below build. Which of them this
 # machine has not is said.
@@ -95,7 +96,7 @@ test-native: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S native -B build/native -G Ninja -DEGPU_TESTS=ON > build-native.log 2>&1 || { cat build-native.log; exit 1; }
 	@rm -f build-native.log
 	@PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native
-	@PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/native --output-on-failure
+	@PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/native --output-on-failure --parallel $$(nproc)
 
 # What is native once more under sanitizers: ctest and the tests in Python that load it. About ten minutes on two cores; not
 # part of `make test`. One kind alone: make sanitize SANITIZERS=address (with undefined behaviour) or thread.
