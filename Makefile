@@ -29,7 +29,7 @@ $(VENV)/.run: requirements/run.txt
 	@scripts/check_tools.sh $(PYTHON)
 	@echo "setting up $(VENV) with $(PYTHON)"
 	@scripts/make_venv.sh $(PYTHON) $(VENV)
-	@$(PIP) install --require-hashes -r requirements/run.txt
+	@$(PIP) install --no-compile --require-hashes -r requirements/run.txt
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run

@@ -106,7 +106,8 @@ from egpu.adapters.private import private_directory
 user, place = int(sys.argv[1]), Path(sys.argv[2])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: /proc/self is ours again
-assert ctypes.CDLL(None).unshare(0x10000000) == 0  # CLONE_NEWUSER
+if ctypes.CDLL(None).unshare(0x10000000) != 0:  # CLONE_NEWUSER
+    sys.exit("no user namespaces here")
 Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
 assert Path("/").stat().st_uid not in (0, user)
 print(private_directory(place))
@@ -117,6 +118,6 @@ print(private_directory(place))
 def test_root_is_trusted_where_a_user_namespace_does_not_know_it(shared: Path) -> None:
     command = [sys.executable, "-c", ELSEWHERE, str(STRANGER), str(shared / "a")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "AssertionError" in done.stderr and "unshare" in done.stderr:
-        pytest.skip("no user namespaces here")
+    if "no user namespaces here" in done.stderr:
+        pytest.skip(done.stderr)
     assert done.stdout == f"{shared}/a\n", done.stderr
