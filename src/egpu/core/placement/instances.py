@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from egpu.api.allocation import ContainerDemand
 from egpu.api.mig import InstancePlace
-from egpu.core.mig import WantedInstance, arrange
+from egpu.core.mig import WantedInstance, arrange, core_percent
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.search import CutCard
 from egpu.core.provisioners import Needs, provisioner
@@ -38,3 +38,11 @@ def placed(
         assert places is not None, "there was a place for each when the card was chosen"
         found |= zip(containers, places, strict=True)
     return found
+
+
+def amounts(ledger: Ledger, row: int, column: int, place: InstancePlace) -> tuple[int, int]:
+    """Percent of the card's compute, and MiB, that an instance at this place of it is."""
+    mig, _ = ledger.instances(row, column)
+    profile = mig.profile(place.profile)
+    assert profile is not None, "it was found among the card's own"
+    return core_percent(mig.profiles, profile), profile.memory_mib
