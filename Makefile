@@ -142,7 +142,7 @@ faults: $(VENV)/.dev $(VENV)/.installed
 	@EGPU_FAULT_ROUNDS=$(ROUNDS) EGPU_FAULT_SEED=$(SEED) $(BIN)/python -m pytest -q tests/e2e/test_faults.py
 
 # Every technology on the same few cards at random, the extender and the agents killed at any step, and a witness that looks at each card after
-# each; `make test` has 120 rounds. Another: make technologies TECHNOLOGIES="--rounds 20000 --seed 7"
+# each; `make test` has 100 rounds. Another: make technologies TECHNOLOGIES="--rounds 20000 --seed 7"
 TECHNOLOGIES ?= --rounds 3000
 technologies: $(VENV)/.dev $(VENV)/.installed
 	@cd tests && ../$(BIN)/python -m support.technology_storm $(TECHNOLOGIES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.simulated_gpu import environment
 
-ROUNDS, SEED = 120, 7
+ROUNDS, SEED = 100, 7
 
 
 def test_no_card_ever_holds_what_does_not_fit_beside_each_other() -> None:
