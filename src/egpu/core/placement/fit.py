@@ -41,8 +41,6 @@ _LIKED: Final = 1000.0
 """Times how much the demand would rather have a card, in steps of one kind of cards: before what the policy prefers."""
 _READY: Final = 100.0
 """Times how ready a card is to give an instance of MIG."""
-_READINESS: Final = 10
-"""How many times as much as fullness it counts, between nodes, that what is wanted is there."""
 _OWN_CARD: Final = 10_000.0
 """Added where an init container can reuse what its pod has there anyway."""
 
@@ -266,9 +264,7 @@ def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
     rows, places = ledger.rows_of(nodes)
     if len(rows):
         placed = _greedy(request, ledger, rows)
-        good = placed.state.mean_fullness()
-        if placed.readiness is not None:
-            good = (_READINESS * placed.readiness + good) / (_READINESS + 1)
+        good = instances.ready_first(placed.readiness, placed.state.mean_fullness())
         answer[places] = np.where(placed.ok, good, 0)
     return answer
 
