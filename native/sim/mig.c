@@ -86,10 +86,18 @@ int machine_set_mig_mode(struct machine *machine, struct sim_card *card, bool on
 
 /* ---- making ---- */
 
+/* Of memory, in which places are counted: what its largest instance takes is all of the card. */
+static uint32_t memory_slices(const struct sim_card *board) {
+    uint32_t all = 1;
+    for (int i = 0; i < SIM_MAX_MIG_PROFILES; i++)
+        if (board->mig_profiles[i].size > all) all = board->mig_profiles[i].size;
+    return all;
+}
+
 /* Where an instance of that size lies in the tree of halves of the card; no two that are there at
  * once have the same. */
-static uint32_t gpu_instance_id(uint32_t first, uint32_t size) {
-    return SIM_MEMORY_SLICES / size - 1 + first / size;
+static uint32_t gpu_instance_id(uint32_t slices, uint32_t first, uint32_t size) {
+    return slices / size - 1 + first / size;
 }
 
 static uint32_t taken_slices(struct machine *machine, const struct sim_card *board) {
@@ -156,21 +164,22 @@ static void fill_gpu_instance(struct sim_card *made, const struct sim_card *boar
                               uint32_t first) {
     const struct sim_mig_profile *shape = &board->mig_profiles[profile];
     uint64_t chunks = (board->memory_bytes + board->driver_bytes) >> SIM_CHUNK_SHIFT;
-    uint32_t chunk = (uint32_t)(chunks / SIM_MEMORY_SLICES) * first;
+    uint32_t slices = memory_slices(board);
+    uint32_t chunk = (uint32_t)(chunks / slices) * first;
     made->board = board->index;
     made->mig_profile = profile;
     made->first_slice = first;
     made->slice_count = shape->size;
-    made->instance_id = gpu_instance_id(first, shape->size);
+    made->instance_id = gpu_instance_id(slices, first, shape->size);
     made->chunk_count = shape->memory_chunks;
     made->driver_bytes = 0; /* NVIDIA's sizes of instances are without it */
     made->memory_bytes = (uint64_t)shape->memory_chunks << SIM_CHUNK_SHIFT;
     made->chunk_offset = board->chunk_offset + chunk * sizeof(uint32_t);
     made->memory_offset = board->memory_offset + ((uint64_t)chunk << SIM_CHUNK_SHIFT);
     made->async_engines = shape->copy_engines;
-    made->l2_bytes = board->l2_bytes / SIM_MEMORY_SLICES * shape->size;
-    made->memory_bus_bits = board->memory_bus_bits / SIM_MEMORY_SLICES * shape->size;
-    made->memory_bandwidth = board->memory_bandwidth / SIM_MEMORY_SLICES * shape->size;
+    made->l2_bytes = board->l2_bytes / slices * shape->size;
+    made->memory_bus_bits = board->memory_bus_bits / slices * shape->size;
+    made->memory_bandwidth = board->memory_bandwidth / slices * shape->size;
     share_compute(made, board, shape->sm_count);
 }
 

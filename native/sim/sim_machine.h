@@ -27,7 +27,7 @@
 #define SIM_MAX_CARDS 16
 #define SIM_MAX_INSTANCES 7    /* of a card: GPU instances, and compute instances */
 #define SIM_MAX_MIG_PROFILES 8 /* of a card */
-#define SIM_MEMORY_SLICES 8    /* of a card in MIG mode */
+#define SIM_MEMORY_SLICES 8    /* of a card in MIG mode, at the most */
 /* Device files of MIG: one for who makes instances, and of each card's GPU instances one, followed
  * by those of its compute instances. */
 #define SIM_CAPABILITY_CONFIG 1

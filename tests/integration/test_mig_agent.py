@@ -81,6 +81,9 @@ def recovered():
     asyncio.run(own.recover())
     return {"there": shown(source), "own": sorted(f"{p.profile}@{p.start}" for p in own.own(card))}
 
+def in_use():
+    return [one.in_use for one in opened()[1].instances(card).instances]
+
 def by_hand(*places):
     inventory, source = opened()
     for place in places:
@@ -147,17 +150,20 @@ def test_an_instance_in_use_is_not_destroyed(cut: Machine) -> None:
 first = in_child(lambda: asyncio.run(have("1g.5gb@0")))
 import ctypes, subprocess
 holder = subprocess.Popen([sys.executable, "-S", "-c", '''
-import ctypes; c = ctypes.CDLL("libcuda.so.1"); assert c.cuInit(0) == 0; print("on", flush=True); input()'''],
+import ctypes; c = ctypes.CDLL("libcuda.so.1"); assert c.cuInit(0) == 0
+assert c.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0) == 0; print("on", flush=True); input()'''],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 assert holder.stdout.readline() == "on\\n"
 during = in_child(lambda: asyncio.run(have("7g.40gb@0")))
+used = [in_child(in_use)]
 holder.communicate("\\n")
-print(json.dumps([during, in_child(lambda: asyncio.run(have("7g.40gb@0")))]))
+print(json.dumps([during, [*used, in_child(in_use)], in_child(lambda: asyncio.run(have("7g.40gb@0")))]))
 """,
     )
-    during, after = found
+    during, used, after = found
     assert during["there"] == during["own"] == ["1g.5gb@0"]
     assert "In use" in during["refused"][0]
+    assert used == [[True], [False]]
     assert (after["there"], after["refused"]) == (["7g.40gb@0"], [])
 
 

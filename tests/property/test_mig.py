@@ -43,6 +43,51 @@ def every_set(card: Mig) -> set[Bag]:
     return found
 
 
+def maximal(card: Mig) -> list[list[str]]:
+    """The sets to which nothing can be added, as lists."""
+    fitting = every_set(card)
+    listed = [list(chain.from_iterable([name] * count for name, count in one)) for one in fitting]
+    return [one for one in listed if not any(bag([*one, each.name]) in fitting for each in card.profiles)]
+
+
+def orders(counts: Counter[str]) -> Iterator[tuple[str, ...]]:
+    """Every different order of them."""
+    if not +counts:
+        yield ()
+    for name in +counts:
+        for rest in orders(counts - Counter([name])):
+            yield (name, *rest)
+
+
+@pytest.mark.parametrize("model", GEOMETRIES.values())
+def test_no_order_of_a_set_that_fits_is_refused(model: str) -> None:
+    card = CARDS[model]
+    for one in maximal(card):
+        for order in orders(Counter(one)):
+            placed = arrange(card, (), [WantedInstance(name) for name in order])
+            assert placed is not None, order
+            assert [place.profile for place in placed] == list(order)
+            assert not overlapping(placed)
+
+
+@pytest.mark.parametrize("model", GEOMETRIES.values())
+def test_however_a_card_is_cut_what_nobody_has_gives_way_to_every_set_that_fits(model: str) -> None:
+    card = CARDS[model]
+    sets = maximal(card)
+    for there in sets:
+        own = arrange(card, (), [WantedInstance(name) for name in there])
+        assert own is not None
+        cut = Mig(profiles=card.profiles, own=list(own))
+        for wanted in sets:
+            placed = arrange(cut, (), [WantedInstance(name) for name in wanted])
+            assert placed is not None, (there, wanted)
+            assert not overlapping(placed)
+
+
+def test_all_models_that_nvidia_publishes_are_tried() -> None:
+    assert set(CARDS) == {"A30", "A100-40G", "A100-80G", "H100-80G", "H100-94G", "GH200", "H200", "B200"}
+
+
 @pytest.mark.parametrize("model", GEOMETRIES.values())
 def test_a_set_is_placed_if_and_only_if_it_fits_in_some_order(model: str) -> None:
     card = CARDS[model]
@@ -101,6 +146,19 @@ def place(profile: str, start: int) -> InstancePlace:
 
 def with_instances(*, own: list[InstancePlace] | None = None, others: list[InstancePlace] | None = None) -> Mig:
     return Mig(profiles=A100.profiles, own=own or [], others=others or [])
+
+
+def test_what_may_be_larger_is_larger_only_where_it_has_to_be() -> None:
+    card = with_instances(others=[place("1g.5gb+me", 0), place("2g.10gb", 2), place("3g.20gb", 4)])
+    amounts = [WantedInstance("1g.5gb", cut=False, larger=("1g.5gb+me", "2g.10gb", "3g.20gb"))] * 3
+    assert arrange(card, (), amounts) == (place("1g.5gb+me", 0), place("2g.10gb", 2), place("3g.20gb", 4))
+    assert arrange(card, (), [*amounts, amounts[0]]) is None
+    named = WantedInstance("2g.10gb", cut=False)
+    assert arrange(card, (), [*amounts[:2], named]) == (
+        place("1g.5gb+me", 0),
+        place("3g.20gb", 4),
+        place("2g.10gb", 2),
+    ), "who can take another leaves the one that somebody needs"
 
 
 def one(card: Mig, held: list[InstancePlace], profile: str, *, cut: bool = True) -> InstancePlace | None:

@@ -31,9 +31,10 @@ def mig_card(
     model: str = "A100-40G",
     own: Sequence[InstancePlace] = (),
     others: Sequence[InstancePlace] = (),
+    used: Sequence[InstancePlace] = (),
 ) -> ElasticGPU:
     """A card in MIG mode, and the instances on it."""
     made = card(node, index, memory_mib=profiles()[model].memory_mib, model=model)
     assert made.spec.physical_gpu is not None
-    mig = Mig(profiles=mig_profiles(model), own=list(own), others=list(others))
+    mig = Mig(profiles=mig_profiles(model), own=list(own), others=list(others), used=list(used))
     return replace(made, spec=replace(made.spec, physical_gpu=replace(made.spec.physical_gpu, mig=mig)))

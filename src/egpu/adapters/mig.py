@@ -25,12 +25,13 @@ _IN_PIECES: Final = " in pieces"
 @dataclass(frozen=True)
 class FoundInstance:
     """A GPU instance that is there. `uuid` is what CUDA calls its compute instance `compute_id`; without one that has
-    all of it, it is no device: then it is `made` by half, or cut further by somebody."""
+    all of it, it is no device: then it is `made` by half, or cut further by somebody. `in_use`: programs run on it."""
 
     place: InstancePlace
     gpu_id: int
     compute_id: int = -1
     uuid: str = ""
+    in_use: bool = False
 
     @property
     def whole(self) -> bool:
@@ -92,9 +93,9 @@ def read(handle: Any) -> MigReading:
     """What a card in MIG mode can be cut into, and is. Raises NVMLError."""
     found = [info for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT) if (info := _info(handle, number))]
     profiles = [_profile(handle, info) for info in found]
-    uuids = _uuids(handle)
+    devices = _devices(handle)
     instances = [
-        _instance(gpu_instance, profile, info, uuids)
+        _instance(gpu_instance, profile, info, devices)
         for info, profile in zip(found, profiles, strict=True)
         for gpu_instance in _gpu_instances(handle, info.id)
     ]
@@ -194,20 +195,30 @@ def _at(handle: Any, place: InstancePlace) -> Any:
     raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
 
 
-def _uuids(handle: Any) -> dict[tuple[int, int], str]:
-    """Of every MIG device of the card, by the ids of its GPU instance and its compute instance."""
-    found: dict[tuple[int, int], str] = {}
+def _devices(handle: Any) -> dict[tuple[int, int], tuple[str, bool]]:
+    """UUID of every MIG device of the card, and whether programs run on it, by the ids of its GPU instance and its
+    compute instance."""
+    found: dict[tuple[int, int], tuple[str, bool]] = {}
     for number in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
         device = _or_none(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
         if device is not None:
             ids = nvml.nvmlDeviceGetGpuInstanceId(device), nvml.nvmlDeviceGetComputeInstanceId(device)
             uuid = nvml.nvmlDeviceGetUUID(device)
-            found[int(ids[0]), int(ids[1])] = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+            text = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+            found[int(ids[0]), int(ids[1])] = text, _in_use(device)
     return found
 
 
+def _in_use(device: Any) -> bool:
+    """Whether programs run on a MIG device; where the driver does not say, it is the one to refuse later."""
+    try:
+        return bool(nvml.nvmlDeviceGetComputeRunningProcesses(device))
+    except nvml.NVMLError:
+        return False
+
+
 def _instance(
-    gpu_instance: Any, profile: InstanceProfile, info: Any, uuids: dict[tuple[int, int], str]
+    gpu_instance: Any, profile: InstanceProfile, info: Any, devices: dict[tuple[int, int], tuple[str, bool]]
 ) -> FoundInstance:
     said = nvml.nvmlGpuInstanceGetInfo(gpu_instance)
     place = InstancePlace(profile=profile.name, start=int(said.placement.start), size=int(said.placement.size))
@@ -215,4 +226,5 @@ def _instance(
     if len(parts) != 1 or int(parts[0].placement.size) != int(info.sliceCount):
         return FoundInstance(place, int(said.id))
     compute_id = int(parts[0].id)
-    return FoundInstance(place, int(said.id), compute_id, uuids.get((int(said.id), compute_id), ""))
+    uuid, in_use = devices.get((int(said.id), compute_id), ("", False))
+    return FoundInstance(place, int(said.id), compute_id, uuid, in_use)

@@ -65,6 +65,9 @@ class Mig(Wire, frozen=True, kw_only=True):
     """Instances that this node's agent made."""
     others: list[InstancePlace] = []
     """Instances that somebody else made: given out as they are, and never destroyed."""
+    used: list[InstancePlace] = []
+    """Instances of either kind on which programs run that no container of this node's started: not given out, and not
+    destroyed, until those have ended."""
 
     def profile(self, name: str) -> InstanceProfile | None:
         return next((one for one in self.profiles if one.name == name), None)

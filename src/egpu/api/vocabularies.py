@@ -43,6 +43,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """The profile of MIG of which `cards` counts instances; "": it counts something else."""
     optional: bool = False
     """Whether it is taken only where somebody turned it on: it gives another meaning to a name that others use."""
+    takes_over: bool = False
+    """Whether its names, where it is turned on, mean what they mean here even if others have all of them too."""
 
     def resources(self) -> tuple[str, ...]:
         """Every name a pod may ask for."""
@@ -144,6 +146,17 @@ TIMESLICE: Final = Vocabulary(
     parts=REPLICAS,
 )
 
+SHARED_CARDS: Final = Vocabulary(
+    name="nvidia-shared",
+    provisioner=names.TIMESLICE,
+    cards=names.NVIDIA_GPU,
+    slices_per_card=REPLICAS,
+    parts=REPLICAS,
+    optional=True,
+    takes_over=True,
+)
+"""`nvidia.com/gpu` as NVIDIA's device plugin has it with replicas and without `renameByDefault`."""
+
 _MIG_PROFILES: Final = """
     1g.5gb 1g.5gb+me 1g.6gb 1g.6gb+me 1g.10gb 1g.10gb+me 1g.11gb 1g.12gb 1g.12gb+me 1g.18gb 1g.18gb+me 1g.20gb 1g.22gb
     1g.23gb 1g.23gb+me 1g.24gb 1g.24gb+me 1g.34gb 1g.34gb+me 1g.35gb 1g.45gb 1g.67gb 2g.10gb 2g.12gb 2g.12gb+me 2g.20gb
@@ -177,6 +190,7 @@ VOCABULARIES: Final = (
     *VGPUS,
     VGPU_PROFILES,
     TIMESLICE,
+    SHARED_CARDS,
     *MIGS,
 )
 """Where two have a name, the first is meant that has all the names of a container."""

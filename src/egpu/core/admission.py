@@ -83,7 +83,7 @@ def validate_pod_create(
     """
     if unserved := [one for container in pod.all_containers for one in _foreign_names(pod, container, vocabularies)]:
         return unserved  # beside them nothing means what it says
-    demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib)
+    demand, problems = read_pod(pod, claims, classes, largest_mib=largest_mib, vocabularies=vocabularies)
     found = [Violation(problem.field, problem.reason) for problem in problems]
     found += _brought_annotations(pod, demand, complete=not problems)
     for container in pod.all_containers:
@@ -199,7 +199,7 @@ def mutate_pod(
         pod, claims, classes, largest_mib=largest_mib, gang=gang, vocabularies=vocabularies
     ):
         raise InvalidDemand(found[0].field, "; ".join([found[0].reason, *map(str, found[1:])]))
-    demand, _ = read_pod(pod, claims, classes)
+    demand, _ = read_pod(pod, claims, classes, vocabularies=vocabularies)
     if not demand.containers:
         return _cover(pod, [one.name for one in pod.all_containers if one.env_from])
     patch = _cover(pod, [one.name for one in pod.all_containers if one.name not in demand.containers])

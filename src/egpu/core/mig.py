@@ -1,8 +1,9 @@
 """Where instances of MIG go on a card: placement arithmetic, pure, on what the card's driver says it can be cut into.
 
-An instance that somebody holds cannot be moved, and neither can one that somebody else made; what the agent made and
-nobody holds gives way. So a set that is placed at once finds a place wherever there is one, in whatever order it is
-asked for; what comes later has to go around what is there, and every instance is put where most stays possible.
+An instance that somebody holds, or uses without our books, cannot be moved, and neither can one that somebody else
+made; what the agent made and nobody has gives way. So a set that is placed at once finds a place wherever there is one,
+in whatever order it is asked for; what comes later has to go around what is there, and every instance is put where most
+stays possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,12 @@ Geometry = tuple[tuple[int, ...], ...]
 
 
 class WantedInstance(NamedTuple):
-    """One of a profile; `cut`: whether it may be made, or only given out as it is there."""
+    """One of a profile, or else of the first of those `larger` that has a place; `cut`: whether it may be made, or only
+    given out as it is there."""
 
     profile: str
     cut: bool = True
+    larger: tuple[str, ...] = ()
 
 
 def taken(places: Sequence[InstancePlace]) -> int:
@@ -46,15 +49,17 @@ def arrange(
     if len(wanted) > MAX_TOGETHER:
         return None
     geometry = _geometry(mig)
-    dead: set[tuple[int, int]] = set()
-    """What is occupied, and how many have a place, where the rest is known to have none."""
+    held = (*held, *(place for place in mig.used if place not in held))
+    dead: set[tuple[int, tuple[str, ...]]] = set()
+    """What is occupied, and by which profiles, where the rest is known to have no place."""
 
     def rest(placed: tuple[InstancePlace, ...]) -> tuple[InstancePlace, ...] | None:
-        state = taken(placed), len(placed)
+        state = taken(placed), tuple(sorted(place.profile for place in placed))
         if len(placed) == len(wanted):
             return placed
         if state not in dead:
-            for place in _places(mig, geometry, (*held, *placed), wanted[len(placed)]):
+            one = wanted[len(placed)]
+            for place in _places(mig, geometry, (*held, *placed), one):
                 if (found := rest((*placed, place))) is not None:
                     return found
             dead.add(state)
@@ -66,16 +71,23 @@ def arrange(
 def _places(
     mig: Mig, geometry: Geometry, held: Sequence[InstancePlace], wanted: WantedInstance
 ) -> Iterator[InstancePlace]:
-    """Where one can be, the best first: an instance that is there, then where most stays possible, and where the
-    fewest free ones have to go."""
-    profile = mig.profile(wanted.profile)
+    """Where one can be, the smallest profile first, and of each the best place."""
+    for name in (wanted.profile, *wanted.larger):
+        yield from _places_of(mig, geometry, held, name, cut=wanted.cut)
+
+
+def _places_of(
+    mig: Mig, geometry: Geometry, held: Sequence[InstancePlace], name: str, *, cut: bool
+) -> Iterator[InstancePlace]:
+    """An instance that is there, then where most stays possible, and where the fewest free ones have to go."""
+    profile = mig.profile(name)
     occupied = taken(held)
     if profile is None or sum(place.profile == profile.name for place in held) >= profile.most:
         return
     there = [place for place in (*mig.others, *mig.own) if not place.mask & occupied]
     found = [place for place in there if place.profile == profile.name]
     yield from sorted(found, key=lambda place: (-_room(geometry, occupied | place.mask), -place.start))
-    if not wanted.cut:
+    if not cut:
         return
     # What others made and nobody holds stays, and counts for what a card can have of a profile.
     foreign = [place for place in mig.others if not place.mask & occupied]
@@ -106,11 +118,16 @@ def what_it_takes(mig: Mig, place: InstancePlace) -> str:
     return f"it is made, after {gone} is destroyed" if gone else "it is made"
 
 
-def smallest(profiles: Sequence[InstanceProfile], core: int, memory_mib: int) -> InstanceProfile | None:
-    """The smallest that has so many percent of the card's compute, and so many MiB; None where none has."""
-    enough = [one for one in profiles if core_percent(profiles, one) >= core and one.memory_mib >= memory_mib]
+def enough(profiles: Sequence[InstanceProfile], core: int, memory_mib: int) -> list[InstanceProfile]:
+    """Those that have so many percent of the card's compute, and so many MiB, the smallest first."""
+    found = [one for one in profiles if core_percent(profiles, one) >= core and one.memory_mib >= memory_mib]
     # The plain one before those that also have engines for media, of which a card has one.
-    return min(enough, key=lambda one: (one.size, one.compute, len(one.name), one.name), default=None)
+    return sorted(found, key=lambda one: (one.size, one.compute, len(one.name), one.name))
+
+
+def smallest(profiles: Sequence[InstanceProfile], core: int, memory_mib: int) -> InstanceProfile | None:
+    """The first of `enough`; None where none has as much."""
+    return next(iter(enough(profiles, core, memory_mib)), None)
 
 
 def core_percent(profiles: Sequence[InstanceProfile], profile: InstanceProfile) -> int:

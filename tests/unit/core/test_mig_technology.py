@@ -107,6 +107,45 @@ def test_a_claim_gets_what_it_names_or_the_smallest_that_has_as_much() -> None:
     assert instances(place(cache, claim_pod("q", "amounts")))[0].startswith("1g.10gb")
 
 
+def test_where_the_smallest_has_no_place_an_amount_gets_a_larger_one_and_is_counted_with_it() -> None:
+    cache = cluster_of(mig_card("n0", others=[at("1g.5gb", 0, 1), at("3g.20gb", 4, 4)]))
+    asks = {names.GPU_CORE: 14, names.GPU_MEMORY: 4096}
+    for name in ("first", "second", "third"):
+        cache.claim_changed(claim(name, asks, "as-it-is"))
+    assert instances(place(cache, claim_pod("p", "first"))) == ["1g.5gb at 0"]
+    given = place(cache, claim_pod("q", "second"))
+    (share,) = given.containers["app"].cards
+    assert (str(share.instance), share.core, share.memory_mib) == ("3g.20gb at 4", 42, 20096)
+    assert cache.ledger.snapshot()["n0", "GPU-n0-0"] == (44, 40960 - 4864 - 20096, names.MIG, True)
+    assert "has no place for 1g.5gb or larger (1g.5gb at 0 in use, 3g.20gb at 4 in use), and may not be cut" in why_not(
+        cache, claim_pod("r", "third")
+    )
+    assert "has no place for 1g.5gb (" in why_not(
+        cluster_of(mig_card("n0", others=[at("7g.40gb", 0, 8)])), asking("s", "1g.5gb")
+    ), "who names a profile gets no other"
+
+
+def test_a_card_that_has_the_smallest_is_taken_before_one_that_has_a_larger() -> None:
+    """Although the other one has it ready, and is the fuller."""
+    cache = cluster_of(mig_card("n0", others=[at("3g.20gb", 4, 4), at("4g.20gb", 0, 4)]), mig_card("n0", 1))
+    cache.claim_changed(claim("c", {names.GPU_CORE: 14, names.GPU_MEMORY: 4096}, "cut"))
+    (share,) = place(cache, claim_pod("p", "c")).containers["app"].cards
+    assert share.instance is not None
+    assert (share.index, share.instance.profile) == (1, "1g.5gb")
+
+
+def test_what_programs_of_others_use_is_neither_given_nor_destroyed() -> None:
+    mine, theirs = at("1g.5gb", 0, 1), at("3g.20gb", 4, 4)
+    cache = cluster_of(mig_card("n0", own=[mine], others=[theirs], used=[mine, theirs]))
+    assert instances(place(cache, asking("p", "1g.5gb"))) != ["1g.5gb at 0"]
+    assert "1g.5gb at 0 used by somebody else, 3g.20gb at 4 used by somebody else" in why_not(
+        cache, asking("q", "3g.20gb")
+    )
+    assert not fits(cache, asking("q", "4g.20gb")), "it would take the place of what is used"
+    cache.gpu_changed(mig_card("n0", own=[mine], others=[theirs]))
+    assert fits(cache, asking("q", "3g.20gb"))
+
+
 def test_a_class_says_whether_cards_are_cut() -> None:
     cache = cluster_of(mig_card("n0", others=[at("2g.10gb", 2, 2)]))
     for name, profile in (("there", "2g.10gb"), ("again", "2g.10gb")):
@@ -121,6 +160,17 @@ def test_a_class_says_whether_cards_are_cut() -> None:
 def test_a_card_that_has_the_instance_is_taken_before_one_is_cut() -> None:
     cache = cluster_of(mig_card("n0"), mig_card("n0", 1, own=[at("1g.5gb", 3, 1)]))
     assert instances(place(cache, asking("p", "1g.5gb"))) == ["1g.5gb at 3"]
+
+
+def test_a_node_that_has_the_instance_is_better_than_a_fuller_one() -> None:
+    cache = cluster_of(mig_card("n0"), mig_card("n1", own=[at("1g.5gb", 3, 1)]), card("n2", 0))
+    place(cache, asking("p", "3g.20gb"))
+    request = cache.request(asking("q", "1g.5gb"))
+    scores = cache.ranking.scores(request, ["n0", "n1", "n2"], BINPACK)
+    assert scores["n1"] == 1 > scores["n0"] > scores["n2"] == 0
+    place(cache, asking("r", "1g.5gb"), "n1")
+    scores = cache.ranking.scores(request, ["n0", "n1"], BINPACK)
+    assert scores["n0"] == 1 > scores["n1"], "the fuller one where it has to be made"
 
 
 def test_an_immediate_claim_keeps_its_instance_and_its_pods_get_that() -> None:

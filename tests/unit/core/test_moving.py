@@ -7,13 +7,14 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import ObjectMeta, OwnerReference
-from egpu.core.placement.cache import SchedulerCache
+from egpu.core.placement.cache import SchedulerCache, rebuild
 from egpu.core.policies.baselines import BestFit
 from egpu.core.policies.fleet import Placement
 from egpu.core.policies.shapes import Shape
 from egpu.core.simulation.defrag import Move, Proposal, propose
 from egpu.core.simulation.moving import Movers
-from support.objects import SPREAD, cluster, container, gang_pod, place, placed, pod, slice_pod
+from support.mig import mig_card
+from support.objects import SPREAD, card, cluster, container, gang_pod, place, placed, pod, slice_pod
 
 
 def shown(cache: SchedulerCache, what: Pod, node: str) -> Pod:
@@ -59,6 +60,21 @@ def test_a_card_that_another_technology_shares_is_no_place_to_move_to() -> None:
     movers = Movers(cache, [ours, theirs])
     assert not movers.accepts([move(movers, ours.key, ("n1", 0))])
     assert room_for(movers, whole("big", 1), 1) is None
+
+
+def test_cards_in_mig_mode_are_no_places_to_move_to_and_hide_none() -> None:
+    """Each node has one beside an ordinary card, larger than that, and empty but for an instance."""
+    cards = [each for node in ("n0", "n1") for each in (mig_card(node), card(node, 1))]
+    cache = rebuild(cards, [], [])
+    ours = [shown(cache, slice_pod(f"p{at}", core=50, blocks=4), f"n{at}") for at in range(2)]
+    instance = shown(cache, pod("cut", container("app", {names.MIG_PREFIX + "1g.5gb": 1})), "n0")
+    movers = Movers(cache, [*ours, instance])
+    assert [one.name for one in movers.placed] == [one.key for one in ours]
+    found = room_for(movers, whole("big", 1), 1)
+    assert found is not None
+    (moved,) = found.moves
+    assert moved.origin.cards == moved.target.cards == (1,)
+    assert moved.origin.row != moved.target.row
 
 
 def test_the_pending_pod_itself_is_tried_too() -> None:

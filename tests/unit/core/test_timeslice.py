@@ -4,11 +4,14 @@ import pytest
 
 from egpu.api import names
 from egpu.api.kubernetes import Pod
-from egpu.core.admission import validate_claim, validate_class, validate_pod_create
+from egpu.api.vocabularies import SHARED_CARDS
+from egpu.apps.agent.cards.publisher import node_capacity
+from egpu.core.admission import mutate_pod, validate_claim, validate_class, validate_pod_create
 from egpu.core.placement.binding import binding_annotations
 from egpu.core.provisioners import NodeTotals, provisioner
 from egpu.core.provisioners.preparation import Preparation
 from egpu.core.provisioners.timeslice import COUNTS
+from support.local_node import Cards
 from support.objects import claim, claim_pod, cluster, container, fits, gpu_class, place, pod, slice_pod, why_not
 
 SHARED = names.NVIDIA_GPU_SHARED
@@ -26,6 +29,45 @@ def test_nvidias_name_is_a_replica_of_which_a_card_has_four() -> None:
         assert (given.provisioner, given.mode, given.vocabulary) == (names.TIMESLICE, "shared", "timeslice")
     assert fits(cache, replica("e")) == ()
     assert cache.ledger.overcommits() == []
+
+
+def whole_name(name: str, demand: str = "") -> Pod:
+    """A pod that asks for `nvidia.com/gpu`; `demand`: what admission wrote of it."""
+    annotations = {names.DEMAND: demand} if demand else {}
+    return pod(name, container("app", {names.NVIDIA_GPU: 1}), annotations=annotations)
+
+
+def admitted(name: str, *vocabularies: str) -> Pod:
+    """The same, as the webhook leaves it where these vocabularies are turned on."""
+    patch = mutate_pod(whole_name(name), {}, {}, vocabularies=vocabularies)
+    (demand,) = (step["value"] for step in patch if step["path"].endswith(names.DEMAND.replace("/", "~1")))
+    return whole_name(name, demand)
+
+
+def test_where_it_is_turned_on_nvidias_name_of_a_card_is_a_replica_too() -> None:
+    cache = cluster()
+    for name in "abcd":
+        given = place(cache, admitted(name, SHARED_CARDS.name)).containers["app"]
+        assert (given.provisioner, given.mode, given.cards[0].core) == (names.TIMESLICE, "shared", 25)
+    assert fits(cache, replica("e")) == fits(cache, admitted("e", SHARED_CARDS.name)) == ()
+    for vocabularies in ((), ("hami",)):
+        whole = place(cluster(), admitted("whole", *vocabularies)).containers["app"]
+        assert (whole.provisioner, whole.mode) == (names.PHYSICAL, "exclusive")
+
+
+def test_nobody_chooses_for_himself_what_nvidias_name_means() -> None:
+    for written, here in (((SHARED_CARDS.name,), ()), ((), (SHARED_CARDS.name,))):
+        brought = admitted("p", *written)
+        (found,) = validate_pod_create(brought, {}, {}, vocabularies=here)
+        assert "is not what this pod asks for" in found.reason
+        assert validate_pod_create(brought, {}, {}, vocabularies=written) == []
+
+
+def test_a_node_publishes_as_many_as_the_name_means() -> None:
+    def published(*vocabularies: str) -> str:
+        return node_capacity(Cards(2).read(), 0, vocabularies)[names.NVIDIA_GPU]
+
+    assert (published(), published(SHARED_CARDS.name)) == ("2", "8")
 
 
 def test_several_are_of_different_cards() -> None:

@@ -14,13 +14,14 @@ CHUNK_MIB: Final = 2
 """A card's memory is given out in pieces of so much."""
 _MAX_MIG_PROFILES: Final = 8
 _MEMORY_SLICES: Final = 8
+"""Of a card, at the most: SIM_MEMORY_SLICES of native/sim/sim_machine.h."""
 
 
 class MigProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A shape of GPU instance that a card in MIG mode can be cut into, with NVIDIA's numbers for it.
 
     `profile` is NVML's ``NVML_GPU_INSTANCE_PROFILE_*``, `id` what the driver and nvidia-smi call it; `starts` are the
-    memory slices (of 8) at which one may begin, `size` how many it takes.
+    memory slices at which one may begin, `size` how many it takes: the largest of a model takes all that there are.
     """
 
     name: str
@@ -107,11 +108,14 @@ def profiles() -> Mapping[str, Profile]:
 
 def _check_mig(path: Path, profile: Profile) -> None:
     """Every placement lies within the card, and an instance's memory within its slices."""
-    slice_mib = profile.memory_mib // 2 // _MEMORY_SLICES * 2
-    if len(profile.mig) > _MAX_MIG_PROFILES:
-        raise CorruptData(f"card profile {path}: more than {_MAX_MIG_PROFILES} MIG profiles")
+    slices = max((mig.size for mig in profile.mig), default=1)
+    slice_mib = profile.memory_mib // 2 // slices * 2
+    if slices > _MEMORY_SLICES or len(profile.mig) > _MAX_MIG_PROFILES:
+        raise CorruptData(
+            f"card profile {path}: more than {_MAX_MIG_PROFILES} MIG profiles, or {_MEMORY_SLICES} slices"
+        )
     for mig in profile.mig:
         if mig.memory_mib % 2 or mig.memory_mib > mig.size * slice_mib:
             raise CorruptData(f"card profile {path}: {mig.name} has more memory than {mig.size} slices")
-        if any(start + mig.size > _MEMORY_SLICES for start in mig.starts):
+        if any(start + mig.size > slices for start in mig.starts):
             raise CorruptData(f"card profile {path}: {mig.name} has a placement beyond the card")

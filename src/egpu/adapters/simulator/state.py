@@ -40,7 +40,7 @@ MANUAL_CLOCK: Final = 1
 FIFO: Final = 2
 _LOCKS: Final = 1 << 60  # SIM_LOCK_TABLE; the processes' locks follow
 
-_ARCHITECTURES: Final = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9}
+_ARCHITECTURES: Final = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
 _BRANDS: Final = {"tesla": 2, "geforce": 5, "nvidia": 14}
 _ECC: Final = {"off": 0, "on": 1, "none": 2}
 _PCIE_MBYTES_PER_SECOND_PER_LANE: Final = {3: 985, 4: 1969, 5: 3938}

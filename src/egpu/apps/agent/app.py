@@ -53,6 +53,7 @@ from egpu.apps.agent.slots.plugin import SlotPlugin
 from egpu.apps.agent.slots.preparer import Preparer
 from egpu.apps.agent.slots.resizer import SlotResizer
 from egpu.apps.agent.slots.sweeper import Sweeper
+from egpu.core.provisioners.preparation import CardInstance
 from egpu.errors import ElasticGPUError, InvalidInput, NotSupported
 from egpu.runtime.supervisor import Supervisor
 
@@ -130,6 +131,7 @@ class Agent:
             learn=self.injection.learn,
             vocabularies=config.vocabularies,
             instances=self.instances,
+            given=self._given_instances,
         )
         self.resizer = self._resizer()
         self.sweeper = Sweeper(
@@ -192,6 +194,11 @@ class Agent:
             specs=self.specs,
             injection=self.injection,
         )
+
+    def _given_instances(self) -> frozenset[CardInstance]:
+        """The instances of MIG that this node's containers have."""
+        shares = [share for record in self.slots.records() for share in record.allocation.cards]
+        return frozenset(CardInstance(share.uuid, share.instance) for share in shares if share.instance is not None)
 
     def _resizer(self) -> SlotResizer:
         return SlotResizer(

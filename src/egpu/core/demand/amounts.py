@@ -3,7 +3,7 @@
 The rules are the same for pods and claims; only how memory is read differs (`egpu.api.quantities`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec.structs import replace
 
@@ -44,9 +44,14 @@ def asked_amounts(container: Container, path: str) -> dict[str, Quantity]:
     return {resource: value for resource, value in limits.items() if resource in BY_RESOURCE}
 
 
-def one_vocabulary(asked: Mapping[str, Quantity], path: str) -> Vocabulary:
-    """The vocabulary that all names of `asked` belong to. Raises InvalidDemand naming two that do not mix."""
-    meant = next((vocabulary for vocabulary in VOCABULARIES if asked.keys() <= set(vocabulary.resources())), None)
+def one_vocabulary(asked: Mapping[str, Quantity], path: str, spoken: Collection[str] = ()) -> Vocabulary:
+    """The vocabulary that all names of `asked` belong to; of those that take names over, only one that is `spoken`
+    here. Raises InvalidDemand naming two that do not mix."""
+    having = [vocabulary for vocabulary in VOCABULARIES if asked.keys() <= set(vocabulary.resources())]
+    meant = next(
+        (one for one in having if one.takes_over and one.name in spoken),
+        next((one for one in having if not one.takes_over), None),
+    )
     if meant is None:
         spoken = {BY_RESOURCE[resource].name: resource for resource in sorted(asked)}
         both = " and ".join(spoken.values())

@@ -4,6 +4,7 @@ Source of the vocabularies and units: `egpu.api.vocabularies`. Every refusal is 
 kubectl users write it, such as `spec.containers[app].resources.limits[docker.com/vcuda-core]`.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from msgspec.structs import replace
@@ -71,12 +72,18 @@ def claims_by_container(pod: Pod) -> dict[str, str]:
 
 
 def read_pod(
-    pod: Pod, claims: Claims, classes: Classes, *, largest_mib: int | None = None
+    pod: Pod,
+    claims: Claims,
+    classes: Classes,
+    *,
+    largest_mib: int | None = None,
+    vocabularies: Collection[str] | None = None,
 ) -> tuple[PodDemand, list[InvalidDemand]]:
     """What `pod` asks for, and what is wrong with it: at most one problem for the annotations and one a container.
 
     `claims` are those of its namespace, by name; `classes` by name. `largest_mib` is the memory of the largest card
-    known, or None when none is known yet: more than that is refused.
+    known, or None when none is known yet: more than that is refused. `vocabularies`: the optional ones that are turned
+    on; None: as it was when the pod was admitted.
     """
     problems: list[InvalidDemand] = []
     try:
@@ -90,7 +97,7 @@ def read_pod(
             if container.name in named:
                 demand = _claimed(pod, container, named[container.name], claims, classes)
             else:
-                demand = container_demand(pod, container)
+                demand = container_demand(pod, container, vocabularies)
             if demand:
                 _check_largest(demand, largest_mib, _memory_field(pod, container, demand))
         except InvalidDemand as error:
@@ -113,15 +120,21 @@ def read_pod(
     ), problems
 
 
-def container_demand(pod: Pod, container: Container) -> ContainerDemand | None:
-    """What a container asks for by its own resources, or None. Raises InvalidDemand."""
+def container_demand(
+    pod: Pod, container: Container, vocabularies: Collection[str] | None = None
+) -> ContainerDemand | None:
+    """What a container asks for by its own resources, or None. `vocabularies`: as of `read_pod`. Raises
+    InvalidDemand."""
     path = container_field(pod, container.name) + ".resources"
     asked = asked_amounts(container, path)
-    if asked and (told := _told(pod, container)) is not None:
+    told = _told(pod, container)
+    if asked and told is not None:
         asked = as_asked(asked, told)
     if not asked:
         return None
-    vocabulary = one_vocabulary(asked, f"{path}.limits")
+    if vocabularies is None:
+        vocabularies = () if told is None else (told.vocabulary,)
+    vocabulary = one_vocabulary(asked, f"{path}.limits", vocabularies)
     demand = normalise(
         {resource: (value, f"{path}.limits[{resource}]") for resource, value in asked.items()},
         vocabulary,

@@ -8,7 +8,7 @@ import numpy as np
 from egpu.api.allocation import ContainerDemand
 from egpu.api.mig import InstancePlace
 from egpu.core.arrays import BoolArray, FloatArray, IntArray
-from egpu.core.mig import arrange
+from egpu.core.mig import WantedInstance, arrange
 from egpu.core.placement.ledger import Ledger
 from egpu.core.placement.usage import EXCLUSIVE, FREE, card_mode
 from egpu.core.provisioners import CardTotals, Needs
@@ -85,13 +85,21 @@ class CandidateCards:
             fits_mode |= (self.mode == EXCLUSIVE) & (self.base_mode == FREE)
         return room & fits_mode
 
-    def ready(self, needs: Needs, eligible: BoolArray) -> BoolArray:
-        """Of the cards that can take a container, those that have the instance already that it would get."""
-        found: BoolArray = np.zeros_like(eligible)
+    def readiness(self, needs: Needs, eligible: BoolArray) -> FloatArray:
+        """How ready each card is for an instance, 0..1: 1 where it is there, less where it would be made, less still
+        where it would be larger than it need be, first there and then made; 0 where the card cannot take it."""
+        found = np.zeros(eligible.shape)
         for row, column in np.argwhere(eligible).tolist() if needs.instances is not None else ():
             mig, _ = self.ledger.instances(int(self.rows[row]), column)
-            found[row, column] = self._place(row, column, needs)[0] in (*mig.own, *mig.others)
+            (place,) = self._place(row, column, needs)
+            larger = place.profile != self._wanted(row, column, needs).profile
+            found[row, column] = (3 + (place in (*mig.own, *mig.others)) - 2 * larger) / 4
         return found
+
+    def _wanted(self, row: int, column: int, needs: Needs) -> WantedInstance:
+        assert needs.instances is not None
+        assert self.totals.kind is not None
+        return needs.instances[int(self.totals.kind[row, column])]
 
     def _with_place(self, room: BoolArray, needs: Needs) -> BoolArray:
         found: BoolArray = np.zeros_like(room)
@@ -101,10 +109,8 @@ class CandidateCards:
 
     def _place(self, row: int, column: int, needs: Needs) -> tuple[InstancePlace, ...]:
         """Where a card's next instance would be; nothing where there is no place."""
-        assert needs.instances is not None
-        assert self.totals.kind is not None
         mig, held = self.ledger.instances(int(self.rows[row]), column)
-        wanted = needs.instances[int(self.totals.kind[row, column])]
+        wanted = self._wanted(row, column, needs)
         return arrange(mig, (*held, *self.instances.get((row, column), ())), (wanted,)) or ()
 
     def take(

@@ -40,7 +40,7 @@ _PREFERRED: Final = 2.0
 _LIKED: Final = 1000.0
 """Times how much the demand would rather have a card, in steps of one kind of cards: before what the policy prefers."""
 _READY: Final = 100.0
-"""Added where an instance of MIG need not be made."""
+"""Times how ready a card is to give an instance of MIG."""
 _OWN_CARD: Final = 10_000.0
 """Added where an init container can reuse what its pod has there anyway."""
 
@@ -79,6 +79,8 @@ class _Placed:
     ok: BoolArray
     columns: dict[str, IntArray]
     state: CandidateCards
+    readiness: FloatArray | None
+    """Per candidate row, 0..1: 1 where all instances of MIG that are wanted are there; None where none are wanted."""
 
 
 def _greedy(
@@ -89,18 +91,21 @@ def _greedy(
     state = CandidateCards.of(ledger, rows)
     ok = np.ones(len(rows), dtype=np.bool_)
     columns: dict[str, IntArray] = {}
+    ready: list[FloatArray] = []
     width = state.usable.shape[1]
     for name, demand in request.local.items():
         init, sidecar = name in request.demand.init, name in request.demand.sidecars
         if demand.cards > width:
-            return _Placed(np.zeros_like(ok), {}, state)
+            return _Placed(np.zeros_like(ok), {}, state, None)
         needs = provisioner(demand.provisioner).needs(demand, state.totals)
         eligible = state.eligible(demand, needs, init=init)
         ok &= eligible.sum(axis=1) >= demand.cards
         scores = state.fullness(needs)
         scores[:, list(preferred)] += _PREFERRED
         if needs.instances is not None:
-            scores = scores + _READY * state.ready(needs, eligible)
+            readiness = state.readiness(needs, eligible)
+            scores = scores + _READY * readiness
+            ready.append(readiness.max(axis=1))
         if init:
             reusable = (state.init_core - state.peak_core >= needs.core) & (
                 state.init_memory - state.peak_memory >= needs.memory_mib
@@ -120,7 +125,7 @@ def _greedy(
         placed = np.flatnonzero(ok)
         at = (np.repeat(placed, demand.cards), best[placed].ravel())
         state.take(demand, needs, at, init=init, sidecar=sidecar)
-    return _Placed(ok, columns, state)
+    return _Placed(ok, columns, state, np.mean(ready, axis=0) if ready else None)
 
 
 def _joined(ledger: Ledger, row: int, likes: list[int], demand: ContainerDemand) -> tuple[int, ...] | None:
@@ -248,8 +253,9 @@ def _allowed_by_claims(request: Request, ledger: Ledger, nodes: Sequence[str]) -
 
 
 def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArray:
-    """How good each node is where no policy has a view, 0..1, shape (nodes,): the fuller its cards then are, and of the
-    pool's the nearer; 0 where the request does not fit greedily."""
+    """How good each node is where no policy has a view, 0..1, shape (nodes,): for instances of MIG the more of them are
+    there, then the fuller its cards then are, and of the pool's the nearer; 0 where the request does not fit greedily.
+    """
     answer = np.zeros(len(nodes))
     if request.waiting:
         return answer
@@ -258,7 +264,8 @@ def fullness(request: Request, ledger: Ledger, nodes: Sequence[str]) -> FloatArr
     rows, places = ledger.rows_of(nodes)
     if len(rows):
         placed = _greedy(request, ledger, rows)
-        answer[places] = np.where(placed.ok, placed.state.mean_fullness(), 0)
+        good = instances.ready_first(placed.readiness, placed.state.mean_fullness())
+        answer[places] = np.where(placed.ok, good, 0)
     return answer
 
 
@@ -351,6 +358,9 @@ def _allocation(
     assert row is not None
     needs = provisioner(demand.provisioner).needs(demand, ledger.totals(row))
     cards = ledger.cards(node)
+    shares = {column: (int(needs.core[column]), int(needs.memory_mib[column])) for column in sorted(columns)}
+    if instance is not None:
+        shares = {column: instances.amounts(ledger, row, column, instance) for column in shares}
     return ContainerAllocation(
         provisioner=provisioner(demand.provisioner).name,
         mode="exclusive" if demand.exclusive else "shared",
@@ -367,12 +377,12 @@ def _allocation(
                 uuid=cards[column].uuid,
                 index=cards[column].index,
                 minor=cards[column].minor,
-                core=int(needs.core[column]),
-                memory_mib=int(needs.memory_mib[column]),
+                core=core,
+                memory_mib=memory_mib,
                 model=cards[column].model,
                 card_memory_mib=cards[column].memory_mib,
                 instance=instance,
             )
-            for column in sorted(columns)
+            for column, (core, memory_mib) in shares.items()
         ),
     )

@@ -1,6 +1,8 @@
 """The cards of a ledger and their hosts as a `Fleet`: what policies look at, in a cluster as in a simulation.
 
-Row by row as rows change; where nodes or cards come and go, the fleet is built anew. Its rows are the ledger's.
+Row by row as rows change; where nodes or cards come and go, the fleet is built anew. Its rows and columns are the
+ledger's. Of a card in MIG mode nothing is free to a policy, which knows amounts and no places: what takes an instance
+is ranked without one (`egpu.core.placement.ranking`).
 """
 
 import numpy as np
@@ -58,8 +60,10 @@ class Mirror:
     def _machine(self, row: int) -> Machine:
         name = self._ledger.names[row]
         cards, total = self._ledger.cards(name), self._hosts.total(name)
-        memory = max((card.memory_mib for card in cards), default=0)
-        return Machine(name, total.cpu_milli, total.ram_mib, len(cards), cards[0].model if cards else "", memory)
+        whole = [card for card in cards if card.mig is None]
+        memory = max((card.memory_mib for card in whole), default=0)
+        model = (whole or cards)[0].model if cards else ""
+        return Machine(name, total.cpu_milli, total.ram_mib, len(cards), model, memory)
 
     def _room(self, row: int) -> Room:
         name = self._ledger.names[row]
@@ -68,6 +72,7 @@ class Mirror:
     def _copy(self, row: int) -> None:
         ledger, fleet, room = self._ledger, self._fleet, self._room(row)
         usable = ledger.healthy[row] & (ledger.mode[row] != EXCLUSIVE) & (ledger.mode[row] != CONFLICT)
+        usable &= ledger.totals(row).whole()
         core = np.where(usable, ledger.core_free[row] * MILLI_PER_PERCENT, 0)
         memory = np.where(usable, ledger.memory_free[row], 0)
         fleet.set_row(row, core[: fleet.width], memory[: fleet.width], room.cpu_milli, room.ram_mib)

@@ -2,8 +2,8 @@
 
 The policies are those of the simulator (`egpu.core.policies`), on the same arrays: the ledger as a fleet
 (`egpu.core.placement.mirror`), the request as a shape. What fits is the ledger's decision (`egpu.core.placement.fit`).
-Where a policy has no view (a claim that has its cards, cards of the pool, CPU short by what is known), the fullest
-place is best.
+Where a policy has no view (a claim that has its cards, cards of the pool, instances of MIG, CPU short by what is
+known), the fullest place is best.
 """
 
 from collections import OrderedDict
@@ -208,7 +208,8 @@ class Ranking:
 
     def _shapes(self, request: Request) -> tuple[list[Shape], IntArray]:
         """The pod as shapes, for what a container asks of a card may differ by model (TFLOPS), the most common first;
-        and per row which of them, -1 where no card can ever serve. Of several GPU containers the hardest counts."""
+        and per row which of them, -1 where no card can ever serve. Of several GPU containers the hardest counts; none
+        where that is an instance of MIG, which is more than an amount."""
         demand = next(iter(request.local.values()), None)
         if demand is None:
             return [], _NO_ROWS
@@ -238,7 +239,7 @@ class Ranking:
         needs = provisioner(demand.provisioner).needs(demand, self._ledger.totals(rows))
         usable: BoolArray = needs.possible & self._ledger.present
         able = usable.any(axis=1)
-        if not able.any():
+        if needs.instances is not None or not able.any():
             return [], group
         at = (rows[able], usable[able].argmax(axis=1))
         asked = np.stack([needs.core[at], needs.memory_mib[at]], axis=1)

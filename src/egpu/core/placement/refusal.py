@@ -200,9 +200,11 @@ def _no_place(needs: Needs, ledger: Ledger, cell: tuple[int, int]) -> str | None
     if arrange(mig, held, (wanted,)) is not None:
         return None
     there = ", ".join(f"{place} in use" for place in held) or "nothing in use"
-    foreign = [place for place in mig.others if place not in held]
+    there += "".join(f", {place} used by somebody else" for place in mig.used if place not in held)
+    foreign = [place for place in mig.others if place not in (*held, *mig.used)]
     there += "".join(f", {place} of somebody else's" for place in foreign)
-    return f"has no place for {wanted.profile} ({there})" + ("" if wanted.cut else ", and may not be cut")
+    what = wanted.profile + (" or larger" if wanted.larger else "")
+    return f"has no place for {what} ({there})" + ("" if wanted.cut else ", and may not be cut")
 
 
 def _never(demand: ContainerDemand, card: Card, needs: Needs) -> str:

@@ -16,7 +16,7 @@ from egpu.api.allocation import ContainerAllocation, ContainerDemand
 from egpu.api.mig import InstanceProfile
 from egpu.api.vocabularies import MIGS, profile_of
 from egpu.core.arrays import BoolArray, IntArray
-from egpu.core.mig import WantedInstance, core_percent, smallest
+from egpu.core.mig import WantedInstance, core_percent, enough
 from egpu.core.provisioners.base import CardTotals, Needs, NodeTotals, Provisioner
 from egpu.core.provisioners.preparation import CardInstance, Preparation
 from egpu.errors import TerminalError
@@ -50,19 +50,20 @@ class MIG(Provisioner):
 
     def needs(self, demand: ContainerDemand, cards: CardTotals) -> Needs:
         """The profile that is asked for, or the smallest that has as much, on each kind of card; its compute in percent
-        of the card, rounded down, and its memory."""
+        of the card, rounded down, and its memory. Where the smallest finds no place, a larger one takes more."""
         core: IntArray = np.zeros_like(cards.memory_mib)
         memory: IntArray = np.zeros_like(cards.memory_mib)
         possible: BoolArray = np.zeros(cards.memory_mib.shape, dtype=np.bool_)
         wanted: dict[int, WantedInstance] = {}
         for number, kind in enumerate(cards.kinds):
-            profile = _profile(demand, kind.profiles)
-            if profile is not None and cards.kind is not None:
+            fitting = _profiles(demand, kind.profiles)
+            if fitting and cards.kind is not None:
                 here = cards.kind == number
-                core[here] = core_percent(kind.profiles, profile)
-                memory[here] = profile.memory_mib
+                core[here] = core_percent(kind.profiles, fitting[0])
+                memory[here] = fitting[0].memory_mib
                 possible |= here
-                wanted[number] = WantedInstance(profile.name, demand.repartition)
+                first, *larger = (each.name for each in fitting)
+                wanted[number] = WantedInstance(first, demand.repartition, tuple(larger))
         return Needs(core, memory, possible & cards.selected(demand), wanted)
 
     def capacity(self, node: NodeTotals) -> dict[str, int]:
@@ -84,9 +85,10 @@ class MIG(Provisioner):
         return Preparation(minors, instance=CardInstance(share.uuid, share.instance))
 
 
-def _profile(demand: ContainerDemand, profiles: Sequence[InstanceProfile]) -> InstanceProfile | None:
-    """The one for `demand`, of those that a card has; None where none will do."""
+def _profiles(demand: ContainerDemand, profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
+    """Those that will do for `demand`, of those that a card has: the one that it names, or all with as much as it
+    asks for, the smallest first."""
     named = profile_of(demand.vocabulary)
     if not named:
-        return smallest(profiles, demand.core, demand.memory_mib)
-    return next((one for one in profiles if one.name == named), None)
+        return enough(profiles, demand.core, demand.memory_mib)
+    return [one for one in profiles if one.name == named]

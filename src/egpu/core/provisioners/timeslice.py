@@ -33,7 +33,7 @@ class TimeSlice(Provisioner):
     parameters: ClassVar = {REPLICAS: tuple(str(number) for number in COUNTS), TIME_SLICE: LENGTHS}
 
     def problem(self, demand: ContainerDemand) -> str | None:
-        if demand.vocabulary == TIMESLICE.name:
+        if BY_NAME[demand.vocabulary].parts and BY_NAME[demand.vocabulary].provisioner == self.name:
             return None
         return f"{self.name} gives out replicas of cards, not amounts; ask for {TIMESLICE.cards}"
 

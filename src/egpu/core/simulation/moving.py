@@ -20,8 +20,8 @@ from egpu.errors import CorruptData, DoesNotFit, ElasticGPUError
 
 
 class Movers:
-    """The pods of a cluster that may be moved: one GPU container with cards of its own node and not of a claim, free to
-    run on any node, in no gang, and made by nobody who wants one on each node."""
+    """The pods of a cluster that may be moved: one GPU container with cards of its own node and not of a claim nor an
+    instance of MIG, free to run on any node, in no gang, and made by nobody who wants one on each node."""
 
     def __init__(self, cache: SchedulerCache, pods: Iterable[Pod]) -> None:
         self.fleet = _copy(cache.ranking.fleet())
@@ -44,7 +44,11 @@ class Movers:
         if len(containers) != 1 or len(shapes) != 1 or containers[0].claim or containers[0].server:
             return None
         columns = {card.uuid: column for column, card in enumerate(self._cache.ledger.cards(pod.spec.node_name))}
-        cards = tuple(columns[share.uuid] for share in containers[0].cards if share.uuid in columns)
+        cards = tuple(
+            columns[share.uuid]
+            for share in containers[0].cards
+            if share.uuid in columns and share.instance is None  # of a card in MIG mode the fleet has nothing
+        )
         # What it was given, where that is not what it asks for (memory in proportion, TFLOPS of this card).
         first = containers[0].cards[0]
         shape = shapes[0]

@@ -34,9 +34,11 @@ from egpu.api.objects import (
     card_name,
 )
 from egpu.api.quantities import parse_count, quantity_or_zero
+from egpu.api.wire import replacing
 from egpu.apps.agent.cards.instances import Instances
 from egpu.apps.agent.cards.inventory import Inventory
 from egpu.core.provisioners import PROVISIONERS, NodeTotals
+from egpu.core.provisioners.preparation import CardInstance
 from egpu.errors import AlreadyExists, ElasticGPUError, InvalidInput
 
 log = structlog.get_logger(__name__)
@@ -60,7 +62,8 @@ class PoolMember:
 class Publisher:
     """`published` is the version of the inventory that the cluster was last told completely; 0 at first. `pool` is set
     before it runs where the node takes part in the pool. `learn` is told what kubelet says of the node, and answers how
-    slots reach containers there; `vocabularies` are the optional ones that are turned on."""
+    slots reach containers there; `vocabularies` are the optional ones that are turned on; `given` are the instances of
+    MIG that this node's containers have."""
 
     def __init__(
         self,
@@ -73,8 +76,10 @@ class Publisher:
         learn: Callable[[NodeSystemInfo], str],
         vocabularies: Collection[str] = (),
         instances: Instances | None = None,
+        given: Callable[[], Collection[CardInstance]] = frozenset,
     ) -> None:
         self._instances = instances
+        self._given = given
         self.pool: PoolMember | None = None
         self._client = client
         self._node = node
@@ -118,14 +123,15 @@ class Publisher:
         """Write everything once. Raises whatever the API server refuses."""
         node = await self._client.get(Node, self._node)
         injection = self._learn(node.status.node_info)
-        in_use = {card.uuid for card in cards if await self._publish_card(card, node)}
+        given = self._given() if any(card.mig is not None for card in cards) else ()
+        in_use = {card.uuid for card in cards if await self._publish_card(card, node, given)}
         await self._disown({card.uuid for card in cards})
         await self._publish_node(cards, node, injection, in_use)
 
-    async def _publish_card(self, card: CardReading, node: Node) -> bool:
+    async def _publish_card(self, card: CardReading, node: Node, given: Collection[CardInstance]) -> bool:
         """Whether anything of it is given out."""
         own = frozenset[InstancePlace]() if self._instances is None else self._instances.own(card.uuid)
-        wanted = card_object(self._node, card, node.uid, own)
+        wanted = card_object(self._node, card, node.uid, own, given)
         found = await self._client.find(ElasticGPU, wanted.name)
         if found is None:
             try:
@@ -138,8 +144,8 @@ class Publisher:
             return False
         if (there, found.spec.capacity) != (wanted.spec.physical_gpu, wanted.spec.capacity):
             spec: dict[str, Any] = msgspec.to_builtins(wanted.spec)
-            # A merge patch keeps what it does not name; what we wrote with its default must be named.
-            spec["physicalGPU"] = _complete(wanted.spec.physical_gpu)
+            # A merge patch keeps what it does not name: what was there and is at its default now, at any depth.
+            spec["physicalGPU"] = replacing(there, wanted.spec.physical_gpu)
             await self._client.patch(ElasticGPU, wanted.name, {"spec": spec})
         await self._publish_status(found, card_status(found, card))
         return any(quantity_or_zero(amount) for amount in found.status.given.values())
@@ -192,9 +198,14 @@ class Publisher:
 
 
 def card_object(
-    node: str, card: CardReading, node_uid: str, own: Collection[InstancePlace] = frozenset()
+    node: str,
+    card: CardReading,
+    node_uid: str,
+    own: Collection[InstancePlace] = frozenset(),
+    given: Collection[CardInstance] = frozenset(),
 ) -> ElasticGPU:
-    """The object of one card. It goes with its node. `own`: which instances of MIG on it are the agent's."""
+    """The object of one card. It goes with its node. `own`: which instances of MIG on it are the agent's; `given`:
+    which, of any card, the node's containers have."""
     owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=node_uid)
     tflops = {} if card.tflops is None else {"fp32": card.tflops}
     return ElasticGPU(
@@ -213,14 +224,15 @@ def card_object(
                 numa=-1 if card.numa is None else card.numa,
                 memory_isolation=card.memory_isolation,
                 links=[Link(uuid=uuid, kind=kind) for uuid, kind in card.links],
-                mig=_mig(card, own),
+                mig=_mig(card, own, {one.place for one in given if one.uuid == card.uuid}),
             ),
         ),
     )
 
 
-def _mig(card: CardReading, own: Collection[InstancePlace]) -> Mig | None:
-    """What is half made of the agent's own is left out: it is whole or gone in a moment."""
+def _mig(card: CardReading, own: Collection[InstancePlace], given: Collection[InstancePlace]) -> Mig | None:
+    """What is half made of the agent's own is left out: it is whole or gone in a moment. Whether a container's program
+    runs on what it was given is not told: the scheduler knows who has it."""
     if card.mig is None:
         return None
     found = card.mig.instances
@@ -228,6 +240,7 @@ def _mig(card: CardReading, own: Collection[InstancePlace]) -> Mig | None:
         profiles=list(card.mig.profiles),
         own=[one.place for one in found if one.place in own and one.whole],
         others=[one.published for one in found if one.place not in own],
+        used=[one.published for one in found if one.in_use and one.place not in given],
     )
 
 
