@@ -2,7 +2,6 @@
 all that was decided."""
 
 from collections.abc import Sequence
-from itertools import compress
 from typing import Final
 
 import msgspec
@@ -27,9 +26,10 @@ def reasons(nodes: NodeNames, refused: Sequence[Refused], *, resolvable: bool) -
     """An object with the reason of each refused node whose refusal is, or is not, resolvable."""
     parts: list[bytes] = []
     for one in refused:
-        if one.resolvable == resolvable and one.which.any():
+        places: list[int] = one.which.nonzero()[0].tolist()
+        if places and one.resolvable == resolvable:
             reason = b":" + msgspec.json.encode(in_words(one.reason))
-            names = compress(nodes.quoted.texts, one.which.tolist())
+            names = map(nodes.quoted.texts.__getitem__, places)
             parts.append((reason + b",").join(names) + reason)
     return b"{%b}" % b",".join(parts)
 
