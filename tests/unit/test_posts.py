@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from unittest.mock import ANY
 
 import httpx2
 import pytest
@@ -118,6 +119,10 @@ async def test_a_request_that_comes_drop_by_drop_is_not_waited_for(monkeypatch: 
             connection[1].write(sent)
             assert (await told(connection))[0] == 408
             connection[1].close()
+        connection = await opened(address)
+        connection[1].write(head("/say", 1) + b"1" + head("/say", 10) + b"2")
+        assert [await asyncio.wait_for(told(connection), 60) for _ in range(2)] == [(200, b"1"), (408, ANY)]
+        connection[1].close()
         assert held.held_bytes == 0
 
 

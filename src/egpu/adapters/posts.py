@@ -70,6 +70,7 @@ class PostProtocol(asyncio.Protocol):
         idle_seconds: float,
     ) -> None:
         self._posts, self._state, self._in_hand, self._idle_seconds = posts, state, in_hand, idle_seconds
+        self._connections: set[Any] = state.connections
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._timer: asyncio.TimerHandle | None = None
@@ -100,10 +101,10 @@ class PostProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport: asyncio.Transport = transport
-        self._state.connections.add(self)  # type: ignore[arg-type]
+        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state.connections.discard(self)  # type: ignore[arg-type]
+        self._connections.discard(self)
         self._expect(None)
         self._posts.held_bytes -= self._size
         self._begin()
@@ -212,7 +213,7 @@ class PostProtocol(asyncio.Protocol):
             self._task = None
             self._posts.held_bytes -= sum(len(body) for _, body, _ in self._waiting)
             self._waiting.clear()
-        if not self._refused:
+        if not self._refused and self._timer is None:  # else the next request has begun
             self._expect(self._idle_seconds, self._transport.close)
 
     def _write(self, answer: Answer, *, last: bool) -> None:
