@@ -6,25 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import uvloop
-from starlette.requests import Request
-from starlette.responses import Response
 
 from egpu.adapters.listening import Listen, bound, open_socket
-from egpu.adapters.posts import Posts
-from egpu.adapters.web import TLS, body_within, serve
-from egpu.apps.extender.server import MAX_BODY_BYTES
+from egpu.adapters.posts import Answer, Post, Posts
+from egpu.adapters.web import TLS, serve
+from egpu.apps.extender.server import MAX_BODY_BYTES, MAX_HELD_BYTES
+
+
+def _saying(answer: bytes) -> Post:
+    async def say(_: bytes) -> Answer:
+        return Answer(answer)
+
+    return Post(say, MAX_BODY_BYTES)
 
 
 async def _serve(folder: Path, answers: Mapping[str, bytes]) -> None:
-    async def answer(request: Request) -> Response:
-        await body_within(request, MAX_BODY_BYTES)
-        return Response(answers[request.scope["path"]], media_type="application/json")
-
     tls = TLS(client_ca=folder / "ca.crt")
     tls.load_files(folder / "tls.crt", folder / "tls.key")
     sock = open_socket(Listen("127.0.0.1", 0))
     print(bound(sock).port, flush=True)
-    await serve(Posts(dict.fromkeys(answers, answer)), [sock], tls=tls)
+    paths = {path: _saying(answer) for path, answer in answers.items()}
+    await serve(Posts(paths, at_most_bytes=MAX_HELD_BYTES), [sock], tls=tls)
 
 
 if __name__ == "__main__":

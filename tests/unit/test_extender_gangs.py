@@ -9,7 +9,7 @@ import pytest
 from test_extender_binding import args, claim, cluster, extender, given_out, gpu_class, on_binding, pod
 
 from egpu.api import names
-from egpu.api.extender import ExtenderFilterAnswer
+from egpu.api.extender import in_words
 from egpu.api.kubernetes import Pod
 from egpu.apps.extender import Extender
 from egpu.apps.extender.gangs import GangController
@@ -37,9 +37,8 @@ async def ask(one: Extender, name: str) -> tuple[list[str], str]:
     assert found is not None
     nodes = sorted(one.view.cache.ledger.nodes())
     verdict = one.placing.filter(found, NodeNames(nodes))
-    answer = ExtenderFilterAnswer(failed_nodes=verdict.failed, failed_and_unresolvable_nodes=verdict.unresolvable)
-    reasons = answer.failed_nodes | answer.failed_and_unresolvable_nodes
-    return list(chosen(nodes, verdict.ok)), "; ".join(sorted(set(reasons.values())))
+    reasons = {in_words(refused.reason) for refused in verdict.refused}
+    return list(chosen(nodes, verdict.ok)), "; ".join(sorted(reasons))
 
 
 async def schedule(one: Extender, api: FakeAPI, *pods: str) -> str:

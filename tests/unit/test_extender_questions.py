@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from egpu.api.extender import HostPriority
 from egpu.apps.extender import questions
+from egpu.apps.extender.answers import priorities, reasons
+from egpu.apps.extender.placing import Refused
 from egpu.apps.extender.questions import Questions
-from egpu.apps.extender.server import priorities
 from egpu.core.placement.ledger import Card, Ledger, NodeCards
 from egpu.core.placement.node_names import NodeNames
 from egpu.errors import InvalidInput
@@ -80,8 +81,35 @@ def test_scores_are_written_as_their_structs_would_be(pairs: list[tuple[str, int
     assert written == msgspec.json.encode([HostPriority(host=name, score=score) for name, score in pairs])
 
 
-def test_a_name_that_no_node_can_have_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="quote"):
-        priorities(NodeNames(['a",b']), np.zeros(1, dtype=np.int64))
-    scores = msgspec.json.decode(priorities(NodeNames(["a,b", "\x01"]), np.array([3, 10])), type=list[HostPriority])
-    assert scores == [HostPriority(host="a,b", score=3), HostPriority(host="\x01", score=10)]
+def test_any_text_is_written_as_a_name() -> None:
+    names = ["a,b", "\x01", 'c","d', "é"]
+    scores = msgspec.json.decode(priorities(NodeNames(names), np.array([3, 10, 0, 9])), type=list[HostPriority])
+    assert scores == [HostPriority(host=name, score=score) for name, score in zip(names, (3, 10, 0, 9), strict=True)]
+
+
+@given(st.lists(st.sampled_from(["", "full", '100 % "used"']), min_size=1), st.booleans())
+def test_each_refused_node_has_its_reason(said: list[str], resolvable: bool) -> None:
+    names = [f"n{number}" for number in range(len(said))]
+    refused = [
+        Refused(np.array([one == why for one in said]), why, resolvable=(why == "full") == resolvable)
+        for why in ("full", '100 % "used"', "nobody's")
+    ]
+    written = reasons(NodeNames(names), refused, resolvable=resolvable)
+    assert msgspec.json.decode(written) == {name: why for name, why in zip(names, said, strict=True) if why == "full"}
+    others = reasons(NodeNames(names), refused, resolvable=not resolvable)
+    told = {name: '100 percent "used"' for name, why in zip(names, said, strict=True) if "used" in why}
+    assert msgspec.json.decode(others) == told
+
+
+@given(st.data())
+def test_a_part_of_a_part_is_what_its_names_say(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.from_regex(r"\A[a-z,]{0,4}\Z"), unique=True))
+    nodes = NodeNames(names)
+    for _ in range(3):
+        which = np.array(data.draw(st.lists(st.booleans(), min_size=len(nodes), max_size=len(nodes))), dtype=np.bool_)
+        if data.draw(st.booleans()):
+            nodes.found(1, lambda asked: (np.arange(len(asked)), np.arange(len(asked))))
+        nodes, names = nodes.subset(which), [name for name, kept in zip(names, which.tolist(), strict=True) if kept]
+        assert len(nodes) == len(names)
+        assert list(nodes.quoted.texts) == [msgspec.json.encode(name) for name in names]
+        assert list(nodes) == names

@@ -18,7 +18,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from egpu.adapters import certificate_files, certificates, http_protocol, http_server, listening, web
-from egpu.adapters.posts import Posts
 from egpu.api.admission import AdmissionRequest, AdmissionResponse
 from egpu.apps.webhook import server
 from support.waiting import until
@@ -290,14 +289,3 @@ async def test_series_that_somebody_else_writes_follow_the_registry_s() -> None:
     async with serving(app) as address, httpx2.AsyncClient() as client:
         said = (await client.get(f"http://{address}/metrics")).text
     assert [line for line in said.splitlines() if not line.startswith("#")] == ["ours 2.0", "of_others 1"]
-
-
-async def test_what_is_posted_to_takes_nothing_else() -> None:
-    async def said(request: Request) -> Response:
-        return Response(await request.body())
-
-    async with serving(Posts({"/say": said})) as address, httpx2.AsyncClient(base_url=f"http://{address}") as client:
-        answer = await client.post("/say", content=b"a" * 100_000)
-        assert (answer.status_code, answer.content) == (200, b"a" * 100_000)
-        for method, path, status in (("GET", "/say", 405), ("POST", "/other", 404), ("GET", "/other", 404)):
-            assert (await client.request(method, path)).status_code == status

@@ -32,7 +32,7 @@
     http_server     uvicorn with its callers counted
     listening       addresses to listen on, and sockets there
     web             serving HTTP beside other work
-    posts           an application to which bodies are posted
+    posts           bodies that are posted on a few paths, and their answers
     bodies          what requests' bodies take of memory, all together
     monitoring      health for anybody, metrics for whoever may read them
     usage           what slices use, from where it is published

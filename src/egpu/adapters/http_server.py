@@ -20,6 +20,7 @@ import structlog
 import uvicorn
 from starlette.responses import PlainTextResponse
 
+from egpu.adapters.posts import PostProtocol, Posts
 from egpu.adapters.strangers import MAX_STRANGERS, Strangers, accept, places_for
 
 log = structlog.get_logger(__name__)
@@ -47,10 +48,17 @@ class _Caller:
 class Server(uvicorn.Server):
     """uvicorn without its own signal handling: the supervisor has it; and without its own accepting."""
 
-    def __init__(self, config: uvicorn.Config, *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """`tls` is asked at every connection; None: plain HTTP."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        posts: Posts | None = None,
+    ) -> None:
+        """`tls` is asked at every connection; None: plain HTTP. `posts` are answered in place of the application."""
         super().__init__(config)
         self._tls = tls
+        self._posts = posts
         self.strangers = Strangers()
         self.answering: Counter[str] = Counter()
         """Requests in hand, by address."""
@@ -129,8 +137,13 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self._expire, caller, caller.place)
 
     def _protocol(self, client: tuple[str, int]) -> asyncio.Protocol:
-        make: Any = self.config.http_protocol_class
-        made: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        if self._posts is not None:
+            made: asyncio.Protocol = PostProtocol(
+                self._posts, self.server_state, lambda: self.answer(client), idle_seconds=self.config.timeout_keep_alive
+            )
+        else:
+            make: Any = self.config.http_protocol_class
+            made = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         lost = made.connection_lost
 
         def connection_lost(exc: Exception | None) -> None:

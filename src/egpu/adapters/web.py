@@ -15,10 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from egpu.adapters.http_protocol import BoundedProtocol
 from egpu.adapters.http_server import Server
+from egpu.adapters.posts import Posts
 from egpu.errors import InvalidInput
 
 GRACE_SECONDS = 2
@@ -129,10 +130,14 @@ async def body_within(
     return bytes(body)
 
 
-async def serve(app: ASGIApp, sockets: Sequence[socket.socket], *, tls: TLS | None = None) -> None:
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """In place of an application, where there is none."""
+
+
+async def serve(app: ASGIApp | Posts, sockets: Sequence[socket.socket], *, tls: TLS | None = None) -> None:
     """Serves until cancelled, then answers what has begun for at most GRACE_SECONDS."""
     config = uvicorn.Config(
-        app,
+        _nothing if isinstance(app, Posts) else app,
         http=BoundedProtocol,
         log_config=None,
         access_log=False,
@@ -143,7 +148,8 @@ async def serve(app: ASGIApp, sockets: Sequence[socket.socket], *, tls: TLS | No
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
     )
-    server = Server(config, tls=None if tls is None else lambda: tls.context)
+    posts = app if isinstance(app, Posts) else None
+    server = Server(config, tls=None if tls is None else lambda: tls.context, posts=posts)
     serving = asyncio.create_task(server.serve(list(sockets)))
     try:
         await asyncio.shield(serving)

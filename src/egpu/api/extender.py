@@ -18,7 +18,8 @@ from egpu.api.wire import Wire, go
 _PERCENT: Final = re.compile(r" ?%")
 
 
-def _in_words(text: str) -> str:
+def in_words(text: str) -> str:
+    """A reason as it is sent."""
     return _PERCENT.sub(" percent", text)
 
 
@@ -46,32 +47,27 @@ class ExtenderQuestion(_Go, frozen=True, kw_only=True):
     node_names: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-class _Filtered(_Go, frozen=True, kw_only=True):
-    """`nodes` is answered (as full objects) only to a caller that sent full objects."""
+class ExtenderFilterResult(_Go, frozen=True, kw_only=True):
+    """As it is read. `nodes` is answered (as full objects) only to a caller that sent full objects."""
 
     nodes: dict[str, object] | None = None
+    node_names: list[str] | None = None
     failed_nodes: dict[str, str] = field(default_factory=dict[str, str])
     failed_and_unresolvable_nodes: dict[str, str] = field(default_factory=dict[str, str])
     error: str = ""
 
-    def __post_init__(self) -> None:
-        for name in ("failed_nodes", "failed_and_unresolvable_nodes"):
-            reasons: dict[str, str] = getattr(self, name)
-            said = {reason: _in_words(reason) for reason in set(reasons.values())}  # few, of many nodes
-            msgspec.structs.force_setattr(self, name, {node: said[reason] for node, reason in reasons.items()})
-        msgspec.structs.force_setattr(self, "error", _in_words(self.error))
 
+class ExtenderFilterAnswer(_Go, frozen=True, kw_only=True):
+    """As it is written: what there may be thousands of is JSON, and its reasons are `in_words` already."""
 
-class ExtenderFilterResult(_Filtered, frozen=True, kw_only=True):
-    """As it is read."""
-
-    node_names: list[str] | None = None
-
-
-class ExtenderFilterAnswer(_Filtered, frozen=True, kw_only=True):
-    """As it is written: `node_names`, of which there may be thousands, is JSON."""
-
+    nodes: dict[str, object] | None = None
     node_names: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"null"))
+    failed_nodes: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"{}"))
+    failed_and_unresolvable_nodes: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"{}"))
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "error", in_words(self.error))
 
 
 class HostPriority(_Go, frozen=True, kw_only=True):
@@ -92,7 +88,7 @@ class ExtenderBindingResult(_Go, frozen=True, kw_only=True):
     error: str = ""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "error", _in_words(self.error))
+        msgspec.structs.force_setattr(self, "error", in_words(self.error))
 
 
 class MetaPod(_Go, frozen=True, kw_only=True):

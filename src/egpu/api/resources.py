@@ -62,7 +62,7 @@ def effective_requests(pod: PodLike) -> Amounts:
 
 def whole_units(resource: str, amount: Fraction) -> int:
     """As a kubelet counts and says it: CPU in thousandths of a core, all else in base units, rounded up."""
-    return math.ceil(amount * (1000 if resource == CPU else 1))
+    return math.ceil(amount * 1000 if resource == CPU else amount)
 
 
 def _merged(one: Amounts, other: Amounts, by: Callable[[Fraction, Fraction], Fraction]) -> Amounts:

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from egpu.api.extender import ExtenderBindingResult, ExtenderFilterResult
+from egpu.api.extender import ExtenderBindingResult, ExtenderFilterAnswer, in_words
 
 
 def sprintf(text: str) -> str:
@@ -29,11 +29,7 @@ def test_go_would_spoil_a_percent_sign() -> None:
 @example("card 0 has 40 % of compute free, 60 % needed")
 @example("100%")
 def test_what_is_said_is_read_the_same_in_event_and_condition(reason: str) -> None:
-    answers = ExtenderFilterResult(
-        failed_nodes={"a": reason}, failed_and_unresolvable_nodes={"b": reason}, error=reason
-    )
-    said = [answers.failed_nodes["a"], answers.failed_and_unresolvable_nodes["b"], answers.error]
-    said.append(ExtenderBindingResult(error=reason).error)
+    said = [in_words(reason), ExtenderFilterAnswer(error=reason).error, ExtenderBindingResult(error=reason).error]
     for text in said:
         assert sprintf(text) == text
         assert text == re.sub(" ?%", " percent", reason)

@@ -243,3 +243,13 @@ def test_a_container_with_a_claim_asks_for_nothing_beside_it() -> None:
     what = pod("p", container("app", {"nvidia.com/gpu": 1}), annotations={"elasticgpu.io/egpuc-app": "c"})
     with pytest.raises(InvalidDemand, match="uses the claim c, which says what it gets"):
         pod_demand(what, {"c": claim("c")}, {"shared": gpu_class()})
+
+
+def test_pods_alike_but_for_one_word_do_not_ask_for_the_same() -> None:
+    asks: dict[str, int | str] = {"elasticgpu.io/gpu": 2, "elasticgpu.io/gpu-core": 50}
+    words = ({}, {names.LINKS: "nvlink"}, {names.CARD_SELECTOR: "model = L40S"}, {names.CARD_PREFERENCE: "strongest"})
+    found = [*(demand_of(asks, **word) for word in words), demand_of({**asks, "elasticgpu.io/gpu-core": 51})]
+    shared: dict[str, int | str] = {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 4}
+    found += [demand_of(shared), demand_of(shared, **{names.VCUDA_CORE_LIMIT: "40"})]
+    assert len(set(found)) == len(found)
+    assert demand_of(asks) == found[0]

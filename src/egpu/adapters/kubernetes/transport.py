@@ -28,10 +28,19 @@ class Answer(NamedTuple):
 
 
 class Transport(httpx2.AsyncBaseTransport):
-    """Connections to one server, made when they are needed. `keepalive_seconds`: an idle one is not used after that."""
+    """Connections to one server, made when they are needed. `keepalive_seconds`: an idle one is not used after that;
+    `server_name`: whom its certificate names, where that is not the host of the URL."""
 
-    def __init__(self, tls: ssl.SSLContext | None, *, at_most: int, keepalive_seconds: float) -> None:
+    def __init__(
+        self,
+        tls: ssl.SSLContext | None,
+        *,
+        at_most: int,
+        keepalive_seconds: float,
+        server_name: str | None = None,
+    ) -> None:
         self._tls = tls
+        self._server_name = server_name
         self._keepalive_seconds = keepalive_seconds
         self._places = asyncio.Semaphore(at_most)
         self._idle: list[_Connection] = []
@@ -103,10 +112,11 @@ class Transport(httpx2.AsyncBaseTransport):
     async def _connect(self, url: httpx2.URL, within_seconds: float | None) -> "_Connection":
         port = url.port or (443 if url.scheme == "https" else 80)
         tls = self._tls if url.scheme == "https" else None
+        name = (self._server_name or url.host) if tls else None
         try:
             async with asyncio.timeout(within_seconds):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    _Connection, url.host, port, ssl=tls, server_hostname=url.host if tls else None
+                    _Connection, url.host, port, ssl=tls, server_hostname=name
                 )
         except TimeoutError as error:
             raise httpx2.ConnectTimeout(f"no connection within {within_seconds} s") from error

@@ -4,6 +4,7 @@
     config            what it can be told
     server            kube-scheduler's protocol
     questions         what kube-scheduler asks about a pod, read
+    answers           what kube-scheduler is told of nodes, written
     placing           filter, prioritize, preempt: questions that change nothing
     binding           bind: choose, assume, one POST
     preempting        evicts for pods of higher priority, and keeps their room for them

@@ -122,7 +122,7 @@ class Extender:
         sock = open_socket(Listen.parse(self.config.listen))
         self.address, self.health_address = bound(sock), bound(health)
         log.info("listening", address=str(self.address), health=str(self.health_address))
-        supervisor.add("http", serve(self.server.app(), [sock], tls=tls))
+        supervisor.add("http", serve(self.server.posts(), [sock], tls=tls))
         supervisor.add("certificate", certificate.run())
         supervisor.add("health", serve_monitoring(self.server.monitoring_app(self.guard), health))
         supervisor.add("lead", self.lead())

@@ -21,6 +21,9 @@ from egpu.runtime import elsewhere
 from egpu.runtime.latest import Latest
 
 KEEP_SECONDS = 60.0
+PRICES_REST = 9.0
+"""Prices take a tenth of a processor at most: the first pods of a cluster, after each few of which new ones are due,
+may come all at once, and with them all else that there is to be done for a pod."""
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +36,7 @@ class JobMix:
         self._ranking = ranking
         self._lease, self._namespace = lease, namespace
         self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(
-            lambda asked: elsewhere.call(compute_prices, *asked), self._computed
+            lambda asked: elsewhere.call(compute_prices, *asked), self._computed, rest=PRICES_REST
         )
         self._changed = asyncio.Event()
         self._kept = 0

@@ -18,7 +18,7 @@ from egpu.core.arrays import BoolArray, IntArray
 from egpu.core.gangs.membership import Gang
 from egpu.core.gangs.placing import place_gang
 from egpu.core.placement.ledger import Holder
-from egpu.core.placement.node_names import NodeNames, chosen
+from egpu.core.placement.node_names import NodeNames
 from egpu.core.placement.requests import Request
 from egpu.core.policies.registry import Policies
 from egpu.core.preemption.explaining import explain_with_preemption
@@ -35,13 +35,20 @@ NOT_EXPLAINED = "its cards cannot take the pod now; `egpu explain pod` says why"
 Listener = Callable[[str, NodeNames, BoolArray], None]
 
 
+class Refused(NamedTuple):
+    """Nodes that do not fit for one reason: `which` of those asked about, shape (nodes,). `resolvable`: they might if
+    other pods left."""
+
+    which: BoolArray
+    reason: str
+    resolvable: bool
+
+
 class Verdict(NamedTuple):
-    """Which of the nodes fit, shape (nodes,), and why others do not: those that might if other pods left, and those
-    that would not."""
+    """Which of the nodes fit, shape (nodes,), and why others do not."""
 
     ok: BoolArray
-    failed: dict[str, str]
-    unresolvable: dict[str, str]
+    refused: tuple[Refused, ...] = ()
 
 
 class Placing:
@@ -76,18 +83,20 @@ class Placing:
         """Reasons for as many as an event shows, and one for all nodes without cards, which is the same."""
         filtered = self._view.cache.filter(request, nodes)
         if filtered.ok.all():
-            return Verdict(filtered.ok, {}, {})
+            return Verdict(filtered.ok)
         known = self._view.cache.ledger.known(nodes)
-        having, bare = chosen(nodes, ~filtered.ok & known), chosen(nodes, ~filtered.ok & ~known)
+        having, bare = ~filtered.ok & known, ~filtered.ok & ~known
         explained = EXPLAINED_BESIDE_ROOM if filtered.ok.any() else MAX_EXPLAINED
-        failed = dict.fromkeys(having[explained:], NOT_EXPLAINED)
-        unresolvable: dict[str, str] = {}
-        for alike in [*((node,) for node in having[:explained]), bare]:
-            if alike:
-                why = filtered.refusal(alike[0])
-                told = failed if why.resolvable else unresolvable
-                told.update(dict.fromkeys(alike, why.text()[:MAX_REASON_CHARACTERS]))
-        return Verdict(filtered.ok, failed, unresolvable)
+        each = [_at(nodes, place) for place in having.nonzero()[0][:explained].tolist()]
+        refused: list[Refused] = []
+        for alike in (*each, bare):
+            if alike.any():
+                why = filtered.refusal(nodes[int(alike.argmax())])
+                refused.append(Refused(alike, why.text()[:MAX_REASON_CHARACTERS], why.resolvable))
+            having &= ~alike
+        if having.any():
+            refused.append(Refused(having, NOT_EXPLAINED, resolvable=True))
+        return Verdict(filtered.ok, tuple(refused))
 
     def _filter_gang(self, gang: Gang, pod: Pod, nodes: NodeNames) -> Verdict:
         """The one node on which the pod's gang would have it, when all of the gang fits now.
@@ -98,7 +107,7 @@ class Placing:
         cache = self._view.cache
         if (held := cache.ledger.holding(Holder("pod", pod.uid))) is not None:
             # Bound with another member just now: so says the bind that follows, too.
-            return Verdict(_only(nodes, held.node), {}, {})
+            return Verdict(_only(nodes, held.node))
         known = cache.ledger
         cache.gangs.offer(pod, [node for node in nodes if known.row(node) is not None or node in known.pool])
         verdict = place_gang(cache, gang, self._policies, pod=pod, nodes=nodes)
@@ -107,7 +116,7 @@ class Placing:
             return _nowhere(nodes, verdict.text()[:MAX_REASON_CHARACTERS])
         ok = _only(nodes, allocation.node)
         elsewhere = f"gang {gang.terms.name} is placed all at once, with this pod on {allocation.node}"
-        return Verdict(ok, dict.fromkeys(chosen(nodes, ~ok), elsewhere), {})
+        return Verdict(ok, (Refused(~ok, elsewhere, resolvable=True),))
 
     def prioritize(self, pod: Pod, nodes: NodeNames) -> IntArray:
         """0 to 10 for each of the nodes, shape (nodes,); all 0 for a pod without a GPU demand."""
@@ -153,8 +162,15 @@ def _only(nodes: NodeNames, name: str) -> BoolArray:
     return np.array([node == name for node in nodes], dtype=np.bool_)
 
 
+def _at(nodes: NodeNames, place: int) -> BoolArray:
+    which = np.zeros(len(nodes), dtype=np.bool_)
+    which[place] = True
+    return which
+
+
 def _nowhere(nodes: NodeNames, reason: str) -> Verdict:
-    return Verdict(np.zeros(len(nodes), dtype=np.bool_), {}, dict.fromkeys(nodes, reason))
+    nowhere = np.zeros(len(nodes), dtype=np.bool_)
+    return Verdict(nowhere, (Refused(~nowhere, reason, resolvable=False),))
 
 
 def _meta_victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:

@@ -4,7 +4,9 @@ Source of the vocabularies and units: `egpu.api.vocabularies`. Every refusal is 
 kubectl users write it, such as `spec.containers[app].resources.limits[docker.com/vcuda-core]`.
 """
 
-from collections.abc import Collection
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 from egpu.api import names
 from egpu.api.allocation import ContainerDemand, PodDemand, decode_demand
 from egpu.api.kubernetes import Container, Pod
-from egpu.api.quantities import parse_count
+from egpu.api.quantities import Quantity, parse_count
 from egpu.api.vocabularies import BY_NAME, Vocabulary
 from egpu.core.attributes import parse_selector, preference
 from egpu.core.demand.amounts import asked_amounts, count_or_none, normalise, one_vocabulary
@@ -23,6 +25,10 @@ from egpu.core.provisioners import provisioner
 from egpu.errors import CorruptData, InvalidDemand, InvalidQuantity
 
 LINKS_FIELD: Final = f"metadata.annotations[{names.LINKS}]"
+_SAID: Final = (names.DEMAND, names.VCUDA_CORE_LIMIT, names.LINKS, names.CARD_SELECTOR, names.CARD_PREFERENCE)
+"""Annotations that have a say in what each container asks for."""
+TEMPLATES_LIMIT: Final = 512
+"""Containers, but for what does not matter here, of which it is known what they ask for; with one pod of each."""
 
 
 def container_field(pod: Pod, container: str) -> str:
@@ -125,6 +131,29 @@ def container_demand(
 ) -> ContainerDemand | None:
     """What a container asks for by its own resources, or None. `vocabularies`: as of `read_pod`. Raises
     InvalidDemand."""
+    needs = container.resources
+    if needs is None:
+        return None
+    amounts = tuple((name, type(value), value) for one in (needs.limits, needs.requests) for name, value in _pairs(one))
+    known = None if vocabularies is None else frozenset(vocabularies)
+    said = (container.name, *map(pod.annotations.get, _SAID), len(needs.limits or {}), amounts, known)
+    return _demand_of(_Asking(said, pod, container, known))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asking:
+    """`said` is all that a container's demand follows from. Of the pod more is needed only to say what is wrong."""
+
+    said: tuple[object, ...]
+    pod: Pod = dataclasses.field(compare=False)
+    container: Container = dataclasses.field(compare=False)
+    vocabularies: Collection[str] | None = dataclasses.field(compare=False)
+
+
+@lru_cache(maxsize=TEMPLATES_LIMIT)
+def _demand_of(asking: _Asking) -> ContainerDemand | None:
+    """Worked out once for all pods of one template."""
+    pod, container, vocabularies = asking.pod, asking.container, asking.vocabularies
     path = container_field(pod, container.name) + ".resources"
     asked = asked_amounts(container, path)
     told = _told(pod, container)
@@ -142,6 +171,10 @@ def container_demand(
         base=ContainerDemand(provisioner=vocabulary.provisioner, vocabulary=vocabulary.name),
     )
     return _selected(pod, _links(pod, _core_limit(pod, demand, vocabulary)))
+
+
+def _pairs(amounts: Mapping[str, Quantity] | None) -> Iterable[tuple[str, Quantity]]:
+    return (amounts or {}).items()
 
 
 def _told(pod: Pod, container: Container) -> ContainerDemand | None:

@@ -57,6 +57,7 @@ What can be done with it:
     quota             resource quotas
     policies          admission policies
     matching          which writes they are about
+    webhook_client    posts reviews to webhooks
     expressions       what their expressions can speak of
     cel               reads them
     cel_values        what they mean

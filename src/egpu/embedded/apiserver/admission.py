@@ -8,9 +8,7 @@ import asyncio
 import base64
 import binascii
 import secrets
-import ssl
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -26,14 +24,13 @@ from egpu.embedded.apiserver.patch import PatchFailed, json_patch
 from egpu.embedded.apiserver.policies import BINDINGS, POLICIES, Policies
 from egpu.embedded.apiserver.status import internal, refused
 from egpu.embedded.apiserver.store import Store
+from egpu.embedded.apiserver.webhook_client import Address, WebhookClient
 
 log = structlog.get_logger(__name__)
 
 MUTATING = "mutatingwebhookconfigurations"
 VALIDATING = "validatingwebhookconfigurations"
 _EXEMPT = frozenset({MUTATING, VALIDATING, POLICIES, BINDINGS})
-CLIENTS_LIMIT = 32
-"""TLS clients kept, one per CA bundle and server name."""
 ANSWER_LIMIT = 4 * 1024 * 1024
 """Bytes of a webhook's answer that are read."""
 
@@ -53,12 +50,10 @@ class Admission:
         self._authorizer = authorizer
         self._policies = Policies(store, authorizer)
         self._resolve_service = resolve_service
-        self._clients: OrderedDict[str, httpx2.AsyncClient] = OrderedDict()
+        self._client = WebhookClient()
 
     async def close(self) -> None:
-        for client in self._clients.values():
-            await client.aclose()
-        self._clients.clear()
+        await self._client.close()
 
     def concerns(self, call: Call, operation: str) -> bool:
         """Whether any webhook's rule names such writes; where none does, no copies are made for them."""
@@ -139,14 +134,9 @@ class Admission:
         return response
 
     async def _post(self, hook: Json, review: Json) -> Json:
-        url, server_name = self._address(as_object(hook.get("clientConfig")))
-        client = self._client(str(at(hook, "clientConfig", "caBundle") or ""))
-        extensions = {"sni_hostname": server_name} if server_name else {}
-        answer = await client.post(
-            url, content=encode(review), headers={"content-type": "application/json"}, extensions=extensions
-        )
-        if answer.status_code != 200:
-            raise _CallFailed(f"the server answered {answer.status_code}")
+        answer = await self._client.post(self._address(as_object(hook.get("clientConfig"))), encode(review))
+        if answer.status != 200:
+            raise _CallFailed(f"the server answered {answer.status}")
         if len(answer.content) > ANSWER_LIMIT:
             raise _CallFailed(f"the answer is longer than {ANSWER_LIMIT} bytes")
         try:
@@ -157,10 +147,10 @@ class Admission:
             raise _CallFailed("the answer is not an AdmissionReview with the request's uid")
         return response
 
-    def _address(self, client: Json) -> tuple[str, str]:
-        """(URL, TLS server name); the name is empty where the URL's own host is meant."""
+    def _address(self, client: Json) -> Address:
+        authority = str(client.get("caBundle") or "")
         if "url" in client:
-            return str(client["url"]), ""
+            return Address(str(client["url"]), "", authority)
         service = as_object(client.get("service"))
         name, namespace = str(service.get("name")), str(service.get("namespace"))
         port = service.get("port")
@@ -172,20 +162,7 @@ class Admission:
         if found is None:
             raise _CallFailed(f'service "{namespace}/{name}" not found: the cluster knows no address for it')
         path = str(service.get("path") or "").lstrip("/")
-        return f"https://{found[0]}:{found[1]}/{path}", f"{name}.{namespace}.svc"
-
-    def _client(self, bundle: str) -> httpx2.AsyncClient:
-        found = self._clients.get(bundle)
-        if found is None:
-            context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode() if bundle else None)
-            # `trust_env` off: a proxy of the environment has no business between this server and its webhooks
-            found = self._clients[bundle] = httpx2.AsyncClient(verify=context, trust_env=False, timeout=None)
-            if len(self._clients) > CLIENTS_LIMIT:
-                _, oldest = self._clients.popitem(last=False)
-                closing = asyncio.ensure_future(oldest.aclose())
-                closing.add_done_callback(lambda _: None)
-        self._clients.move_to_end(bundle)
-        return found
+        return Address(f"https://{found[0]}:{found[1]}/{path}", f"{name}.{namespace}.svc", authority)
 
     def _conditions_hold(self, hook: Json, write: Write, request: Json) -> bool:
         """Whether every condition is true. One that cannot be evaluated counts as the failure policy says."""

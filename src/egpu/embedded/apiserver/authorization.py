@@ -89,22 +89,22 @@ class Authorizer:
 
 def covers(rule: Json, wanted: Wanted) -> bool:
     """Whether one rule of a role allows it."""
-    if not {"*", wanted.verb} & _texts(rule, "verbs"):
+    if not _lists(rule, "verbs", "*", wanted.verb):
         return False
     if wanted.path:
-        return any(_path_matches(pattern, wanted.path) for pattern in _texts(rule, "nonResourceURLs"))
-    if not {"*", wanted.group} & _texts(rule, "apiGroups"):
+        return any(_path_matches(str(pattern), wanted.path) for pattern in as_list(rule.get("nonResourceURLs")))
+    if not _lists(rule, "apiGroups", "*", wanted.group):
         return False
     _, _, subresource = wanted.resource.partition("/")
-    names = {"*", wanted.resource, f"*/{subresource}" if subresource else "*"}
-    if not names & _texts(rule, "resources"):
+    if not _lists(rule, "resources", "*", wanted.resource, f"*/{subresource}" if subresource else "*"):
         return False
-    only = _texts(rule, "resourceNames")
+    only = as_list(rule.get("resourceNames"))
     return not only or wanted.name in only
 
 
-def _texts(rule: Json, key: str) -> set[str]:
-    return set(map(str, as_list(rule.get(key))))
+def _lists(rule: Json, key: str, *names: str) -> bool:
+    listed = as_list(rule.get(key))
+    return any(name in listed for name in names)
 
 
 def _path_matches(pattern: str, path: str) -> bool:

@@ -58,7 +58,14 @@ def decided(sides: list[Expression], *, by: bool) -> Expression:
 
 def each(owner: Expression, variable: str, test: Expression, *, by: bool) -> Expression:
     """`exists` (decided by true) or `all` (by false) over the items of a list or the keys of a map."""
-    return lambda scope: verdict(((test, {**scope, variable: item}) for item in many(owner(scope))), by=by)
+
+    def cases(scope: Scope) -> Iterator[tuple[Expression, Scope]]:
+        inner = dict(scope)  # one for all of them: each is evaluated before the next
+        for item in many(owner(scope)):
+            inner[variable] = item
+            yield test, inner
+
+    return lambda scope: verdict(cases(scope), by=by)
 
 
 def verdict(cases: Iterator[tuple[Expression, Scope]], *, by: bool) -> bool:

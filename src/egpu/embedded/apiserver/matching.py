@@ -34,7 +34,8 @@ def names(rule: Json, call: Call, operation: str) -> bool:
     resource, subresource = call.resource, call.subresource
 
     def lists(key: str, *wanted: str) -> bool:
-        return bool({"*", *wanted} & set(map(str, as_list(rule.get(key)))))
+        listed = as_list(rule.get(key))
+        return "*" in listed or any(one in listed for one in wanted)
 
     if not lists("operations", operation) or not lists("apiGroups", resource.group):
         return False

@@ -14,6 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from egpu.adapters.certificates import Certificates, issue
+from egpu.adapters.http_protocol import BoundedProtocol
 from egpu.embedded.apiserver import access, priority
 from egpu.embedded.apiserver.access import Tokens, write_kubeconfig
 from egpu.embedded.apiserver.admission import ServiceResolver
@@ -222,7 +223,7 @@ def _settings(app: Instance, directory: Path, certificates: Certificates) -> uvi
         certificate.write_bytes(certificates.certificate)
         settings = uvicorn.Config(
             app,
-            http="h11",
+            http=BoundedProtocol,
             ws="wsproto",
             ws_max_size=FRAME_BYTES,
             ws_per_message_deflate=False,
@@ -237,7 +238,6 @@ def _settings(app: Instance, directory: Path, certificates: Certificates) -> uvi
             timeout_graceful_shutdown=STOP_SECONDS,
             timeout_keep_alive=120,
             backlog=1024,
-            h11_max_incomplete_event_size=64 * 1024,
         )
         settings.load()
     return settings

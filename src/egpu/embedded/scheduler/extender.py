@@ -27,7 +27,7 @@ from egpu.errors import OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT = httpx2.Timeout(5.0)
 """kube-scheduler's default for an extender."""
 CONNECTIONS = 64
 """Bindings are sent beside each other."""
@@ -43,8 +43,8 @@ class Extender:
     ) -> None:
         """`tls` has the scheduler's certificate."""
         self._url = url.rstrip("/")
-        transport = Transport(tls, at_most=CONNECTIONS, keepalive_seconds=KEEPALIVE_SECONDS)
-        self._http = httpx2.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
+        self._server = httpx2.URL(self._url)
+        self._transport = Transport(tls, at_most=CONNECTIONS, keepalive_seconds=KEEPALIVE_SECONDS)
         self._managed = managed_resources
 
     async def __aenter__(self) -> Self:
@@ -53,7 +53,7 @@ class Extender:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        await self._transport.aclose()
 
     def is_interested(self, pod: Pod) -> bool:
         """Whether any container asks for a managed resource."""
@@ -101,16 +101,20 @@ class Extender:
             raise Unavailable(answer.error)
 
     async def _post(self, verb: str, body: msgspec.Struct, kind: type[T]) -> T:
-        url = f"{self._url}/{verb}"
+        url, content = f"{self._url}/{verb}", msgspec.json.encode(body)
+        lines = (
+            b"POST %b/%b HTTP/1.1" % (self._server.raw_path.rstrip(b"/"), verb.encode()),
+            b"Host: %b" % self._server.netloc,
+            b"Content-Type: application/json",
+            b"Content-Length: %d" % len(content),
+        )
         try:
-            response = await self._http.post(
-                url, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
-            )
+            answer = await self._transport.exchange(b"\r\n".join((*lines, b"", content)), self._server, TIMEOUT)
         except httpx2.HTTPError as error:
             raise Unavailable(f'Post "{url}": {type(error).__name__} {error}'.rstrip()) from error
-        if response.status_code != 200:
-            raise Unavailable(f"failed {verb} with extender at URL {url}, code {response.status_code}")
+        if answer.status != 200:
+            raise Unavailable(f"failed {verb} with extender at URL {url}, code {answer.status}")
         try:
-            return msgspec.json.decode(response.content, type=kind)
+            return msgspec.json.decode(answer.content, type=kind)
         except msgspec.MsgspecError as error:
             raise Unavailable(f"extender {verb}: not an answer of the protocol: {error}") from error
