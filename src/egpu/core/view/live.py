@@ -94,8 +94,8 @@ class LiveView:
         steps others may have their turn."""
         self._views.usage = usage
         for count, name in enumerate(list(self._made)):
-            if name in self._made:
-                self._make(name)
+            self._make(name)
+            self._prepare(name)
             if count % STEP == STEP - 1:
                 yield
 
@@ -104,7 +104,9 @@ class LiveView:
         self._follow_ledger()
         while self._stale:
             for _ in range(min(STEP, len(self._stale))):
-                self._make(self._stale.pop())
+                name = self._stale.pop()
+                self._make(name)
+                self._prepare(name)
             yield
 
     def view(self, *, now: datetime) -> ClusterView:
@@ -141,6 +143,11 @@ class LiveView:
             return
         state = state or _State()
         self._made[name] = self._views.node(name, ready=state.ready, unschedulable=state.unschedulable)
+
+    def _prepare(self, name: str) -> None:
+        """What every page asks of all nodes is worked out before anybody asks."""
+        if name in self._made:
+            self._made[name].prepare()
 
 
 def cluster_view(
