@@ -2,6 +2,7 @@
 A second dashboard knows what all slices use.
 
     api_server  a cluster of several namespaces, in which some wait
+    usage       what its pods use
 
 Beside the figures stands a floor of the same run: the dashboard's sign-in form, in which nothing is of the cluster.
 """
@@ -23,7 +24,7 @@ from benchmarks.extender.caller import Caller, memory_mib, processor_seconds
 from benchmarks.extender.processes import Process, component, make_certificates, said_its_port
 from benchmarks.extender.world import CARDS_PER_NODE, KINDS, allocation, node_name, waiting
 from benchmarks.report import Report, median
-from benchmarks.view.api_server import USAGE
+from benchmarks.view.usage import USAGE
 from egpu.api import names
 
 NODES, PODS = 5_000, 20_000
@@ -170,7 +171,7 @@ def _settled(pid: int) -> None:
 
 def _parts(page: str) -> list[str]:
     """Where the page asks for its live parts."""
-    return [unescape(one) for one in re.findall(r'hx-get="([^"]+)"', page)]
+    return [unescape(one).removeprefix(".") for one in re.findall(r'hx-get="([^"]+)"', page)]
 
 
 def _together(answers: Sequence[Got]) -> Got:

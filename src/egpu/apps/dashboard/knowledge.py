@@ -30,6 +30,8 @@ from egpu.runtime.latest import Latest
 VIEW_SECONDS: Final = 1.0
 """A view serves everybody who asks within so long."""
 MIX_SECONDS: Final = 60.0
+REST: Final = 4.0
+"""After what is used was read, so many times the processor time that the process has spent meanwhile."""
 
 T = TypeVar("T", bound=Object)
 
@@ -112,9 +114,11 @@ class Knowledge:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _follow_usage(self) -> None:
+        """Of a large cluster it is much to read: then there is a rest for the pages."""
         while self._config.usage or self._config.ask_agents:
+            before = time.process_time()
             await self.use(await self.sources.ask())
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await asyncio.sleep(max(SAMPLE_SECONDS, REST * (time.process_time() - before)))
 
     async def use(self, usage: Mapping[SliceKey, SliceUsage]) -> None:
         """Take in what slices use by now; whoever asks for a page does not wait for all nodes."""

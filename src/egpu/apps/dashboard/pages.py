@@ -4,6 +4,7 @@ template."""
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -44,10 +45,14 @@ class Looking:
     query: Query
     view: ClusterView | SeenView
 
-    @property
+    @cached_property
     def search(self) -> str:
         """What rows are to have in them, in small letters."""
         return " ".join(self.query.get("q", "").lower().split())[:256]
+
+    def has(self, *texts: str) -> bool:
+        """Whether one of them has in it what is searched for."""
+        return any(self.search in text.lower() for text in texts)
 
 
 class Pages:
@@ -90,7 +95,8 @@ class Pages:
         }
 
     def _map(self, one: Looking) -> Values:
-        nodes = [node for node in one.view.nodes if node.card_count and (not one.search or one.search in node.text)]
+        search = one.search
+        nodes = [node for node in one.view.nodes if node.card_count and (not search or search in node.text)]
         pages = _pages(nodes)
         page = min(max(1, _number(one.query.get("page", "1"))), len(pages))
         shown = pages[page - 1]
@@ -113,14 +119,14 @@ class Pages:
         hues = drawing.colours(one.view.namespaces)
         slices = [
             each for each in one.view.slices()
-            if each.name and _matches(one.search, f"{each.namespace}/{each.name}", each.node, each.provisioner)
+            if each.name and (not one.search or one.has(f"{each.namespace}/{each.name}", each.node, each.provisioner))
         ]  # fmt: skip
         claims = [
             claim for claim in sorted(self._known.claims, key=lambda claim: claim.key)
             if one.sight.claim(claim.namespace)
-            and _matches(one.search, claim.key, _phase(claim), claim.spec.class_name)
+            and one.has(claim.key, _phase(claim), claim.spec.class_name)
         ]  # fmt: skip
-        pending = [pod for pod in one.view.pending if _matches(one.search, f"{pod.namespace}/{pod.name}", pod.reason)]
+        pending = [pod for pod in one.view.pending if one.has(f"{pod.namespace}/{pod.name}", pod.reason)]
         first = nsmallest(ROWS, slices, key=lambda each: (each.namespace, each.name, each.container, each.index))
         return {
             "slices": [(each, hues[each.namespace], each.wasted) for each in first],
@@ -138,7 +144,7 @@ class Pages:
         remedy = self._known.advice.remedy if one.sight.everything else own_remedy
         lines = [
             line for line in bill_of(one.view).lines
-            if _matches(one.search, f"{line.namespace}/{line.subject.name}", line.cause, line.label(by))
+            if not one.search or one.has(f"{line.namespace}/{line.subject.name}", line.cause, line.label(by))
         ]  # fmt: skip
         shown = Bill(tuple(lines))
         sums = list(summed(shown, lambda line: line.namespace if by == NAMESPACE else line.label(by)).items())
@@ -262,10 +268,6 @@ def _pages(nodes: Sequence[NodeView | SeenNode]) -> list[list[NodeView | SeenNod
         pages[-1].append(node)
         cards += node.card_count
     return pages
-
-
-def _matches(search: str, *texts: str) -> bool:
-    return not search or any(search in text.lower() for text in texts)
 
 
 def _number(text: str) -> int:

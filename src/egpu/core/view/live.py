@@ -15,7 +15,7 @@ from egpu.core.view.pending import PendingPods
 from egpu.core.view.records import ClusterView, NodeView
 from egpu.core.view.usage import SliceKey, SliceUsage
 
-STEP: Final = 100
+STEP: Final = 25
 """Nodes that are made anew at once where nobody waits for it."""
 
 
@@ -90,12 +90,13 @@ class LiveView:
         self._stale.update(self._owners.pod_deleted(uid))
 
     def use(self, usage: Mapping[SliceKey, SliceUsage]) -> Generator[None]:
-        """From now on this is what slices use. Run to its end, it makes all nodes anew, STEP at a time: between two
+        """From now on this is what slices use. Run to its end, it shows that on all nodes, STEP at a time: between two
         steps others may have their turn."""
         self._views.usage = usage
         for count, name in enumerate(list(self._made)):
-            self._make(name)
-            self._prepare(name)
+            if name in self._made:
+                self._made[name] = self._views.used(self._made[name])
+                self._made[name].prepare()
             if count % STEP == STEP - 1:
                 yield
 
@@ -106,7 +107,8 @@ class LiveView:
             for _ in range(min(STEP, len(self._stale))):
                 name = self._stale.pop()
                 self._make(name)
-                self._prepare(name)
+                if name in self._made:
+                    self._made[name].prepare()
             yield
 
     def view(self, *, now: datetime) -> ClusterView:
@@ -143,11 +145,6 @@ class LiveView:
             return
         state = state or _State()
         self._made[name] = self._views.node(name, ready=state.ready, unschedulable=state.unschedulable)
-
-    def _prepare(self, name: str) -> None:
-        """What every page asks of all nodes is worked out before anybody asks."""
-        if name in self._made:
-            self._made[name].prepare()
 
 
 def cluster_view(

@@ -199,7 +199,7 @@ class NodeView:
         return Totals.sum(map(Totals.of, self.cards))
 
     def prepare(self) -> None:
-        """Work out what is kept of it beside its cards."""
+        """Work out what pages ask of every node, before anybody waits for it."""
         _ = self.totals, self.namespaces
 
     @property
