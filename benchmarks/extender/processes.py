@@ -46,9 +46,9 @@ def said_its_port(*command: str) -> Generator[Process]:
 
 
 @contextlib.contextmanager
-def component(name: str, folder: Path, api_port: int) -> Generator[Process]:
+def component(name: str, folder: Path, api_port: int, *options: str) -> Generator[Process]:
     """`egpu NAME` against the API server on `api_port`: an extender, a webhook, a controller or a dashboard; ready when
-    the block begins."""
+    the block begins. `options` beside those that make it so."""
     port, health = _free_port(), _free_port()
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(_kubeconfig(folder, api_port))
@@ -59,7 +59,7 @@ def component(name: str, folder: Path, api_port: int) -> Generator[Process]:
     }.get(name, ["--listen", f"127.0.0.1:{health}"])
     own = {"extender": [*tls, "--client-ca", str(folder / "ca.crt")], "webhook": tls}.get(name, [])
     command = [sys.executable, "-m", "egpu", name, "--kubeconfig", str(kubeconfig), *listening, *own]
-    process = subprocess.Popen([*command, "--log-level", "info"], stderr=(folder / f"{name}.log").open("wb"))
+    process = subprocess.Popen([*command, *options, "--log-level", "info"], stderr=(folder / f"{name}.log").open("wb"))
     with _ended(process):
         _until_ready(name, health, process, folder / f"{name}.log")
         yield Process(port, process.pid, health)

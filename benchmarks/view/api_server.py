@@ -1,7 +1,8 @@
 """The API server of `benchmarks.extender` with a busier cluster:
 `python -m benchmarks.view.api_server NODES PODS FOLDER`.
 
-Of the pods, of several namespaces, one in fifty waits: half of these for what no node has.
+Of the pods, of several namespaces, one in fifty waits: half of these for what no node has. What the others use is in
+the file `USAGE` of the folder, as a Prometheus would tell it.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Final
 
 from benchmarks.extender.api_server import serve
 from benchmarks.extender.world import KINDS, TOO_LARGE, World, waiting
+from benchmarks.view.usage import USAGE, used
 
 NAMESPACES: Final = ("vision", "speech", "search", "ads", "research", "default")
 WAITING_OF: Final = 50
@@ -27,4 +29,6 @@ def busy(nodes: int, pods: int) -> World:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(busy(int(sys.argv[1]), int(sys.argv[2])), Path(sys.argv[3])))
+    world, folder = busy(int(sys.argv[1]), int(sys.argv[2])), Path(sys.argv[3])
+    (folder / USAGE).write_text("".join(used(world.pods)))
+    asyncio.run(serve(world, folder))

@@ -31,7 +31,7 @@ def claim(name: str, of: str, core: int = 60) -> dict[str, Any]:
     return {
         "apiVersion": API,
         "kind": "ElasticGPUClaim",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"team": "a"}},
         "spec": {"elasticGPUClassName": of, "resources": {"requests": requests}},
     }
 
@@ -82,7 +82,9 @@ async def test_a_claim_is_bound_used_protected_and_given_back(tmp_path: Path):
         assert found.status.bound_gpus == [made.name]
         await until(lambda: _slice_phase(w, "Bound"))
         await until(lambda: _tells(two, 'elasticgpu_cluster_claims{phase="Bound"} 1.0'))
-        await until(lambda: _tells(two, 'elasticgpu_bill_losing_cards{namespace="default",cause="unused"} 0.6'))
+        await until(
+            lambda: _tells(two, 'elasticgpu_bill_losing_cards{namespace="default",team="a",cause="unused"} 0.6')
+        )
 
         pod = await w.create(user("u", "c"))
         assert await scheduled(http, pod, "n0") == {"Error": ""}

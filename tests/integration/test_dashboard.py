@@ -1,7 +1,7 @@
 """The dashboard against the embedded API server: who gets in, what he sees, and what an answer carries."""
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
+from egpu.adapters.kubernetes import Reflector
 from egpu.adapters.usage import parse_usage
 from egpu.api import names
 from egpu.api.allocation import encode
@@ -158,6 +159,19 @@ async def test_a_part_is_sent_where_it_has_changed(served: Served) -> None:
 
 async def _changed(served: Served, address: str) -> bool:
     return (await served.get(address, "admin")).status_code == 200
+
+
+async def test_no_page_reads_all_pods(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kept packed; of a large cluster it takes a second."""
+
+    def read_all(them: Reflector[Pod]) -> Iterator[Pod]:
+        assert them.kind is not Pod
+        return iter(them._objects)
+
+    await until(lambda: _has(served, "/pod?namespace=open&name=open-waits", "admin", "card 0"))
+    monkeypatch.setattr(Reflector, "__iter__", read_all)
+    for path in ("/", "/workloads", "/bill", "/pod?namespace=secret&name=secret-waits", "/fit?core=30&memory=10"):
+        assert (await served.get(path, "admin")).status_code == 200, path
 
 
 async def test_a_demand_is_placed_in_thought(served: Served) -> None:

@@ -1,15 +1,18 @@
 """The controller against a pretend API server: what a cache that lags behind must not make it believe."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
+import pytest
 
 from egpu.api import names
-from egpu.api.objects import ElasticGPUClaim
+from egpu.api.objects import ElasticGPU, ElasticGPUClaim
 from egpu.apps.controller import Controller, ControllerConfig
+from egpu.apps.controller.claim_controller import SWEEP_SECONDS, SWEEP_STEPS
 from egpu.errors import Conflict
 from support.fake_api import FakeAPI, Json
 from support.waiting import until
@@ -124,3 +127,28 @@ async def test_pods_are_told_that_their_card_fell_sick_and_that_it_is_well_again
         api.put("elasticgpus", api.get("elasticgpus", "n0-1") | {"status": {"healthy": True}})
         await until(lambda: len(told()) == 2)
         assert told()[1] == ("has", "CardsHealthy", "its card takes work again")
+
+
+async def test_a_sweep_comes_to_everything_and_never_to_everything_at_once(monkeypatch: pytest.MonkeyPatch):
+    one = Controller(ControllerConfig(), FakeAPI().client()).claims
+    spec = {"nodeName": "n0", "physicalGPU": {key: SHARE[key] for key in ("uuid", "index", "minor")}}
+    for number in range(2 * SWEEP_STEPS):
+        card = {"kind": "ElasticGPU", "metadata": {"name": f"n0-{number}", "uid": f"{number}"}, "spec": spec}
+        one._gpus._put(msgspec.convert(card, ElasticGPU))
+    while len(one.gpus.queue):
+        one.gpus.queue.done(await one.gpus.queue.get())
+    waited, sleep = list[float](), asyncio.sleep
+
+    async def turn(seconds: float) -> None:
+        waited.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", turn)
+    task, queued = asyncio.create_task(one.sweep()), list[int]()
+    while len(waited) <= SWEEP_STEPS:
+        await sleep(0)
+        queued.append(len(one.gpus.queue))
+    task.cancel()
+    assert sum(waited[:SWEEP_STEPS]) == pytest.approx(SWEEP_SECONDS)
+    assert queued[-1] == 2 * SWEEP_STEPS, "after one sweep"
+    assert max(after - before for before, after in itertools.pairwise(queued)) == 2

@@ -107,6 +107,25 @@ async def test_a_terminal_error_is_left_alone_until_the_key_is_added_again():
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_between_two_keys_everybody_else_has_a_turn():
+    """A reconcile that finds all it needs in a cache waits for nothing, and a sweep adds every key at once."""
+    keys, behind = 100, list[int]()
+
+    async def reconcile(key: int) -> Result:
+        return DONE
+
+    loop: Loop[int] = Loop("test", reconcile, workers=1)
+    for key in range(keys):
+        loop.queue.add(key)
+    task = asyncio.create_task(loop.run())
+    while len(loop.queue):
+        await asyncio.sleep(0)
+        behind.append(len(loop.queue))
+    assert len(behind) >= keys
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_one_failing_task_ends_the_others_and_its_error_is_raised():
     ended = asyncio.Event()
 

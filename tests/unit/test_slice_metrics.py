@@ -1,5 +1,6 @@
 """What an agent tells of slices is what their usage files say, other nodes' programs too, and can be read back."""
 
+import asyncio
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,19 +12,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from egpu.adapters import usage
 from egpu.adapters.executors.process import Executor
 from egpu.adapters.executors.record import ExecutorRecord
+from egpu.adapters.kubernetes import Change
 from egpu.adapters.processes import Process, seconds_since_boot
 from egpu.adapters.slices.pages import USAGE_DEVICE, USAGE_HEADER, USAGE_ROW, USAGE_ROWS_OFFSET, create_usage
-from egpu.adapters.usage import ask_agents, parse_usage, read_usage
+from egpu.adapters.usage import parse_usage, read_usage
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.api.kubernetes import Pod, PodStatus
 from egpu.api.objects import ObjectMeta
 from egpu.apps.agent.serving.pods import ServedContainer
 from egpu.apps.agent.slice_metrics import MAX_PROCESSES, SliceMetrics
 from egpu.apps.agent.slots.directories import USAGE_FILE, SlotRecord, Slots
-from egpu.apps.dashboard.knowledge import agents_of
-from egpu.core.view import SliceKey
+from egpu.apps.dashboard import sources
+from egpu.apps.dashboard.config import DashboardConfig
+from egpu.apps.dashboard.sources import Sources, agent_url
+from egpu.core.view import SliceKey, SliceUsage
 from egpu.errors import CorruptData, Unavailable
 
 MIB = 1024 * 1024
@@ -157,13 +162,16 @@ def test_a_program_of_another_node_is_told_of_where_its_card_is_and_nowhere_else
     assert one.age_seconds > 0
 
 
-def test_agents_are_found_by_their_pods_and_one_that_is_silent_takes_nothing_from_the_others(tmp_path: Path) -> None:
+async def test_agents_are_found_by_their_pods_and_one_that_is_silent_takes_nothing_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def at(address: str, *, name: str = "elastic-gpu-agent", namespace: str = "gpus") -> Pod:
         meta = ObjectMeta(name=f"agent-{address}", namespace=namespace, labels={"app.kubernetes.io/name": name})
         return Pod(metadata=meta, status=PodStatus(pod_ip=address))
 
     pods = [at("10.0.0.1"), at("fd00::1"), at(""), at("10.0.0.2", name="other"), at("10.0.0.3", namespace="team")]
-    assert agents_of(pods, "gpus") == ["https://10.0.0.1:8083/metrics", "https://[fd00::1]:8083/metrics"]
+    ours = ["https://10.0.0.1:8083/metrics", "https://[fd00::1]:8083/metrics"]
+    assert [url for pod in pods if (url := agent_url(pod, "gpus"))] == ours
     slots = Slots(tmp_path / "slots")
     slot(slots, "a")
     page = told(slots, []).encode()
@@ -181,13 +189,64 @@ def test_agents_are_found_by_their_pods_and_one_that_is_silent_takes_nothing_fro
     with ThreadingHTTPServer(("127.0.0.1", 0), Agent) as server, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # and does not listen
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        urls = [f"http://127.0.0.1:{one.getsockname()[1]}/metrics" for one in (silent, server.socket)]
-        found, problems = ask_agents(urls, token="t")
-        _, refused = ask_agents(urls, token="other")
+        ports = [one.getsockname()[1] for one in (silent, server.socket)]
+        monkeypatch.setattr(sources, "agent_url", lambda pod, _: f"http://127.0.0.1:{pod.status.pod_ip}/metrics")
+        (tmp_path / "token").write_text("t\n")
+        asking = Sources(DashboardConfig(ask_agents=True, token_file=tmp_path / "token", usage=("/nowhere",)))
+        agents = [at(str(port)) for port in ports]
+        for pod in agents:
+            asking.pod_changed(Change(None, pod))
+        found = await asking.ask()
+        assert list(found) == [SliceKey("team", "a", "app", "GPU-1")]
+        assert (asking.asked, asking.silent) == (3, 2)
+        (tmp_path / "token").write_text("another\n")
+        assert await asking.ask() == {}, "old figures are not shown as new ones"
+        assert (asking.asked, asking.silent) == (3, 3)
+        asking.pod_changed(Change(agents[0], None))
+        (tmp_path / "token").write_text("t\n")
+        assert len(await asking.ask()) == 1
+        assert (asking.asked, asking.silent) == (2, 1), "of a pod that is gone nothing is expected"
         server.shutdown()
-    assert list(found) == [SliceKey("team", "a", "app", "GPU-1")]
-    assert len(problems) == 1
-    assert [one for one in refused if "401" in one]
+
+
+async def test_an_agent_that_says_too_much_or_nothing_in_time_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(usage, "MAX_AGENT_BYTES", 1000)
+    done = asyncio.Event()
+
+    async def chatters(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"#" * 2000)
+        await done.wait()
+        writer.close()
+
+    async def says_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    for handler, error in ((chatters, CorruptData), (says_nothing, Unavailable)):
+        async with await asyncio.start_server(handler, "127.0.0.1", 0) as server:
+            with pytest.raises(error):
+                await usage.ask_agent(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics", token="")
+            done.set()
+            done.clear()
+
+
+def test_what_a_prometheus_tells_is_read_part_by_part(tmp_path: Path) -> None:
+    """It adds labels and the time, and its answer may be cut anywhere."""
+    labels = 'container="a\\"}b",device_uuid="GPU-1",instance="x",job="j",namespace="n",pod="p"'
+    lines = ["# TYPE elasticgpu_container_idle_seconds untyped"]
+    lines += [f"elasticgpu_container_idle_seconds{{{labels}}} 7.5 1763900000000"]
+    lines += [f"elasticgpu_container_memory_used_bytes{{{labels}}} 2.097152e+06 1763900000000", "up{} 1 1"]
+    text = "\n".join(lines) + "\n"
+    whole = parse_usage(text)
+    assert whole == {SliceKey("n", "p", 'a"}b', "GPU-1"): SliceUsage(idle_seconds=7.5, memory_bytes=2 * MIB)}
+    for cut in range(len(text)):
+        reading = usage.Reading()
+        reading.take(text[:cut])
+        reading.take(text[cut:])
+        assert reading.ended() == whole
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,26 @@
 """What slices use, from where it is published: the /metrics of node agents, or a Prometheus that has scraped them."""
 
+import asyncio
+import re
 import ssl
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import aclosing
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
-from prometheus_client.parser import text_string_to_metric_families
 
+from egpu.adapters.kubernetes.transport import Transport
 from egpu.core.view import ProcessUsage, SliceKey, SliceUsage
-from egpu.errors import CorruptData, ElasticGPUError, Refused, Unavailable
+from egpu.errors import CorruptData, Refused, Unavailable
 
 TIMEOUT_SECONDS: Final = 10.0
-MOST_BYTES: Final = 64 << 20
-MAX_ASKED_AT_ONCE: Final = 16
+MAX_AGENT_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 512 << 20
+"""A Prometheus of 40,000 cards answers with a hundred megabytes; a part at a time is kept."""
+MAX_LINE_CHARACTERS: Final = 64 << 10
+PART_CHARACTERS: Final = 64 << 10
 _PREFIX: Final = "elasticgpu_container_"
 _PROCESS: Final = "elasticgpu_process_memory_used_bytes"
 _FIELDS: Final = {
@@ -29,95 +34,162 @@ _FIELDS: Final = {
     "age_seconds": "age_seconds",
 }
 _WHOLE: Final = frozenset({"memory_bytes", "peak_bytes", "refusals"})
+_NAMES: Final = {f"{_PREFIX}{name}": field for name, field in _FIELDS.items()}
+_VALUE: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_SERIES: Final = re.compile(rf"\w+\{{((?:\w+={_VALUE},?)*)\}}\s+(\S+)(?:\s+\d+)?\s*")
+"""Labels and value; a Prometheus adds the time."""
+_LABEL: Final = re.compile(rf"(\w+)=({_VALUE})")
+_ESCAPED: Final = re.compile(r"\\(.)")
+_ESCAPES: Final = {"n": "\n"}
+
+Usage = dict[SliceKey, SliceUsage]
 
 
-def parse_usage(text: str) -> dict[SliceKey, SliceUsage]:
+def parse_usage(text: str) -> Usage:
     """From Prometheus' text format; other series are passed over. Raises CorruptData."""
-    found: dict[SliceKey, SliceUsage] = {}
-    processes: dict[SliceKey, list[ProcessUsage]] = {}
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if sample.name == _PROCESS:
-                    of = processes.setdefault(_key(sample.labels), [])
-                    of.append(ProcessUsage(int(sample.labels["container_pid"]), int(sample.value)))
-                field = _FIELDS.get(sample.name.removeprefix(_PREFIX)) if sample.name.startswith(_PREFIX) else None
-                if field is None:
-                    continue
-                key = _key(sample.labels)
-                value: Any = int(sample.value) if field in _WHOLE else sample.value
-                found[key] = replace(found.get(key, SliceUsage()), **{field: value})
-    except (KeyError, ValueError, OverflowError) as error:
-        raise CorruptData(f"this is not what an agent publishes: {error}") from error
-    for key, known in processes.items():
-        by_memory = tuple(sorted(known, key=lambda one: -one.memory_bytes))
-        found[key] = replace(found.get(key, SliceUsage()), processes=by_memory)
-    return found
+    reading = Reading()
+    reading.take(text)
+    return reading.ended()
+
+
+class Reading:
+    """Takes a page part by part. Most labels are those of the line before, but for another name, and are read once."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._known: dict[str, SliceKey] = {}
+        self._fields: dict[SliceKey, dict[str, Any]] = {}
+        self._processes: dict[SliceKey, list[ProcessUsage]] = {}
+
+    def take(self, part: str) -> None:
+        """The next part; it may end within a line. Raises CorruptData."""
+        *lines, self._rest = (self._rest + part).split("\n")
+        if len(self._rest) > MAX_LINE_CHARACTERS:
+            raise CorruptData(f"this is not what an agent publishes: a line of {len(self._rest)} characters")
+        for line in lines:
+            self._line(line)
+
+    def ended(self) -> Usage:
+        """All that was said. Raises CorruptData."""
+        self._line(self._rest)
+        for key, known in self._processes.items():
+            self._of(key)["processes"] = tuple(sorted(known, key=lambda one: -one.memory_bytes))
+        return {key: SliceUsage(**fields) for key, fields in self._fields.items()}
+
+    def _line(self, line: str) -> None:
+        name = line.partition("{")[0]
+        field = _NAMES.get(name)
+        if field is None and name != _PROCESS:
+            return
+        found = _SERIES.fullmatch(line)
+        if found is None:
+            raise CorruptData(f"this is not what an agent publishes: {line[:200]}")
+        try:
+            labels, value = found[1], float(found[2])
+            if field is None:
+                said = _labels(labels)
+                process = ProcessUsage(int(said["container_pid"]), int(value))
+                self._processes.setdefault(_key(said), []).append(process)
+                return
+            key = self._known.get(labels)
+            if key is None:
+                key = self._known[labels] = _key(_labels(labels))
+            self._of(key)[field] = int(value) if field in _WHOLE else value
+        except (KeyError, ValueError, OverflowError) as error:
+            raise CorruptData(f"this is not what an agent publishes: {error}") from error
+
+    def _of(self, key: SliceKey) -> dict[str, Any]:
+        return self._fields.setdefault(key, {})
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {name: _ESCAPED.sub(lambda one: _ESCAPES.get(one[1], one[1]), said[1:-1])
+            for name, said in _LABEL.findall(text)}  # fmt: skip
 
 
 def _key(labels: Mapping[str, str]) -> SliceKey:
     return SliceKey(labels["namespace"], labels["pod"], labels["container"], labels["device_uuid"])
 
 
-def read_usage(sources: Iterable[str], *, token: str = "") -> dict[SliceKey, SliceUsage]:
+def read_usage(sources: Iterable[str], *, token: str = "") -> Usage:
     """From URLs and files. `token` is a bearer token of the cluster, which agents ask for; their certificates are
     signed by nobody, so it is sent to whoever answers there. Raises CorruptData, Refused, Unavailable."""
-    found: dict[SliceKey, SliceUsage] = {}
+    found: Usage = {}
     for source in sources:
-        found |= parse_usage(_fetched(source, token) if "://" in source else _from_file(source))
+        found |= _fetched(source, token) if "://" in source else _from_file(source)
     return found
 
 
-def ask_agents(urls: Iterable[str], *, token: str) -> tuple[dict[SliceKey, SliceUsage], list[str]]:
-    """As `read_usage`, from many at once: what those said that answered, and what is wrong with the others."""
-    found: dict[SliceKey, SliceUsage] = {}
-    problems: list[str] = []
-
-    def ask(url: str) -> dict[SliceKey, SliceUsage] | str:
-        try:
-            return parse_usage(_fetched(url, token))
-        except ElasticGPUError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(MAX_ASKED_AT_ONCE) as pool:
-        for answer in pool.map(ask, urls):
-            if isinstance(answer, str):
-                problems.append(answer)
-            else:
-                found |= answer
-    return found, problems
-
-
-def _from_file(path: str) -> str:
+async def ask_agent(url: str, *, token: str) -> Usage:
+    """What one agent publishes, within TIMEOUT_SECONDS: as `read_usage`, for who asks thousands, each on a connection
+    of its own. Raises as it does."""
+    headers = {"Connection": "close"} | _bearer(token)
+    request = httpx2.Request("GET", url, headers=headers)
+    transport = Transport(_trusting(), at_most=1, keepalive_seconds=0.0)
+    body = bytearray()
     try:
-        return Path(path).read_text()
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            answer = await transport.handle_async_request(request)
+            async with aclosing(answer.aiter_raw()) as parts:
+                async for part in parts:
+                    body += part
+                    _check_size(url, len(body), MAX_AGENT_BYTES)
+    except (httpx2.HTTPError, TimeoutError) as error:
+        raise Unavailable(f"{url}: {error or type(error).__name__}") from error
+    finally:
+        await transport.aclose()
+    text = body.decode(errors="replace")
+    _check_status(url, answer, text)
+    return parse_usage(text)
+
+
+def _from_file(path: str) -> Usage:
+    reading = Reading()
+    try:
+        with Path(path).open() as file:
+            while part := file.read(PART_CHARACTERS):
+                reading.take(part)
     except (OSError, UnicodeDecodeError) as error:
         raise Unavailable(f"{path}: {error}") from error
+    return reading.ended()
 
 
-def _fetched(url: str, token: str) -> str:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+def _fetched(url: str, token: str) -> Usage:
+    """Read as it comes: of a whole cluster it is much."""
+    reading, size = Reading(), 0
     try:
         with (
-            httpx2.Client(verify=context, timeout=TIMEOUT_SECONDS, headers=headers) as client,
+            httpx2.Client(verify=_trusting(), timeout=TIMEOUT_SECONDS, headers=_bearer(token)) as client,
             client.stream("GET", url) as answer,
         ):
-            text = _bounded(url, answer.iter_text())
-            status, good = answer.status_code, answer.is_success
+            if not answer.is_success:
+                _check_status(url, answer, answer.read()[:MAX_LINE_CHARACTERS].decode(errors="replace"))
+            for part in answer.iter_text():
+                size += len(part)
+                _check_size(url, size, MAX_BYTES)
+                reading.take(part)
     except httpx2.HTTPError as error:
         raise Unavailable(f"{url}: {error or type(error).__name__}") from error
-    if not good:
-        raise Refused(f"{url} answers {status}: {text[:200].strip()}")
-    return text
+    return reading.ended()
 
 
-def _bounded(url: str, parts: Iterable[str]) -> str:
-    whole, size = list[str](), 0
-    for part in parts:
-        size += len(part)
-        if size > MOST_BYTES:
-            raise CorruptData(f"{url} answers with more than {MOST_BYTES} bytes")
-        whole.append(part)
-    return "".join(whole)
+def _check_status(url: str, answer: httpx2.Response, text: str) -> None:
+    if not answer.is_success:
+        raise Refused(f"{url} answers {answer.status_code}: {text[:200].strip()}")
+
+
+def _check_size(url: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise CorruptData(f"{url} answers with more than {limit} bytes")
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+@cache
+def _trusting() -> ssl.SSLContext:
+    """One for all: to make one takes longer than to ask."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

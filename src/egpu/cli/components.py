@@ -258,6 +258,9 @@ def controller(
     extender_tls_secret: Annotated[
         str | None, typer.Option(help="Secret for the certificates of extender and kube-scheduler.")
     ] = None,
+    team_label: Annotated[
+        str, typer.Option(help="Label of pods and claims by which metrics tell the bill, beside the namespace.")
+    ] = "team",
     leader_elect: LeaderElect = False,
     log_level: LogLevel = "info",
 ) -> None:
@@ -272,6 +275,7 @@ def controller(
         tls_secret=tls_secret,
         extender_tls_secret=extender_tls_secret,
         leader_elect=leader_elect,
+        team_label=team_label,
     )
     run_component("controller", run, config, log_level)
 

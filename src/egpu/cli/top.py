@@ -22,7 +22,7 @@ from egpu.adapters.usage import read_usage
 from egpu.api.kubernetes import Pod
 from egpu.api.text import escaped
 from egpu.apps.dashboard import DashboardConfig
-from egpu.apps.dashboard.knowledge import read_token
+from egpu.apps.dashboard.sources import read_token
 from egpu.cli.components import Kubeconfig
 from egpu.cli.layout import wrapped
 from egpu.cli.output import console, note

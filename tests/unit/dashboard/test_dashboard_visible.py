@@ -9,12 +9,19 @@ import pytest
 from egpu.api import names
 from egpu.api.allocation import encode
 from egpu.api.kubernetes import Pod
+from egpu.apps.dashboard import explaining, visible
 from egpu.apps.dashboard.drawing import COLOURS, colours, core_bars, memory_bars
+from egpu.apps.dashboard.explaining import MAX_KEPT, REST, Explanations
 from egpu.apps.dashboard.history import SAMPLES, SERIES, History
 from egpu.apps.dashboard.sight import Sight
 from egpu.apps.dashboard.visible import Seen
+from egpu.core.explain import Explanation
 from egpu.core.placement.usage import CardKey
-from egpu.core.view import ClusterView, SliceKey, SliceUsage, cluster_view
+from egpu.core.policies.registry import Policies
+from egpu.core.preemption.population import Population
+from egpu.core.preemption.scene import Scene
+from egpu.core.view import CardView, ClusterView, SliceKey, SliceUsage, cluster_view
+from egpu.core.view.records import Totals
 from support.objects import CORE, MEMORY, cluster, container, place, placed, pod
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -53,20 +60,68 @@ def test_who_may_list_everything_sees_the_view_itself(view: ClusterView) -> None
 def test_names_of_namespaces_that_he_may_not_list_are_nowhere(view: ClusterView) -> None:
     sight = replace(EVERYTHING, pods=frozenset({"open"}), claims=frozenset[str]())
     seen = Seen().of(view, [], sight)
+    (node,) = seen.nodes
+    (card,) = node.cards
+    shown = (card, seen.pending, seen.namespaces, seen.totals, node.namespaces, node.text, node.totals)
     assert "secret" in repr(view)
-    assert "secret" not in repr(seen)
+    assert "secret" not in repr(shown)
     assert [one.name for one in seen.pending] == ["open-waits"]
-    assert [(one.name, one.core_percent) for one in seen.slices()] == [("open-runs", 30), ("", 30)]
-    assert [one.used is None for one in seen.slices()] == [False, True], "what others use is theirs"
-    (card,) = seen.cards()
+    assert [one.name for one in seen.slices()] == ["open-runs"]
+    assert [(one.name, one.core_percent) for one in card.slices] == [("open-runs", 30), ("", 30)]
+    assert [one.used is None for one in card.slices] == [False, True], "what others use is theirs"
     assert card.core_given == 60, "that a card is given out is the card's own to say"
+    assert (seen.totals.core_given, seen.totals.told, seen.totals.core_used_ratio) == (60, 1, 0.25)
+    assert (view.totals.wasted, seen.totals.wasted) == (1, 0)
 
 
 def test_without_the_right_to_list_cards_there_are_none(view: ClusterView) -> None:
     seen = Seen().of(view, [], replace(EVERYTHING, cards=False))
-    assert [(node.name, node.cards) for node in seen.nodes] == [("n0", ())]
+    assert [(node.name, node.cards, node.card_count) for node in seen.nodes] == [("n0", (), 0)]
+    assert (seen.totals, list(seen.slices())) == (Totals(), [])
     assert Seen().of(view, [], replace(EVERYTHING, cards=False, nodes=False)).nodes == ()
     assert [len(node.cards) for node in Seen().of(view, [], replace(EVERYTHING, nodes=False)).nodes] == [1]
+
+
+def test_cards_are_looked_through_only_where_they_are_shown(view: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[str]()
+
+    def card(one: CardView, sight: Sight) -> CardView:
+        looked.append(one.card.uuid)
+        return one
+
+    monkeypatch.setattr(visible, "_card", card)
+    seen, sight = Seen(), replace(EVERYTHING, pods=frozenset({"open"}))
+    one = seen.of(view, [], sight)
+    assert (one.totals.cards, len(one.pending), one.nodes[0].card_count) == (1, 1, 1)
+    assert one.namespaces == {"open", "secret"}, "he may list the claims of all"
+    assert looked == []
+    assert len(one.nodes[0].cards) == 1
+    assert len(seen.of(view, [], replace(sight, user="another")).nodes[0].cards) == 1
+    assert looked == ["GPU-n0-0"], "and of all who may list the same only once"
+
+
+def test_an_explanation_is_good_for_a_multiple_of_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, now = list[str](), 0.0
+
+    def explain(one: Pod, scene: Scene) -> Explanation:
+        nonlocal now
+        made.append(one.uid)
+        now += 2.0
+        return Explanation(pod=one.key, summary="waits", state="waiting")
+
+    monkeypatch.setattr(explaining, "explain_with_preemption", explain)
+    scene = Scene(cluster(), {}, Population.of(()), (), Policies.named("binpack", "binpack"))
+    kept, one = Explanations(lambda: scene, lambda: now), asking("p", "open")
+    for later in (0.0, REST, REST + 1):
+        now += later
+        kept.of(one)
+    assert len(made) == 2
+    kept.of(msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, resource_version="another")))
+    assert len(made) == 3, "it has changed"
+    for number in range(MAX_KEPT):
+        kept.of(asking(f"p{number}", "open"))
+    kept.of(one)
+    assert len(made) == 4 + MAX_KEPT, "and is forgotten when many others were asked about"
 
 
 def test_bars_are_cut_into_slices_and_say_what_is_wasted(view: ClusterView) -> None:

@@ -38,7 +38,7 @@ class Controller:
         self._leading = False
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.metrics = ClusterMetrics()
+        self.metrics = ClusterMetrics(team_label=config.team_label)
 
     def not_ready(self) -> str | None:
         """Why it does not do its work now; a controller that waits for its turn is ready."""

@@ -29,6 +29,8 @@ from egpu.runtime.reconcile import DONE, Loop, Result
 
 SWEEP_SECONDS = 60.0
 """Every claim and slice is looked at this often even if nothing happened: what a lost event left behind is found."""
+SWEEP_STEPS = 60
+"""Not all at once: what does happen would wait behind it."""
 
 log = structlog.get_logger(__name__)
 
@@ -121,13 +123,15 @@ class ClaimController:
             self.gpus.queue.add(name)
 
     async def sweep(self) -> None:
-        """Once in a while everything is looked at once more."""
+        """Once in a while everything is looked at once more, a part at a time."""
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            for claim in self._claims:
-                self.claims.queue.add((claim.namespace, claim.name))
-            for name in self._gpus.all_keys():
-                self.gpus.queue.add(name)
+            claims, gpus = [(claim.namespace, claim.name) for claim in self._claims], list(self._gpus.all_keys())
+            for step in range(SWEEP_STEPS):
+                await asyncio.sleep(SWEEP_SECONDS / SWEEP_STEPS)
+                for key in claims[step::SWEEP_STEPS]:
+                    self.claims.queue.add(key)
+                for name in gpus[step::SWEEP_STEPS]:
+                    self.gpus.queue.add(name)
 
     # ------------------------------------------------------------------ what to do
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from egpu.api.quantities import MIB_BYTES
-from egpu.core.bill import Cause, bill_of, summed
+from egpu.core.bill import Cause, Line, bill_of
 from egpu.core.view import CardView, ClusterView, NodeView, SliceView, Waits
 
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -56,9 +56,11 @@ OF_NODES: Final = (CARD_CORE, CARD_MEMORY, CARD_OVER, SLICE_CORE, SLICE_MEMORY)
 
 
 class ClusterMetrics:
-    """`page` may be asked for from several threads at once: each view is whole in itself."""
+    """`page` may be asked for from several threads at once: each view is whole in itself. The bill is told by the pods'
+    and claims' label `team_label`, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, team_label: str = "team") -> None:
+        self._team_label = team_label
         self._known: dict[str, tuple[NodeView, tuple[str, ...]]] = {}
         """By node: what was shown of it, and its lines of OF_NODES."""
 
@@ -69,7 +71,7 @@ class ClusterMetrics:
         self._known = known
         columns = zip(*(lines for _, lines in known.values()), strict=True) if known else ((),) * len(OF_NODES)
         parts = [part for family, lines in zip(OF_NODES, columns, strict=True) for part in (family.head(), *lines)]
-        return "".join([*parts, *_totals(view), *_waiting(view)]).encode()
+        return "".join([*parts, *_totals(view), *_waiting(view), *_bill(view, self._team_label)]).encode()
 
 
 def _kept(node: NodeView, known: tuple[NodeView, tuple[str, ...]] | None) -> tuple[NodeView, tuple[str, ...]]:
@@ -116,16 +118,20 @@ def _waiting(view: ClusterView) -> Iterable[str]:
     yield counts.page(([reason], sum(pod.reason is reason for pod in view.pending)) for reason in Waits)
     seconds = Family("pending_pod_seconds", "Since the waiting pod was made.", ("namespace", "pod", "reason"))
     yield seconds.page(([pod.namespace, pod.name, pod.reason], pod.seconds) for pod in view.pending)
-    losses = [
-        ([namespace, cause], [line for line in bill.lines if line.cause is cause])
-        for namespace, bill in summed(bill_of(view), lambda line: line.namespace).items()
-        for cause in _KNOWN_LOSSES
-    ]
-    lost = Family("bill_lost_gpu_seconds", "GPU time lost so far by what loses some now.", ("namespace", "cause"))
-    yield lost.page((labels, sum(line.lost_gpu_seconds for line in lines)) for labels, lines in losses)
-    rate = Family("bill_losing_cards", "Cards' worth of GPU time that is being lost.", ("namespace", "cause"))
+
+
+def _bill(view: ClusterView, team_label: str) -> Iterable[str]:
+    lines: dict[tuple[str, str, str], list[Line]] = {}
+    for line in bill_of(view).lines:
+        if line.cause in _KNOWN_LOSSES:
+            lines.setdefault((line.namespace, line.label(team_label), line.cause), []).append(line)
+    by = ("namespace", "team", "cause")
+    lost = Family("bill_lost_gpu_seconds", "GPU time lost so far by what loses some now.", by)
+    yield lost.page((labels, sum(line.lost_gpu_seconds for line in some)) for labels, some in lines.items())
+    rate = Family("bill_losing_cards", "Cards' worth of GPU time that is being lost.", by)
     yield rate.page(
-        (labels, sum(line.lost_gpu_seconds_per_day for line in lines) / _SECONDS_PER_DAY) for labels, lines in losses
+        (labels, sum(line.lost_gpu_seconds_per_day for line in some) / _SECONDS_PER_DAY)
+        for labels, some in lines.items()
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 class ControllerConfig:
     """`webhook_service` (NAME[:PORT] in `namespace`) says where the API server finds the webhook; without it, the
     webhook's certificate and the webhook configurations are left alone. `extender_tls_secret` names the Secret for the
-    certificates of extender and kube-scheduler; without it nobody makes them.
+    certificates of extender and kube-scheduler; without it nobody makes them. `team_label` is the label of pods and
+    claims by which the bill is told, beside their namespace.
     """
 
     kubeconfig: Path | None = None
@@ -18,3 +19,4 @@ class ControllerConfig:
     tls_secret: str = "elastic-gpu-webhook-tls"  # noqa: S105  the name of a Secret
     extender_tls_secret: str | None = None
     leader_elect: bool = False
+    team_label: str = "team"

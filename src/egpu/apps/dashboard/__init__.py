@@ -2,11 +2,13 @@
 
     app          puts it together and runs it
     config       what it is told when it starts
-    knowledge    what it knows: objects followed by watches, the view of them, who uses what
+    knowledge    what it knows: objects followed by watches, and the view of them
+    sources      who publishes what slices use, asked in turn
     sight        what one user may list, asked of the API server
     visible      of a view, what somebody sees who may list only some of it
     advice       what would recover what the bill says is lost
     history      each card's last half hour, in memory
+    explaining   why a pod waits, kept for a moment
     fitting      would it fit? A demand typed into a form, explained as a pod's would be
     drawing      cards as bars, and the colours of namespaces
     rendering    values to HTML

@@ -1,6 +1,7 @@
 """Puts a dashboard together and runs it."""
 
 import structlog
+from starlette.concurrency import run_in_threadpool
 
 from egpu.adapters.kubernetes import Client
 from egpu.adapters.listening import Listen, bound, open_socket
@@ -33,7 +34,9 @@ class Dashboard:
         self.address = bound(sock)
         server = DashboardServer(self._client, self.knowledge, secure=not self.address.loopback)
         log.info("listening", address=str(self.address))
-        supervisor.add("http", serve_monitoring(server.app(), sock))
+        # In a thread, as files are sent: what that takes would be loaded by the first answer, and takes longer than it.
+        app = await run_in_threadpool(server.app)
+        supervisor.add("http", serve_monitoring(app, sock))
         supervisor.add("knowledge", self.knowledge.run())
         await supervisor.run()
 

@@ -3,8 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import structlog
@@ -12,13 +11,12 @@ import structlog
 from egpu.adapters.kubernetes import Change, Client
 from egpu.adapters.kubernetes.followed import FollowedView
 from egpu.adapters.kubernetes.job_mix import kept_mix
-from egpu.adapters.listening import Listen
-from egpu.adapters.usage import ask_agents, read_usage
 from egpu.api.kubernetes import Pod
 from egpu.api.objects import Object
 from egpu.apps.dashboard.advice import Advice
 from egpu.apps.dashboard.config import DashboardConfig
 from egpu.apps.dashboard.history import SAMPLE_SECONDS, History
+from egpu.apps.dashboard.sources import Sources
 from egpu.core.policies.fleet import Fleet
 from egpu.core.policies.prices import Prices, compute_prices
 from egpu.core.policies.registry import Policies
@@ -32,10 +30,8 @@ from egpu.runtime.latest import Latest
 VIEW_SECONDS: Final = 1.0
 """A view serves everybody who asks within so long."""
 MIX_SECONDS: Final = 60.0
-NAME_LABEL: Final = "app.kubernetes.io/name"
-AGENT: Final = "elastic-gpu-agent"
-AGENT_PORT: Final = 8083
-"""As `deploy/agent.yaml` has it."""
+REST: Final = 4.0
+"""After what is used was read, so many times the processor time that the process has spent meanwhile."""
 
 T = TypeVar("T", bound=Object)
 
@@ -55,7 +51,11 @@ class Knowledge:
         self.history = History()
         self._namespaces: Counter[str] = Counter()
         """How many pods and claims each has."""
+        self._population = Population(self.pods.by_uid)
+        self.sources = Sources(config)
         self.pods.on_change(self._count)
+        self.pods.on_change(self._populate)
+        self.pods.on_change(self.sources.pod_changed)
         self.claims.on_change(self._count)
         self._prices: Latest[tuple[Mix, Fleet], Prices] = Latest(
             lambda asked: compute_prices(*asked), self.cache.ranking.use_prices
@@ -69,6 +69,12 @@ class Knowledge:
             self._namespaces[change.subject.namespace] += 1
         elif change.new is None:
             self._namespaces[change.subject.namespace] -= 1
+
+    def _populate(self, change: Change[Pod]) -> None:
+        if change.new is None:
+            self._population.gone(change.subject.uid)
+        else:
+            self._population.changed(change.new)
 
     @property
     def view(self) -> ClusterView:
@@ -84,7 +90,7 @@ class Knowledge:
 
     def scene(self) -> Scene:
         """What an explanation looks at. Disruption budgets are not read: nobody is evicted from here."""
-        return Scene(self.cache, {node.name: node for node in self.nodes}, Population.of(self.pods), (), self.policies)
+        return Scene(self.cache, self.nodes.snapshot(), self._population, (), self.policies)
 
     def namespaces(self) -> set[str]:
         """Those that have pods or claims."""
@@ -108,21 +114,11 @@ class Knowledge:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _follow_usage(self) -> None:
-        """What could not be read is not known: old figures are not shown as new ones."""
+        """Of a large cluster it is much to read: then there is a rest for the pages."""
         while self._config.usage or self._config.ask_agents:
-            try:
-                token = read_token(self._config.token_file)
-                found = await asyncio.to_thread(read_usage, self._config.usage, token=token)
-                agents = agents_of(self.pods, self._config.namespace) if self._config.ask_agents else []
-                asked, problems = await asyncio.to_thread(ask_agents, agents, token=token)
-                usage = found | asked
-                if problems:
-                    log.warning("agents do not say what is used", how_many=len(problems), first=problems[0])
-            except (ElasticGPUError, OSError) as error:
-                usage = {}
-                log.warning("use not read", reason=str(error))
-            await self.use(usage)
-            await asyncio.sleep(SAMPLE_SECONDS)
+            before = time.process_time()
+            await self.use(await self.sources.ask())
+            await asyncio.sleep(max(SAMPLE_SECONDS, REST * (time.process_time() - before)))
 
     async def use(self, usage: Mapping[SliceKey, SliceUsage]) -> None:
         """Take in what slices use by now; whoever asks for a page does not wait for all nodes."""
@@ -142,17 +138,3 @@ class Knowledge:
             except ElasticGPUError as error:
                 log.warning("job mix not read", reason=str(error))
             await asyncio.sleep(MIX_SECONDS)
-
-
-def agents_of(pods: Iterable[Pod], namespace: str) -> list[str]:
-    """Where the agents of an installation publish what is used."""
-    return [
-        f"https://{Listen(pod.status.pod_ip, AGENT_PORT)}/metrics"
-        for pod in pods
-        if pod.namespace == namespace and (pod.metadata.labels or {}).get(NAME_LABEL) == AGENT and pod.status.pod_ip
-    ]
-
-
-def read_token(file: Path | None) -> str:
-    """The bearer token in a file; "" where there is none. Raises OSError."""
-    return file.read_text().strip() if file is not None else ""

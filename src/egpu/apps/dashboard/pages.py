@@ -4,21 +4,22 @@ template."""
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import nsmallest
 from typing import Any, Final
 
 from egpu.api.objects import ElasticGPUClaim
 from egpu.apps.dashboard import drawing
+from egpu.apps.dashboard.explaining import Explanations
 from egpu.apps.dashboard.fitting import KINDS, Form, would_fit
 from egpu.apps.dashboard.history import SERIES
 from egpu.apps.dashboard.knowledge import Knowledge
 from egpu.apps.dashboard.sight import Sight
-from egpu.apps.dashboard.visible import Seen
+from egpu.apps.dashboard.visible import Seen, SeenNode, SeenView
 from egpu.core.bill import Bill, bill_of, own_remedy, summed
 from egpu.core.bill.lines import SECONDS_PER_HOUR
 from egpu.core.explain import Explanation
 from egpu.core.placement.usage import CardKey
-from egpu.core.preemption.explaining import explain_with_preemption
 from egpu.core.view import CardView, ClusterView, NodeView
 from egpu.errors import MissingExtra, NotFound
 
@@ -42,12 +43,16 @@ class Looking:
 
     sight: Sight
     query: Query
-    view: ClusterView
+    view: ClusterView | SeenView
 
-    @property
+    @cached_property
     def search(self) -> str:
         """What rows are to have in them, in small letters."""
         return " ".join(self.query.get("q", "").lower().split())[:256]
+
+    def has(self, *texts: str) -> bool:
+        """Whether one of them has in it what is searched for."""
+        return any(self.search in text.lower() for text in texts)
 
 
 class Pages:
@@ -56,6 +61,7 @@ class Pages:
     def __init__(self, knowledge: Knowledge) -> None:
         self._known = knowledge
         self._seen = Seen()
+        self._explanations = Explanations(knowledge.scene)
         self.parts: Mapping[str, Callable[[Looking], Values]] = {
             "summary": self._summary,
             "map": self._map,
@@ -83,11 +89,14 @@ class Pages:
             "pending": len(one.view.pending),
             "claims": one.view.claims,
             "wasted": totals.wasted,
+            "silent": self._known.sources.silent if one.sight.nodes else 0,
+            "asked": self._known.sources.asked,
             "problems": one.view.problems,
         }
 
     def _map(self, one: Looking) -> Values:
-        nodes = [node for node in one.view.nodes if node.cards and (not one.search or one.search in node.text)]
+        search = one.search
+        nodes = [node for node in one.view.nodes if node.card_count and (not search or search in node.text)]
         pages = _pages(nodes)
         page = min(max(1, _number(one.query.get("page", "1"))), len(pages))
         shown = pages[page - 1]
@@ -110,14 +119,14 @@ class Pages:
         hues = drawing.colours(one.view.namespaces)
         slices = [
             each for each in one.view.slices()
-            if each.name and _matches(one.search, f"{each.namespace}/{each.name}", each.node, each.provisioner)
+            if each.name and (not one.search or one.has(f"{each.namespace}/{each.name}", each.node, each.provisioner))
         ]  # fmt: skip
         claims = [
             claim for claim in sorted(self._known.claims, key=lambda claim: claim.key)
             if one.sight.claim(claim.namespace)
-            and _matches(one.search, claim.key, _phase(claim), claim.spec.class_name)
+            and one.has(claim.key, _phase(claim), claim.spec.class_name)
         ]  # fmt: skip
-        pending = [pod for pod in one.view.pending if _matches(one.search, f"{pod.namespace}/{pod.name}", pod.reason)]
+        pending = [pod for pod in one.view.pending if one.has(f"{pod.namespace}/{pod.name}", pod.reason)]
         first = nsmallest(ROWS, slices, key=lambda each: (each.namespace, each.name, each.container, each.index))
         return {
             "slices": [(each, hues[each.namespace], each.wasted) for each in first],
@@ -135,7 +144,7 @@ class Pages:
         remedy = self._known.advice.remedy if one.sight.everything else own_remedy
         lines = [
             line for line in bill_of(one.view).lines
-            if _matches(one.search, f"{line.namespace}/{line.subject.name}", line.cause, line.label(by))
+            if not one.search or one.has(f"{line.namespace}/{line.subject.name}", line.cause, line.label(by))
         ]  # fmt: skip
         shown = Bill(tuple(lines))
         sums = list(summed(shown, lambda line: line.namespace if by == NAMESPACE else line.label(by)).items())
@@ -148,7 +157,7 @@ class Pages:
             "hour": SECONDS_PER_HOUR,
             "by": by,
             "q": one.query.get("q", ""),
-            "known": any(each.used is not None for each in one.view.slices()),
+            "known": one.view.totals.told,
         }
 
     def _card(self, one: Looking) -> Values:
@@ -170,7 +179,7 @@ class Pages:
             for each in one.view.slices()
             if any((user.namespace, user.pod) == (namespace, name) for user in each.users)
         ]
-        explanation = explain_with_preemption(pod, self._known.scene()) if one.sight.nodes and one.sight.cards else None
+        explanation = self._explanations.of(pod) if one.sight.nodes and one.sight.cards else None
         return {
             "pod": pod,
             "waits": next((each for each in one.view.pending if each.uid == pod.uid), None),
@@ -186,7 +195,7 @@ class Pages:
         values: Values = {"form": form, "kinds": KINDS, "may": one.sight.cards and one.sight.nodes}
         if not values["may"]:
             return {**values, "answer": None, **_explained(None, one.sight)}
-        largest = max((card.card.memory_mib for card in one.view.cards()), default=None)
+        largest = int(self._known.cache.ledger.memory_mib.max(initial=0)) or None
         try:
             answer = would_fit(form, self._known.scene, largest_mib=largest)
         except MissingExtra as error:
@@ -248,21 +257,17 @@ def _explained(found: Explanation | None, sight: Sight) -> Values:
     return {"explanation": found, "refusals": found.refusals[:REASONS], "more_refusals": rest.most_common(REASONS)}
 
 
-def _pages(nodes: Sequence[NodeView]) -> list[list[NodeView]]:
+def _pages(nodes: Sequence[NodeView | SeenNode]) -> list[list[NodeView | SeenNode]]:
     """Whole nodes, CARDS_A_PAGE cards or the one node that has more; never no page."""
-    pages: list[list[NodeView]] = [[]]
+    pages: list[list[NodeView | SeenNode]] = [[]]
     cards = 0
     for node in nodes:
-        if pages[-1] and cards + len(node.cards) > CARDS_A_PAGE:
+        if pages[-1] and cards + node.card_count > CARDS_A_PAGE:
             pages.append([])
             cards = 0
         pages[-1].append(node)
-        cards += len(node.cards)
+        cards += node.card_count
     return pages
-
-
-def _matches(search: str, *texts: str) -> bool:
-    return not search or any(search in text.lower() for text in texts)
 
 
 def _number(text: str) -> int:

@@ -1,14 +1,14 @@
 """What is lost: GPU time, in seconds of a whole card."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from egpu.api.quantities import MIB_BYTES
 from egpu.api.wire import seconds_since
-from egpu.core.view import ClusterView, PendingPod, SliceUsage, SliceView, Waits
+from egpu.core.view import PendingPod, SliceUsage, SliceView, Waits
 
 IDLE_SECONDS: Final = 600.0
 """A slice that asked nothing of its card for so long is idle; before, it may be between two batches."""
@@ -20,6 +20,24 @@ SECONDS_PER_DAY: Final = 86_400.0
 SECONDS_PER_HOUR: Final = 3_600.0
 _NO_LOSS: Final = (Waits.GATE, Waits.INVALID)
 """Who waits for that, waits for people."""
+
+
+class Looked(Protocol):
+    """What a bill is made of: a `ClusterView`, or what somebody may see of one."""
+
+    @property
+    def pending(self) -> Sequence[PendingPod]:
+        """Pods that wait."""
+        ...
+
+    @property
+    def now(self) -> datetime:
+        """When it was so."""
+        ...
+
+    def slices(self) -> Iterator[SliceView]:
+        """Of all cards."""
+        ...
 
 
 class Cause(StrEnum):
@@ -78,7 +96,7 @@ class Bill:
         return sum(line.lost_gpu_seconds_per_day for line in self.lines)
 
 
-def bill_of(view: ClusterView) -> Bill:
+def bill_of(view: Looked) -> Bill:
     """What the cluster loses, as far as agents published what is used: of other slices nothing is said."""
     lines = [_waiting(pod) for pod in view.pending if pod.reason not in _NO_LOSS and pod.gpus]
     lines += [line for one in view.slices() if (line := _of_slice(one, view.now)) is not None]

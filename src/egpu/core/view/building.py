@@ -1,6 +1,8 @@
 """The view of one node, from the ledger, from who its holders are, and from what agents publish of use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from operator import is_
 
 from egpu.api.allocation import CardShare, ContainerAllocation
 from egpu.core.placement.cache import SchedulerCache
@@ -31,6 +33,23 @@ class NodeViews:
             cards=tuple(self._card(name, card, column) for column, card in enumerate(ledger.cards(name))),
             serving=None if pool is None else pool.serving,
         )
+
+    def used(self, node: NodeView) -> NodeView:
+        """A node that is as it was, but for what is used: for less than to make it anew."""
+        cards = tuple(map(self._card_used, node.cards))
+        return node if all(map(is_, cards, node.cards)) else replace(node, cards=cards)
+
+    def _card_used(self, card: CardView) -> CardView:
+        slices = tuple(map(self._slice_used, card.slices))
+        return card if all(map(is_, slices, card.slices)) else replace(card, slices=slices)
+
+    def _slice_used(self, one: SliceView) -> SliceView:
+        used = self._use(one.users, one.uuid)
+        return one if used == one.used else replace(one, used=used)
+
+    def _use(self, users: Iterable[User], uuid: str) -> SliceUsage | None:
+        """Several users of one slice have one account of it, and each shows that."""
+        return next((used for user in users if (used := self.usage.get(SliceKey(*user, uuid)))), None)
 
     def _card(self, node: str, card: Card, column: int) -> CardView:
         ledger, key = self._cache.ledger, CardKey(node, card.uuid)
@@ -69,16 +88,17 @@ class NodeViews:
         self, holder: Holder, owner: Owner, name: str, container: ContainerAllocation, *,
         init: bool, key: CardKey, card: Card, share: CardShare,
     ) -> SliceView:  # fmt: skip
-        users = self._users(holder, owner, name)
+        running = self._users(holder, owner, name)
+        users = tuple(user for user, _ in running)
         return SliceView(
             holder=holder,
             namespace=owner.namespace,
             name=owner.name,
             container=name if holder.kind == "pod" else "",
             claim=owner.name if holder.kind == "claim" else container.claim,
-            users=tuple(user for user, _ in users),
+            users=users,
             node=key.node,
-            pod_node=next((node for _, node in users), key.node),
+            pod_node=next((node for _, node in running), key.node),
             uuid=card.uuid,
             index=card.index,
             card_memory_mib=card.memory_mib,
@@ -89,8 +109,7 @@ class NodeViews:
             init=init,
             labels=owner.labels,
             made=owner.made,
-            # Several users of one slice have one account of it, and each shows that.
-            used=next((used for user, _ in users if (used := self.usage.get(SliceKey(*user, card.uuid)))), None),
+            used=self._use(users, card.uuid),
         )
 
     def _users(self, holder: Holder, owner: Owner, name: str) -> list[tuple[User, str]]:

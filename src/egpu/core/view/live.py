@@ -15,7 +15,7 @@ from egpu.core.view.pending import PendingPods
 from egpu.core.view.records import ClusterView, NodeView
 from egpu.core.view.usage import SliceKey, SliceUsage
 
-STEP: Final = 100
+STEP: Final = 25
 """Nodes that are made anew at once where nobody waits for it."""
 
 
@@ -90,12 +90,13 @@ class LiveView:
         self._stale.update(self._owners.pod_deleted(uid))
 
     def use(self, usage: Mapping[SliceKey, SliceUsage]) -> Generator[None]:
-        """From now on this is what slices use. Run to its end, it makes all nodes anew, STEP at a time: between two
+        """From now on this is what slices use. Run to its end, it shows that on all nodes, STEP at a time: between two
         steps others may have their turn."""
         self._views.usage = usage
         for count, name in enumerate(list(self._made)):
             if name in self._made:
-                self._make(name)
+                self._made[name] = self._views.used(self._made[name])
+                self._made[name].prepare()
             if count % STEP == STEP - 1:
                 yield
 
@@ -104,7 +105,10 @@ class LiveView:
         self._follow_ledger()
         while self._stale:
             for _ in range(min(STEP, len(self._stale))):
-                self._make(self._stale.pop())
+                name = self._stale.pop()
+                self._make(name)
+                if name in self._made:
+                    self._made[name].prepare()
             yield
 
     def view(self, *, now: datetime) -> ClusterView:

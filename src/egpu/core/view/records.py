@@ -198,6 +198,14 @@ class NodeView:
     def totals(self) -> Totals:
         return Totals.sum(map(Totals.of, self.cards))
 
+    def prepare(self) -> None:
+        """Work out what pages ask of every node, before anybody waits for it."""
+        _ = self.totals, self.namespaces
+
+    @property
+    def card_count(self) -> int:
+        return len(self.cards)
+
     @cached_property
     def namespaces(self) -> frozenset[str]:
         """Those that have slices of its cards."""
@@ -205,13 +213,18 @@ class NodeView:
 
     @cached_property
     def text(self) -> str:
-        """What it is found by: its own name, those of its cards and of whoever has some of them; in small letters, one
-        a line."""
-        words = {self.name}
-        for card in self.cards:
-            words |= {card.card.model, card.card.uuid, card.mode}
-            words |= {f"{one.namespace}/{one.name}" for one in card.slices if one.name}
-        return "\n".join(sorted(words)).lower()
+        """What it is found by."""
+        return searched(self.name, self.cards)
+
+
+def searched(name: str, cards: Iterable[CardView]) -> str:
+    """What a node is found by: its own name, those of its cards and of whoever has some of them; in small letters, one
+    a line."""
+    words = {name}
+    for card in cards:
+        words |= {card.card.model, card.card.uuid, card.mode}
+        words |= {f"{one.namespace}/{one.name}" for one in card.slices if one.name}
+    return "\n".join(sorted(words)).lower()
 
 
 @dataclass(frozen=True, kw_only=True)
