@@ -61,13 +61,16 @@ class SharingElection:
     def slices(self) -> Iterator[TimeSlice]:
         """Of all that entered. What is no longer there is forgotten."""
         for link in sorted(self._directory.glob(f"*{_LINK}")):
-            if not link.is_dir():
+            try:
+                found = sorted(os.listdir(link))
+            except (FileNotFoundError, NotADirectoryError):
                 link.unlink(missing_ok=True)
                 continue
-            for policy in sorted(link.glob("*/policy")):
-                if not policy.parent.name.startswith("."):  # being made, or removed
-                    with contextlib.suppress(FileNotFoundError):
-                        yield TimeSlice((str(policy), policy.stat().st_ino), policy, policy.with_name("usage"))
+            for name in found:
+                if not name.startswith("."):  # being made, or removed
+                    policy, usage = Path(link, name, "policy"), Path(link, name, "usage")
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        yield TimeSlice((str(policy), policy.stat().st_ino), policy, usage)
 
     def stamp(self) -> Hashable:
         """Another one when slices came or went: their directories were changed."""

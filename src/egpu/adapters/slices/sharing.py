@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from egpu.adapters.files import last_change
 from egpu.adapters.slices.pages import (
     PPM,
     DevicePolicy,
@@ -54,6 +55,14 @@ DOUBT_SECONDS = 10.0
 DOUBTED_KERNEL_NS = 5_000_000
 #: Between two looks, at the most. A look that comes late, on a busy node, still sees less.
 MOST_GPU_NS, MOST_LAUNCHES = 10**10, 10**7
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A policy page, and the stamp of when it was written."""
+
+    written: int
+    lines: tuple[DevicePolicy, ...]
 
 
 @dataclass
@@ -150,6 +159,7 @@ class TimeSharing:
         self._clock = clock
         self._shares: dict[tuple[Hashable, str], _Share] = {}
         self._shared: list[list[_Share]] = []
+        self._pages: dict[Path, _Page] = {}
         self._scanned_at = -1e9
         self._scanned: Hashable = None
         self._looked_at = self._moved_at = clock()
@@ -209,25 +219,35 @@ class TimeSharing:
             found[share.line.uuid] = found.get(share.line.uuid, 0.0) + share.used_ppm / PPM
         return found
 
+    def _page(self, policy: Path) -> _Page:
+        """It is read again only when somebody wrote it: of many slices that takes longer than all the rest."""
+        written = last_change(policy)
+        known = self._pages.get(policy)
+        if known is not None and known.written == written:
+            return known
+        try:
+            return _Page(written, read_policy(policy).devices)
+        except (OSError, ElasticGPUError):
+            return _Page(written, ())  # nothing is limited there, or it is just going away
+
     def _scan(self) -> None:
         self._scanned = self._stamp()  # first: what comes meanwhile is another
         found: dict[tuple[Hashable, str], _Share] = {}
+        pages: dict[Path, _Page] = {}
         for one in self._slices():
-            try:
-                lines = read_policy(one.policy).devices
-            except (OSError, ElasticGPUError):
-                continue  # nothing is limited there, or it is just going away
-            for position, line in enumerate(lines):
+            page = pages[one.policy] = self._page(one.policy)
+            for position, line in enumerate(page.lines):
                 if line.mode is Mode.UNLIMITED:
                     continue
                 key = (one.key, line.uuid)
                 share = self._shares.get(key)
                 if share is None or share.policy != one.policy:  # of several slots that have it, another is left
-                    share = _Share(one.policy, UsageReader(one.usage), position, line, 0)
+                    reader = UsageReader(one.usage, devices=position + 1)
+                    share = _Share(one.policy, reader, position, line, 0)
                 share.line = line  # as others may have written it meanwhile
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share
-        self._shares = found
+        self._shares, self._pages = found, pages
         cards: dict[str, list[_Share]] = {}
         for share in found.values():
             cards.setdefault(share.line.uuid, []).append(share)
