@@ -35,7 +35,9 @@ log = structlog.get_logger(__name__)
 REPORT_GAP_SECONDS = 0.01
 """Between two reports, however much changes."""
 REPORT_REST = 100.0
-"""And how many times as long as one takes, while nothing does: what leases use is told again."""
+"""And how many times as long as one takes, while nothing does: what leases use is looked at again."""
+REPORT_AGAIN_SECONDS = 0.4 * messages.SERVER_SILENCE_SECONDS
+"""So often the broker hears of us at least, whatever a report takes, and however often it would say the same."""
 RECONNECT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -102,11 +104,14 @@ class Server:
     async def _watch_memory(self) -> None:
         """Hold leases to what the driver says that their executors hold, for ever."""
         watch = MemoryWatch(self._inventory)
-        while True:
-            await asyncio.sleep(watch.pause_seconds)
-            if await asyncio.to_thread(watch.is_due):
-                for overrun in await asyncio.to_thread(watch.step, self.leases.watched()):
-                    self.leases.end_over_limit(overrun)
+        loop = asyncio.get_running_loop()
+
+        def look() -> float:
+            for overrun in watch.step(self.leases.watched()) if watch.is_due() else ():
+                loop.call_soon_threadsafe(self.leases.end_over_limit, overrun)
+            return watch.pause_seconds
+
+        await looking(look)
 
     async def _share_time(self) -> None:
         """Share out the time of this machine's cards, for ever, while it falls to this process."""
@@ -146,14 +151,18 @@ class Server:
             await connection.close()
 
     async def _report(self, connection: Connection) -> None:
-        took_seconds = 0.0
+        took_seconds, told_at, told = 0.0, 0.0, None
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(self.config.report_seconds, REPORT_REST * took_seconds)):
+                rest_seconds = max(self.config.report_seconds, REPORT_REST * took_seconds)
+                async with asyncio.timeout(min(rest_seconds, REPORT_AGAIN_SECONDS)):
                     await self.leases.changed.wait()
             self.leases.changed.clear()
             began = time.thread_time()
-            await connection.send(messages.Reported(report=self.report()))
+            report = self.report()
+            if report != told or time.monotonic() - told_at >= REPORT_AGAIN_SECONDS:
+                await connection.send(messages.Reported(report=report))
+                told, told_at = report, time.monotonic()
             took_seconds = time.thread_time() - began
             # A report says everything: with many leases it takes long, and changes are gathered for as long.
             await asyncio.sleep(max(REPORT_GAP_SECONDS, 2 * took_seconds))
