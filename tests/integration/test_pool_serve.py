@@ -130,10 +130,14 @@ async def test_an_executor_runs_with_its_limits_and_its_cards_and_is_gone_at_the
 async def test_leases_that_work_at_once_have_windows(tmp_path: Path, machine: Machine, state_dir: Path) -> None:
     """Nobody else is there to share out the cards' time."""
     credentials = in_process_pool.secret(tmp_path)
-    async with in_process_pool.broker(credentials) as broker, serving(broker, credentials, machine, state_dir):
+    async with (
+        in_process_pool.broker(credentials) as broker,
+        serving(broker, credentials, machine, state_dir) as server,
+    ):
         client = await in_process_pool.client(broker, credentials)
-        leases = [(await acquire(client, str(number))).lease.lease for number in range(2)]
-        places = [state_dir / "leases" / lease for lease in leases]
+        leases = [await acquire(client, str(number)) for number in range(2)]
+        programs = [await join(server, lease, credentials) for lease in leases]
+        places = [state_dir / "leases" / lease.lease.lease for lease in leases]
 
         def both_have_windows() -> bool:
             for place in places:
@@ -143,6 +147,8 @@ async def test_leases_that_work_at_once_have_windows(tmp_path: Path, machine: Ma
             return all(read_policy(place / "policy").devices[0].window is not None for place in places)
 
         await until(both_have_windows)
+        for program in programs:
+            await program.close()
         await client.close()
 
 

@@ -45,6 +45,7 @@ class Slices:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.listed = 0
+        self.unused = False
 
     def add(self, name: str) -> Path:
         (self.root / name).mkdir()
@@ -55,7 +56,7 @@ class Slices:
     def __call__(self) -> Iterator[TimeSlice]:
         self.listed += 1
         for place in sorted(self.root.iterdir()):
-            yield TimeSlice(place.name, place / "policy", place / "usage")
+            yield TimeSlice(place.name, place / "policy", place / "usage", unused=lambda: self.unused)
 
     def stamp(self) -> tuple[str, ...]:
         return tuple(sorted(place.name for place in self.root.iterdir()))
@@ -91,6 +92,20 @@ def test_who_does_something_is_looked_at_at_once(slices: Slices) -> None:
     assert shared.pause() is None, "it may go on"
     clock.now += STILL_AFTER_SECONDS
     assert STILL_SECONDS <= (shared.pause() or 0) < 1
+
+
+def test_of_slices_that_no_program_uses_nothing_is_read(slices: Slices) -> None:
+    clock = Clock()
+    usage, _ = slices.add("a"), slices.add("b")
+    slices.unused = True
+    shared = sharing(slices, clock)
+    clock.now += STILL_RESCAN_SECONDS / 2
+    moves(usage)
+    assert shared.pause() is not None
+    slices.unused = False
+    assert shared.pause() is None, "what it does first is seen as of anybody"
+    assert shared.step() == BUSY_SECONDS
+    assert shared.pause() is None
 
 
 def test_slices_are_listed_when_one_comes_and_not_meanwhile(slices: Slices) -> None:

@@ -43,12 +43,13 @@ class SharingElection:
         self._rank = rank
         self._held: int | None = None
 
-    def enter(self, slices: Path) -> None:
-        """Let whoever leads share out the time of the slices below this directory."""
+    def enter(self, slices: Path) -> Path:
+        """Let whoever leads share out the time of the slices below this directory; returns where they are for him."""
         slices = slices.resolve()
         link = self._directory / (hashlib.sha256(os.fsencode(slices)).hexdigest()[:16] + _LINK)
         with contextlib.suppress(FileExistsError):
             link.symlink_to(slices)
+        return link
 
     def leads(self) -> bool:
         """Whether it is this process, now. Takes the lead when nobody has it."""

@@ -6,7 +6,7 @@ cannot be believed counts as active, so that its neighbours' windows do not move
 
 While nobody on any card did anything for a while it is still: then it is only seen whether an account moved, or a slice
 came or went, which takes microseconds, and the more seldom the longer it has been still. Who wakes first needs no
-window, and is looked at as often as ever from then on.
+window, and is looked at as often as ever from then on. What is known to be used by no program is not looked at.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class _Share:
     position: int
     line: DevicePolicy
     ceiling_ppm: int
+    unused: Callable[[], bool]
     content: bytes | str = b""
     last: DeviceUsage | None = None
     active_at: float = -1e9
@@ -135,12 +136,14 @@ def _believable(before: DeviceUsage, after: DeviceUsage) -> bool:
 @dataclass(frozen=True)
 class TimeSlice:
     """A slice whose time is shared out. `key`: another one is another slice, even in the same place. `ceiling_ppm`: up
-    to where idle time is handed to it, if its mode is `share`."""
+    to where idle time is handed to it, if its mode is `share`. `unused`: whether it is known that no program can do
+    anything in it now; then nobody looks what it does."""
 
     key: Hashable
     policy: Path
     usage: Path
     ceiling_ppm: int = PPM
+    unused: Callable[[], bool] = lambda: False
 
 
 class TimeSharing:
@@ -172,7 +175,7 @@ class TimeSharing:
         if any(now - share.active_at < STILL_AFTER_SECONDS for share in shares):
             self._moved_at = now
             return False
-        if any(share.has_moved() for share in shares):
+        if any(share.has_moved() for share in shares if not share.unused()):
             self._moved_at, self._scanned_at = now, -1e9
             return False
         since = now - self._scanned_at
@@ -193,7 +196,8 @@ class TimeSharing:
         elapsed, self._looked_at = max(now - self._looked_at, 1e-3), now
         for shares in self._shared:
             for share in shares:
-                share.look(now, elapsed)
+                if share.last is None or not share.unused():
+                    share.look(now, elapsed)
             grants = divide([share.tenant(now) for share in shares])
             for share, grant in zip(shares, grants, strict=True):
                 _write(share, grant)
@@ -243,7 +247,7 @@ class TimeSharing:
                 share = self._shares.get(key)
                 if share is None or share.policy != one.policy:  # of several slots that have it, another is left
                     reader = UsageReader(one.usage, devices=position + 1)
-                    share = _Share(one.policy, reader, position, line, 0)
+                    share = _Share(one.policy, reader, position, line, 0, one.unused)
                 share.line = line  # as others may have written it meanwhile
                 share.ceiling_ppm = max(line.core_ppm, one.ceiling_ppm) if line.mode is Mode.SHARE else line.core_ppm
                 found[key] = share

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 READY_SECONDS = 20.0
 ENDING_SECONDS = 1.0
 """An executor that closed its events is ending: for so long it is looked at again and again."""
-ALL_SECONDS = 10.0
+ALL_SECONDS = 30.0
 REST = 200.0
 """Between two looks at all executors, whatever they said, and how many times as long as one takes that is at least."""
 WATCHED_AT_ONCE = 50
@@ -74,6 +74,11 @@ class LeaseSupervisor:
         await self._executors.adopt()
         self.changed.set()
 
+    def is_unused(self, lease: str) -> bool:
+        """Whether no program uses a lease of which we have the executor. From any thread."""
+        executor = self._executors.running.get(lease)
+        return executor is not None and executor.sessions == 0
+
     def executor(self, lease: str) -> LeaseExecutor | None:
         """The executor of a lease that may be used."""
         return self._executors.usable(lease)
@@ -87,9 +92,9 @@ class LeaseSupervisor:
             if lease not in running
         ]
         self._idle = {name: idle for name, idle in self._idle.items() if name in running}
-        return (*map(self._running, running.values()), *starting, *self._failed.values())
+        return (*map(self._told_of, running.values()), *starting, *self._failed.values())
 
-    def _running(self, executor: LeaseExecutor) -> RunningLease:
+    def _told_of(self, executor: LeaseExecutor) -> RunningLease:
         """What the broker is told of an executor. While no program uses it that is the same, however often it is
         asked, until it says something or gets another record."""
         state = executor, executor.record, executor.said_bytes
