@@ -18,7 +18,7 @@ from egpu.errors import Unavailable
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
-REGISTERED_LOOK_SECONDS = 2.0
+REGISTERED_LOOK_SECONDS = 5.0
 """Between two questions to a shim that kubelet knows."""
 
 
