@@ -23,6 +23,7 @@ from support.local_pool import local_pool
 
 SLICES: Final = 4
 LEASES, QUICK_LEASES = 1000, 100
+AT_ONCE: Final = 25
 CARDS: Final = 16
 SECONDS, QUICK_SECONDS = 20.0, 10.0
 SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 25.0, 5.0
@@ -94,14 +95,17 @@ async def _daemon(leases: int) -> AsyncGenerator[int]:
         held: list[str] = []
         renewing = asyncio.create_task(_renew(client, held))
         try:
-            for number in range(leases):
-                one = str(number)
-                granted = await client.acquire(request=one, holder=f"pod:{one}", cards=1, core=1, memory_mib=1000)
-                held.append(granted.lease.lease)
+            for first in range(0, leases, AT_ONCE):
+                held += await asyncio.gather(*(_lease(client, str(first + each)) for each in range(AT_ONCE)))
             yield pool.processes["one"].pid
         finally:
             renewing.cancel()
             await client.close()
+
+
+async def _lease(client: PoolClient, request: str) -> str:
+    granted = await client.acquire(request=request, holder=f"pod:{request}", cards=1, core=1, memory_mib=1000)
+    return granted.lease.lease
 
 
 async def _renew(client: PoolClient, held: Sequence[str]) -> None:
